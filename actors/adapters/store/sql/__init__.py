@@ -1,1 +1,1 @@
-"""What the stores on SQLite and PostgreSQL share: their reads, lists and conditions, and how a commit becomes rows."""
+"""Code shared by the stores on SQLite and PostgreSQL: reads, lists, conditions, and how commits become rows."""

@@ -1,9 +1,9 @@
-"""The changes that wait for the only connection that writes, and their callers (group commit).
+"""A queue of changes for the only connection that writes to the database (group commit).
 
-One thread at a time has the right to write. A caller that finds it free takes it and writes its change itself, so that
-a commit that nobody else disturbs needs no other thread. Callers that come meanwhile wait; then one of them is woken,
-and writes what all of them want in one batch. Background work has a thread of its own, which gets the right once such
-work is due.
+One thread at a time has the right to write. A caller that finds the right free takes it and writes its change itself,
+so that a lone commit needs no other thread. Callers that come while somebody writes wait; then one of them is woken,
+and writes the changes of all of them in one batch. Background work has a thread of its own, which gets the right once
+such work is due.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 ChangeT = TypeVar("ChangeT")
 
 MAX_BATCH = 128
-"""Maximum changes that are taken at once: limits how long a change waits for those before it."""
+"""Maximum number of changes in one batch, which limits how long a change waits for those before it."""
 TIDY_SECONDS = 0.25
 """Seconds between two slices of background work under constant load."""
 
@@ -39,26 +39,26 @@ class Ticket(Generic[ChangeT]):
         self.change = change
         self.error: Exception | None = None
         self.written = False
-        """Whether it is written, even if the batch that it was taken with fails."""
+        """Whether the change is written, even if the rest of its batch fails."""
         self.leads = False
-        """Whether its caller is woken because it has got the right to write."""
+        """Whether the caller was woken because it now has the right to write."""
         self.done = threading.Lock()  # held until the caller is woken; cheaper than an Event per change
         self.done.acquire()
 
 
 class ChangeQueue(ABC, Generic[ChangeT]):
-    """Callers queue a change and wait; one of them writes what is queued, urgent changes first.
+    """Lets callers queue a change and wait; one of them writes all queued changes, urgent ones first.
 
-    A subclass says how a batch is written, and what is done between two batches, by the thread of the queue.
+    A subclass defines how a batch is written, and what the queue's own thread does between two batches.
     """
 
     def __init__(
         self, faults: FaultPoints, written: Callable[[int, float], None] | None, *, longest_wait: float
     ) -> None:
-        """Make the thread, which the subclass starts once it is ready itself.
+        """Create the queue's thread, which the subclass starts once it is ready itself.
 
-        `written` is told of each batch: how many changes it had, and the seconds it took; it must not raise. After
-        `longest_wait` seconds background work may be due although no change arrives.
+        `written` is called after each batch with the number of its changes and the seconds it took; it must not raise.
+        After `longest_wait` seconds without a request the thread checks for background work.
         """
         self._faults = faults
         self._longest_wait = longest_wait
@@ -67,18 +67,18 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         self._tidied_at = 0.0
         self._lock = threading.Lock()  # guards the queues, _writing, _closing and the two conditions of the thread
         self._due = threading.Condition(self._lock)
-        """The thread waits on it until background work is due, then until it has the right to write."""
+        """The queue's thread waits on this until background work is due, then until it has the right to write."""
         self._urgent: deque[Ticket[ChangeT]] = deque()
         self._normal: deque[Ticket[ChangeT]] = deque()
         self._writing = False
-        """Whether a thread has the right to write. It hands it over, and never leaves it to nobody while one waits."""
+        """Whether a thread has the right to write. That thread passes it on to one that waits, if there is one."""
         self._asking, self._handed = False, False
-        """Whether the thread waits for the right; whether it has just been given it."""
+        """Whether the queue's thread waits for the right to write; whether it was just given it."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
 
     def write(self, change: ChangeT, *, urgent: bool = False) -> None:
-        """Return once `change` is durable (any thread that is not writing).
+        """Return once `change` is durable. Safe to call from any thread that is not writing.
 
         Raises the errors of the change, or StoreUnavailableError.
         """
@@ -96,11 +96,11 @@ class ChangeQueue(ABC, Generic[ChangeT]):
 
     @property
     def waiting(self) -> int:
-        """How many changes wait for the next transaction (any thread)."""
+        """How many changes wait for the next transaction. Safe to call from any thread."""
         return len(self._urgent) + len(self._normal)
 
     def tidy(self) -> None:
-        """Request background work (any thread)."""
+        """Request background work. Safe to call from any thread."""
         with self._lock:
             self._tidying = True
             self._due.notify()
@@ -116,21 +116,24 @@ class ChangeQueue(ABC, Generic[ChangeT]):
 
     @abstractmethod
     def _serve(self, batch: list[Ticket[ChangeT]]) -> None:
-        """Write the changes, and release their callers, also if it raises: then nothing more is written."""
+        """Write the changes and release their callers, even if this raises; an exception ends all writing."""
 
     @abstractmethod
     def _between(self, batch: int) -> None:
-        """Do background work that is due, just after `batch` changes (queue's thread). An error ends the thread."""
+        """Do the background work that is due, after `batch` changes were written.
+
+        Queue's thread only; an error ends it.
+        """
 
     def _has_work(self) -> bool:
-        """Whether the thread has to do something before the next change is written."""
+        """Whether the queue's thread has to do something before the next change is written."""
         return False
 
     def _end(self) -> None:
-        """Release what the connection has, at the end of the thread."""
+        """Release the resources of the connection, at the end of the queue's thread."""
 
     def _write_next(self) -> None:
-        """Write a batch on the thread of a caller, and hand the right over."""
+        """Write a batch on the thread of a caller, then pass on the right to write."""
         try:
             with self._lock:
                 batch = self._take()
@@ -141,7 +144,10 @@ class ChangeQueue(ABC, Generic[ChangeT]):
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """Give the right to the thread if it has work, else to a caller that waits, else to nobody. Under the lock."""
+        """Give the right to write to the queue's thread if it has work, else to a waiting caller, else free it.
+
+        The caller holds the lock.
+        """
         if self._closing or self._asking or self._has_work():
             self._handed = True
             self._due.notify()
@@ -152,13 +158,13 @@ class ChangeQueue(ABC, Generic[ChangeT]):
             self._writing = False
 
     def _woken_to_write(self, ticket: Ticket[ChangeT]) -> bool:
-        """Wait until the change is written; return True if the caller has to write before that."""
+        """Wait until the change is written; return True if this caller was woken to write a batch first."""
         ticket.done.acquire()
         leads, ticket.leads = ticket.leads, False
         return leads
 
     def _take(self) -> list[Ticket[ChangeT]]:
-        """Remove and return the next batch, urgent changes first. Under the lock."""
+        """Remove and return the next batch, urgent changes first. The caller holds the lock."""
         batch: list[Ticket[ChangeT]] = []
         for queue in (self._urgent, self._normal):
             while queue and len(batch) < MAX_BATCH:
@@ -166,7 +172,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         return batch
 
     def _run(self) -> None:
-        """Do background work, and write what waits before it, each time that such work is due (queue's thread)."""
+        """Each time background work is due, write the changes that wait, then do the work (queue's thread)."""
         try:
             while (batch := self._turn()) is not None:
                 if batch:
@@ -182,7 +188,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
     def _turn(self) -> list[Ticket[ChangeT]] | None:
         """Wait until background work may be due and no other thread writes; return the next batch.
 
-        Returns None if the thread should end: nobody has the right to write any more.
+        Returns None at the end of the thread; it then keeps the right to write, so that nobody else writes.
         """
         with self._lock:
             if not (self._handed or self._closing or self._tidying):
@@ -201,7 +207,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
             self._written(len(batch), time.monotonic() - began)
 
     def _may_tidy(self, batch: int) -> bool:
-        """Whether background work is wanted, and no change waits or the last slice was long ago."""
+        """Return whether background work is requested, and no change waits or the last slice was long ago."""
         return self._tidying and (not batch or time.monotonic() - self._tidied_at >= TIDY_SECONDS)
 
     def _admit(self, ticket: Ticket[ChangeT]) -> bool:
@@ -212,7 +218,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         return ticket.error is None
 
     def _abandon(self) -> None:
-        """Let nothing more be written, after an error that is not of a change, and release all who wait."""
+        """Refuse all further changes and release all waiting callers, after an error outside of a single change."""
         _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
         with self._lock:
             self._closing = True
@@ -227,7 +233,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
 def fail_unwritten(
     batch: list[Ticket[ChangeT]], why: str, error: type[StoreUnavailableError] = StoreUnavailableError
 ) -> int:
-    """Give an error with this text to the callers whose change is neither written nor refused; return how many."""
+    """Set an error with the text `why` for the changes that are neither written nor refused; return their number."""
     lost = [ticket for ticket in batch if ticket.error is None and not ticket.written]
     for ticket in lost:
         ticket.error = error(why)

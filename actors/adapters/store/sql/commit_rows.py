@@ -1,4 +1,4 @@
-"""How a commit becomes rows: encoded on the calling thread, and chained to the log by the thread that writes."""
+"""Converts a commit to rows: encoded on the calling thread, and hashed into the log by the thread that writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from actors.ports import Attachment, CommandRecord, Commit
 
 PIECE_BYTES = 1 << 20
-"""Bytes of attachments that a fork copies in one transaction; more only if a single one has more."""
+"""Bytes of attachments that are copied for a fork in one transaction; a single larger attachment exceeds it."""
 
 
 class Head(NamedTuple):
@@ -33,28 +33,29 @@ class Head(NamedTuple):
 
 
 class CopiedAttachment(NamedTuple):
-    """An attachment that a fork copies from its origin; the bytes are copied by the database engine."""
+    """An attachment to copy from the origin of a fork; the database engine copies the bytes."""
 
     to: str
     origin: str
     id: str
     at: int
-    """When it is copied, in milliseconds since the epoch."""
+    """The time of the copy, in milliseconds since the epoch."""
     digest: str
     """The digest of the new row."""
 
 
 def is_prepared(commit: Commit) -> bool:
-    """Return whether the commit creates a fork with attachments, which are copied before it, in pieces."""
+    """Return whether the commit creates a fork with attachments: these are copied first, in several transactions."""
     return commit.fork is not None and bool(commit.fork.attachments)
 
 
 def copied_pieces(
     commit: Commit, attachment: Callable[[str, str], Attachment | None]
 ) -> Iterator[list[CopiedAttachment]]:
-    """Yield what a fork copies, those that exist, a transaction's worth at a time; one is in memory at once.
+    """Yield the existing attachments that a fork copies, in lists of one transaction each; one is in memory at a time.
 
-    Digests are computed here, which takes long: not while others wait to write. Raises what `attachment` raises.
+    The digests are computed here, because that takes long and would otherwise delay other writers. Raises what
+    `attachment` raises.
     """
     piece, size, fork, record = list[CopiedAttachment](), 0, commit.fork, commit.record
     for attachment_id in () if fork is None else fork.attachments:
@@ -72,10 +73,10 @@ def copied_pieces(
 
 
 class EncodedCommit:
-    """The rows of a commit, but for the hashes of its log."""
+    """The rows of a commit, except for the hashes of its log."""
 
     def __init__(self, commit: Commit) -> None:
-        """Encode the commit. Raises ValueError if it contradicts itself."""
+        """Encode the commit. Raises ValueError if the commit contradicts itself."""
         check_shape(commit)
         record = commit.record
         self.id = record.id
@@ -93,7 +94,7 @@ class EncodedCommit:
         self.expected_step = commit.expected_step
         self.next_revision = next_revision(commit)
         self.fixed = rows.fixed_values(record) if commit.create else None
-        """The columns FIXED of a new conversation; None for one that exists."""
+        """Values of the columns FIXED, for a new conversation; None for an existing one."""
         self.parent = record.parent_conversation_id or ""
         self.prompt = record.system_prompt if commit.create else ""
         chosen = record.profile != Profile() if commit.create else commit.profile_changed
@@ -112,7 +113,7 @@ class EncodedCommit:
         )
 
     def links(self, log_hash: str) -> tuple[list[rows.Row], str]:
-        """Return the log's rows chained after `log_hash`, and the hash of the last one."""
+        """Return the log's rows, chained to the row with the hash `log_hash`, and the hash of the last one."""
         linked: list[rows.Row] = []
         for sealed in self._log:
             log_hash, row = sealed.after(log_hash)
@@ -120,7 +121,7 @@ class EncodedCommit:
         return linked, log_hash
 
     def misfit(self, head: Head) -> FencedError:
-        """Return the error for a commit that does not follow what is stored."""
+        """Return the error for a commit whose expectations differ from what is stored."""
         return FencedError(
             f"{self.id} is at step {head.step}, revision {head.last_seq}, epoch {head.epoch}; "
             f"not at step {self.expected_step}, revision {self.next_revision - 1}, epoch {self.epoch}"
@@ -134,7 +135,7 @@ def _command_values(commit: Commit, command: CommandRecord) -> rows.Row:
 
 
 def attachment_row(conversation_id: str, attachment: Attachment, at: int) -> rows.Row:
-    """Return the values of the columns ATTACHMENT."""
+    """Return the values of the columns ATTACHMENT for an attachment."""
     values = (
         conversation_id, attachment.id, attachment.media_type, attachment.data, attachment.width, attachment.height, at,
     )  # fmt: skip

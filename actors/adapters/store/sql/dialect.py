@@ -1,6 +1,6 @@
-"""What the shared statements expect of a connection, and where the two databases differ.
+"""The interface that shared SQL code needs of a connection, and the SQL that differs between SQLite and PostgreSQL.
 
-Statements are written with `?` or `:name` for their parameters, the way SQLite has them.
+Statements have `?` or `:name` for their parameters, as in SQLite.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class StatementResult(Protocol):
-    """What a statement has found or done."""
+    """The result of a statement."""
 
     @property
     def rowcount(self) -> int:
@@ -54,20 +54,22 @@ class Clause(NamedTuple):
 
 
 class Dialect(NamedTuple):
-    """Where the statements for a database differ from those for the other."""
+    """The parts of statements that differ between SQLite and PostgreSQL."""
 
     records: str
-    """The columns RECORD, the state such that a damaged one can be read."""
+    """The columns RECORD; the state is selected so that damaged text can be read, too."""
     visible: str
-    """A condition on `conversation_id`, with " AND " before it, that excludes deleted conversations; "" where their
-    ids are known without asking the database."""
+    """A condition on `conversation_id`, with " AND " before it, that excludes deleted conversations.
+
+    "" if the deleted ids are known without a query.
+    """
     unsettled_index: str
-    """What makes a query use the index of unsettled conversations."""
+    """Text after a table's name that makes a query use the index of unsettled conversations."""
     forked_from: str
-    """The origin of the fork that a row of `conversations` is, "" if it is none."""
+    """An expression for the origin of the conversation if it is a fork, else ""."""
     audited: str
-    """Whether a row of `log` has a command of `:principal`; "": of nobody."""
+    """A condition on a row of `log`: it has a command of the principal `:principal`; with "", of any."""
     contains: Callable[[str, str], Clause]
-    """Whether a text (in SQL) contains another one, which is folded, regardless of case."""
+    """Returns the condition that a text (an SQL expression) contains another, case-folded text, regardless of case."""
     has_label: Callable[[str, str | None], Clause]
-    """Whether a row of `conversations` has a label with this key and, unless None, this value."""
+    """Returns the condition that a row of `conversations` has a label with this key and, unless None, this value."""

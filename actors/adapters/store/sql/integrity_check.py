@@ -1,4 +1,4 @@
-"""Verify stored conversations over a connection: every row, its digest, and the chains between them."""
+"""Verifies stored conversations: every row against its digest, and the hash chains between rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actors.adapters.store.sql.queries import Queries
 
 MAX_FINDINGS = 100
-"""Maximum findings per conversation; more would not help."""
+"""Maximum number of findings that are returned for one conversation."""
 
 _PROMPT = f"SELECT {', '.join(rows.PROMPT)} FROM prompts WHERE conversation_id = ?"  # noqa: S608
 _IDS = f"SELECT id FROM conversations WHERE {NOT_DELETED} ORDER BY id"  # noqa: S608
@@ -64,6 +64,6 @@ def check_all(connection: Connection, dialect: Dialect, queries: Queries) -> Ite
 
 
 def beginning(connection: Connection, conversation_id: str, queries: Queries) -> LogPosition:
-    """Return the position where the log begins: after the pruned rows."""
+    """Return the position at which the stored log begins: after the pruned rows."""
     row = connection.execute(queries.pruned, (conversation_id,)).fetchone()
     return LogPosition(*row) if row else BEGINNING

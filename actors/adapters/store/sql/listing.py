@@ -1,7 +1,7 @@
-"""Lists of conversations: their queries, and the checks that keep one damaged row from spoiling the list.
+"""Builds the queries for lists of conversations, with checks so that one damaged row does not break a list.
 
-A list in the order of an index is read in windows: the first query finds where a window of so many index entries ends,
-the second one looks for what is wanted among the rows of the window. So a call is bounded even if nothing is found.
+A list in the order of an index is read in windows, each a fixed number of index entries. One query finds where the
+window ends; a second one searches the rows of the window. So the cost of a call is bounded even if nothing matches.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from actors.adapters.store.sql.dialect import Dialect
 
 WINDOW = 2_000
-"""Rows that one call looks at, if it has to look at them in order to know whether they are wanted."""
+"""How many rows one call examines if it has to read rows in order to know whether they match."""
 
 _SETTLED = frozenset({"idle", "context_exhausted", "completed", "failed"})
-"""Kinds of states that are not in the index of unsettled conversations, or not always."""
+"""Kinds of states that the index of unsettled conversations does not contain, or not always."""
 _ORDERED_BY_INDEX = frozenset({OrderKey.UPDATED, OrderKey.CREATED})
 
 
@@ -47,7 +47,7 @@ class Query(NamedTuple):
 
 
 def window_end(selection: Selection, after: ListPosition | None, limit: int, dialect: Dialect) -> Query | None:
-    """Return the query for the place (key, id) at which the next window ends; no row if that is the end of the list.
+    """Return the query for the position (key, id) at which the next window ends; it finds no row in the last window.
 
     None if the list is not read in windows.
     """
@@ -66,11 +66,11 @@ def window_end(selection: Selection, after: ListPosition | None, limit: int, dia
 def page(
     selection: Selection, after: ListPosition | None, until: ListPosition | None, limit: int, dialect: Dialect
 ) -> Query:
-    """Return the query for rows of RECORD with prompt and profile, after one position and up to another, included."""
+    """Return the query for rows of RECORD, prompt and profile, after one position up to and including another."""
     where = [*_scope(selection), clause_of(selection.where, dialect), *_between(selection, after, until)]
     wanted = joined(" AND ", "TRUE", where)
     order = _ordered(selection)
-    if not _has_index(selection):  # sorted are the ids alone, not the rows
+    if not _has_index(selection):  # only the ids are sorted, not whole rows
         index = dialect.unsettled_index if _unsettled(selection) else ""
         ids = f"SELECT id FROM conversations {index} WHERE {wanted.sql} {order} LIMIT ?"  # noqa: S608 -- names of ours
         wanted = Clause(f"id IN ({ids})", (*wanted.values, limit))
@@ -96,7 +96,7 @@ def refuse_broken_texts(row: rows.Row) -> None:
 
 
 def _has_index(selection: Selection) -> bool:
-    """Return whether there is an index in the order of the list, and no shorter way to what is wanted."""
+    """Return whether an index has the order of the list and no other index finds the matches sooner."""
     return (
         selection.order.key in _ORDERED_BY_INDEX
         and selection.parent is None
@@ -106,12 +106,12 @@ def _has_index(selection: Selection) -> bool:
 
 
 def _unsettled(selection: Selection) -> bool:
-    """Return whether the index of unsettled conversations, of which there are few, has all that is wanted."""
+    """Return whether all matches are in the index of unsettled conversations, which is small."""
     return any(isinstance(part, StateIs) and not part.kinds & _SETTLED for part in conjuncts(selection.where))
 
 
 def _in_index(condition: Condition, key: OrderKey) -> bool:
-    """Return whether the index in this order can tell if a condition holds."""
+    """Return whether the index with this order key contains what the condition needs."""
     match condition:
         case TimeCompares(field):
             return field == {OrderKey.UPDATED: TimeField.UPDATED, OrderKey.CREATED: TimeField.CREATED}.get(key)
@@ -122,7 +122,7 @@ def _in_index(condition: Condition, key: OrderKey) -> bool:
 
 
 def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Condition, ...]]:
-    """Return the conditions that divide a list into parts of which each is ordered by an index."""
+    """Return the conditions that divide a list into parts, each of which is ordered by an index."""
     if selection.order.key is OrderKey.CREATED or any(isinstance(part, IsArchived) for part in indexed):
         return [()]
     return [(IsArchived(archived=False),), (IsArchived(archived=True),)]
@@ -131,7 +131,7 @@ def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Co
 def _entries(
     selection: Selection, indexed: Sequence[Condition], after: ListPosition | None, limit: int, dialect: Dialect
 ) -> Query:
-    """Return the query for the next entries of the index."""
+    """Return the query for the next entries of the index that orders the list."""
     known = [clause_of(each, dialect) for each in indexed]
     wanted = joined(" AND ", "TRUE", [*_scope(selection), *known, *_between(selection, after, None)])
     key = selection.order.key
@@ -148,7 +148,7 @@ def _scope(selection: Selection) -> list[Clause]:
     if _unsettled(selection):
         clauses.append(Clause(f"({UNSETTLED})"))
     elif _has_index(selection) and selection.order.key is OrderKey.UPDATED:
-        clauses.append(Clause("archived IN (0, 1)"))  # the index begins with it
+        clauses.append(Clause("archived IN (0, 1)"))  # the first column of the index
     return clauses
 
 

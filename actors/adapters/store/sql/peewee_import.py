@@ -1,4 +1,4 @@
-"""Import peewee without the drivers of other databases than SQLite."""
+"""Imports peewee without the drivers of databases other than SQLite."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _DRIVERS = ("psycopg", "psycopg2", "psycopg2cffi", "pymysql", "MySQLdb")
 
 
 def import_peewee() -> None:
-    """Import peewee, but not the drivers that it would load wherever they are installed: a quarter of a second, 8 MiB.
+    """Import peewee without the drivers that it loads if they are installed, which would take 0.25 s and 8 MiB.
 
-    Nobody may import a driver meanwhile: call it before there are threads.
+    No other thread may import a driver meanwhile, so call this before threads are started.
     """
     hidden = [name for name in _DRIVERS if name not in sys.modules]
     missing = dict.fromkeys(hidden)

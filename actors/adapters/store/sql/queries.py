@@ -1,4 +1,4 @@
-"""The texts of the reads that both databases share, and of conditions on the table `conversations`."""
+"""The SQL texts of reads that SQLite and PostgreSQL share, and of conditions on the table `conversations`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from actors.adapters.store.sql.dialect import Dialect
 
 ALL = (1 << 63) - 1
-"""A LIMIT that is none."""
+"""A LIMIT that never limits anything."""
 UNSETTLED = (
     "state NOT IN ('idle', 'context_exhausted', 'completed', 'failed') OR (user_initiated = 0 AND state = 'idle')"
 )
-"""Conversations that a restart must recover; the partial index and the query must use the same text."""
+"""Matches conversations that a restart must recover; the partial index and the query must use the same text."""
 NOT_DELETED = "id NOT IN (SELECT conversation_id FROM deletions)"
-"""A condition that excludes conversations that are deleted and not yet removed."""
+"""Matches conversations that are not waiting to be removed after a deletion."""
 LOG_NOT_DELETED = f"conversation_{NOT_DELETED}"
 
 PRUNED = "SELECT step, revision, hash FROM prunings WHERE conversation_id = ?"
@@ -52,7 +52,7 @@ LAST_REVISION = f"SELECT last_seq FROM conversations WHERE id = ? AND {NOT_DELET
 
 
 class Queries:
-    """The texts that differ with the dialect."""
+    """The SQL texts that depend on the dialect."""
 
     def __init__(self, dialect: Dialect) -> None:
         visible = dialect.visible

@@ -1,4 +1,4 @@
-"""A pool of connections for reads, each used for one read at a time."""
+"""A pool of database connections for reads; each serves one read at a time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ READERS = 16
 
 
 class ReaderPool(Generic[ConnectionT]):
-    """Keeps connections for any thread; none belongs to a thread, so none leaks when a thread ends."""
+    """Keeps connections for reads by any thread.
+
+    No connection belongs to a thread, so none leaks when a thread ends.
+    """
 
     def __init__(self, close_one: Callable[[ConnectionT], None]) -> None:
-        """Take what closes a connection, and raises nothing."""
+        """Create an empty pool; `close_one` closes a connection and must not raise."""
         self._close_one = close_one
         # limits connections; `close` acquires all permits to wait for reads
         self._places = threading.BoundedSemaphore(READERS)
@@ -29,7 +32,7 @@ class ReaderPool(Generic[ConnectionT]):
         self._closed = False
 
     def _take_idle(self) -> ConnectionT | None:
-        """Return a connection that nobody uses; None if there is none. Raises StoreUnavailableError once closed."""
+        """Return a connection that is not in use; None if there is none. Raises StoreUnavailableError once closed."""
         with self._lock:
             if self._closed:
                 raise StoreUnavailableError("the store is closed")
@@ -43,7 +46,7 @@ class ReaderPool(Generic[ConnectionT]):
         self._close_one(connection)
 
     def close(self) -> None:
-        """Refuse new reads, wait for current ones, close every connection. Idempotent."""
+        """Refuse new reads, wait for current ones, and close every connection; idempotent."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

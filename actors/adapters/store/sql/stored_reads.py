@@ -1,4 +1,4 @@
-"""The reads of a store on SQL: fixed statements, and how their rows become records."""
+"""The reads of a store on SQL: runs fixed statements and converts rows to records."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ Found = TypeVar("Found")
 
 
 class Reading(Protocol):
-    """How a read gets a connection. Raises StoreUnavailableError or StoreDamagedError."""
+    """A function that runs a read on a connection. Raises StoreUnavailableError or StoreDamagedError."""
 
     def __call__(
         self, body: Callable[[Connection], Found], *, at_one_moment: bool = False, texts: str = "strict"
     ) -> Found:
-        """Return what `body` does with a connection.
+        """Return what `body` returns, called with a connection.
 
-        With `at_one_moment` all its statements see the same snapshot. `texts` says what becomes of texts that are not
-        valid UTF-8, as `bytes.decode` has it.
+        With `at_one_moment` all its statements see the same snapshot. `texts` is how texts that are not valid UTF-8 are
+        handled: an error handler of `bytes.decode`, such as "strict" or "replace".
         """
         ...
 
 
 class StoreReads:
-    """Implement ports.StoreReader and the other reads of ports.Store. Any thread."""
+    """Implement ports.StoreReader and the other reads of ports.Store. Safe to call from any thread."""
 
     def __init__(
         self, read: Reading, dialect: Dialect, visible: Callable[[str], str] = lambda conversation_id: conversation_id
@@ -70,11 +70,11 @@ class StoreReads:
     # --- conversations ----------------------------------------------------------------------------------------
 
     def load(self, conversation_id: str) -> ConversationRecord | None:
-        """Return the record; None if there is none; see ports.Store."""
+        """Return the record of a conversation; None if there is none; see ports.Store."""
         return self._read(lambda connection: self._load(connection, self._visible(conversation_id)))
 
     def owner(self, conversation_id: str) -> str | None:
-        """Return the principal of a conversation; see ports.Store."""
+        """Return the principal that a conversation belongs to; None if the conversation is unknown; see ports.Store."""
         return next(iter(self._column(queries.PRINCIPAL, (self._visible(conversation_id),))), None)
 
     def find_slug(self, principal: str, slug: str) -> str | None:
@@ -105,7 +105,7 @@ class StoreReads:
     def _readable(
         self, connection: Connection, page: Sequence[rows.Row], skipped: Callable[[str], object]
     ) -> Iterator[ConversationRecord]:
-        """Yield the records of rows; an unreadable one is reported and skipped, so that the others are listed."""
+        """Yield the records of rows; report and skip unreadable rows, so that the others are still listed."""
         for row in page:
             try:
                 listing.refuse_broken_texts(row)
@@ -117,7 +117,7 @@ class StoreReads:
                 skipped(conversation_id)
 
     def children(self, conversation_id: str) -> tuple[str, ...]:
-        """Return the ids of its sub-agents; see ports.Store."""
+        """Return the ids of a conversation's sub-agents; see ports.Store."""
         return self._column(queries.CHILDREN, (self._visible(conversation_id),))
 
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class StoreReads:
         return self._column(queries.AGED, {"before": before, "keep": keep, "after": after, "limit": limit})
 
     def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """Return conversations archived before a time; see ports.Store."""
+        """Return conversations that were archived before a time; see ports.Store."""
         return self._column(queries.ARCHIVED, {"before": before, "after": after, "limit": limit})
 
     def _column(self, query: str, values: Sequence[int | str] | Mapping[str, int | str] = ()) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ class StoreReads:
         return self._read(body)
 
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
-        """Return all messages up to a sequence; see ports.Store."""
+        """Return all messages up to and including a sequence number; see ports.Store."""
         return self.messages(conversation_id, before=through + 1, limit=queries.ALL)
 
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
@@ -189,8 +189,8 @@ class StoreReads:
         return self._page(run_of, query, (self._visible(conversation_id), after, limit))
 
     def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
-        """Return how a run ended; see ports.Store."""
-        query = f"{self._queries.runs} AND run = ? ORDER BY revision DESC LIMIT 1"  # most often it is a late one
+        """Return how a run ended; None if it has not ended; see ports.Store."""
+        query = f"{self._queries.runs} AND run = ? ORDER BY revision DESC LIMIT 1"  # mostly recent runs are asked for
 
         def body(connection: Connection) -> StoppedRun | None:
             row = connection.execute(query, (self._visible(conversation_id), run)).fetchone()
@@ -217,7 +217,7 @@ class StoreReads:
         return self._read(lambda connection: tuple(map(convert, connection.execute(query, values))))
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
-        """Return the record and its latest messages at one moment; see ports.Store."""
+        """Return the record and the latest messages of a conversation, read in one snapshot; see ports.Store."""
         conversation_id = self._visible(conversation_id)
         query = f"{self._queries.messages} ORDER BY sequence_id DESC LIMIT ?"
 
@@ -250,7 +250,7 @@ class StoreReads:
     def _to_prune(
         self, conversation_id: str, before_revision: int, older_than: int | None
     ) -> tuple[LogPlace, Sequence[LogRow]]:
-        """Return where the log begins, and the next rows to prune. Raises StoreError."""
+        """Return the position where the log begins, and the rows to prune next. Raises StoreError."""
 
         def body(connection: Connection) -> tuple[LogPlace, Sequence[LogRow]]:
             visible = self._visible(conversation_id)
@@ -309,7 +309,7 @@ class StoreReads:
         return None if row is None else self._record(connection, row)
 
     def _record(self, connection: Connection, row: rows.Row) -> ConversationRecord:
-        """Return the record; with an unreadable state, log an error and return it as Idle."""
+        """Return a row's record. If its state is unreadable, log an error and return the conversation as Idle."""
         record, intact = rows.record_of(row)
         if intact:
             return record
@@ -323,7 +323,7 @@ class StoreReads:
 
 
 def _between(select: str, column: str, before: int | None, *, descending: bool) -> str:
-    """Return a query for a page, with the parameters (conversation, after, limit)."""
+    """Return a query for one page, with the parameters (conversation, after, limit)."""
     order = "DESC" if descending else "ASC"
     bound = "" if before is None else f"AND {column} < {before:d}"
     return f"{select} AND {column} > ? {bound} ORDER BY {column} {order} LIMIT ?"

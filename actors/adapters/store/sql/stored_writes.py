@@ -1,4 +1,4 @@
-"""The writes of a store on SQL that are the same in both databases."""
+"""The writes of a store on SQL that are the same for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ PRUNED_ENTRIES = 500
 
 
 class NewSpending:
-    """Add to what a principal spent on a day."""
+    """A change that adds an amount to what a principal has spent on a day."""
 
     def __init__(self, spending: Spending) -> None:
         self._values = msgspec.structs.astuple(spending)
 
     def apply(self, connection: WritingConnection) -> None:
-        """Add to the row of the day."""
+        """Add the amounts to the row of the principal and the day."""
         connection.execute(ADD_SPENDING, self._values)
 
 
 class AuditEntries:
-    """Add entries to the audit trail that are in no log."""
+    """A change that adds entries to the audit trail: those that belong to no conversation's log."""
 
     def __init__(self, entries: Iterable[AuditEntry]) -> None:
         self._rows = list(map(audit_values, entries))
@@ -46,20 +46,20 @@ class AuditEntries:
 
 
 class AuditPruning:
-    """Delete the oldest entries of the audit trail that are in no log."""
+    """A change that deletes the oldest audit entries that belong to no conversation's log."""
 
     def __init__(self, before: int, keep: int) -> None:
         self._values = {"before": before, "keep": keep, "limit": PRUNED_ENTRIES}
         self.deleted = 0
-        """How many were deleted, once applied."""
+        """How many entries were deleted, once the change is applied."""
 
     def apply(self, connection: WritingConnection) -> None:
-        """Delete at most PRUNED_ENTRIES of them."""
+        """Delete at most PRUNED_ENTRIES entries."""
         self.deleted = connection.execute(PRUNE_AUDIT, self._values).rowcount
 
 
 class StoreWriter(Protocol):
-    """What writes the changes of a store; see ChangeQueue."""
+    """The part of ChangeQueue that these writes use."""
 
     def write(self, change: NewSpending | AuditEntries | AuditPruning, /) -> None:
         """Return once `change` is durable."""
@@ -75,14 +75,14 @@ WriterT = TypeVar("WriterT", bound=StoreWriter)
 
 
 class StoreWrites(Generic[WriterT]):
-    """Implement the writes of ports.Store that concern no conversation, and its end. Any thread."""
+    """Implement the writes of ports.Store that concern no conversation, and `close`. Safe to call from any thread."""
 
     def __init__(self, writer: WriterT, clock: Clock | None, closing: ExitStack) -> None:
-        """Take the writer, and what is closed at the end."""
+        """Keep the writer; `closing` is the stack that `close` unwinds."""
         self._writer = writer
         self._clock = clock
-        self._copying = threading.Lock()  # one piece of all forks at a time, or a transaction would have many
-        self._close_once = threading.Lock()  # a concurrent second close returns only when the first is done
+        self._copying = threading.Lock()  # limits one transaction to one piece of one fork
+        self._close_once = threading.Lock()  # a concurrent second close returns only after the first
         self._closing = closing
 
     def put_spending(self, spending: Spending) -> None:
@@ -90,11 +90,11 @@ class StoreWrites(Generic[WriterT]):
         self._writer.write(NewSpending(spending))
 
     def put_audit(self, entries: Sequence[AuditEntry]) -> None:
-        """Store entries of the audit trail that are in no log; see ports.Store."""
+        """Store entries of the audit trail that belong to no conversation's log; see ports.Store."""
         self._writer.write(AuditEntries(entries))
 
     def prune_audit(self, *, before: int, keep: int) -> int:
-        """Delete the oldest entries that are in no log, and return how many; see ports.Store."""
+        """Delete the oldest audit entries that belong to no conversation's log; return how many; see ports.Store."""
         oldest = AuditPruning(before, keep)
         self._writer.write(oldest)
         return oldest.deleted

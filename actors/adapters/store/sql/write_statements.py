@@ -1,4 +1,4 @@
-"""The SQL statements that write the same in both databases."""
+"""The SQL statements that write and are the same for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def insert(table: str, columns: Sequence[str]) -> str:
-    """Return the statement that inserts a row."""
+    """Return the statement that inserts one row with these columns."""
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
 
 

@@ -1,4 +1,4 @@
-"""The store on SQLite."""
+"""The implementation of the store on SQLite."""
 
 from actors.adapters.store.sql.peewee_import import import_peewee
 

@@ -1,8 +1,8 @@
-"""Write the transitions of one or several conversations in a few long statements.
+"""Writes the commits of many conversations in a few long SQL statements.
 
-Every statement releases the interpreter's lock and has to get it back from busy threads, which costs more than the rows
-it writes. Only changes that match the stored conversations are written here. All others, and all if a constraint is
-violated, are written one by one, so that each is refused for its own reason.
+Every statement releases Python's interpreter lock, and getting it back from busy threads costs more than the rows it
+writes. Only changes that match the stored conversations are written here. All others are written one by one, so that
+each is refused for its own reason; so are all changes if a constraint is violated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> li
     again.
     """
     plain = {change: change.only for change in changes if isinstance(change, Transition)}
-    ids = [part.id for part in plain.values() if part and part.fixed is None]  # those that exist already
+    ids = [part.id for part in plain.values() if part and part.fixed is None]  # the conversations that exist already
     found = heads(connection, ids) if ids else {}
     taken: list[tuple[CommitPart, str]] = []
     left: list[Change] = []

@@ -1,7 +1,7 @@
-"""The changes that the writer applies; each belongs to one caller and is written completely or not at all.
+"""The changes that the writer applies to SQLite; each belongs to one caller and is written completely or not at all.
 
-A change is built and encoded on the calling thread; `apply` runs on the thread that writes, inside a savepoint.
-Exceptions of `apply` are raised in the caller.
+A change is built and encoded on the calling thread. `apply` runs on the thread that writes, inside a savepoint; its
+exceptions are raised in the caller.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class Change(Protocol):
     """A unit of work for the writer."""
 
     def apply(self, connection: sqlite3.Connection, /) -> None:
-        """Write the change (the thread that writes). Raises StoreError, or what SQLite raises."""
+        """Write the change (on the thread that writes). Raises StoreError, or what SQLite raises."""
         ...
 
 
 def heads(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Head]:
-    """Return the heads of these conversations; missing ones are omitted."""
+    """Return the current positions of these conversations by id; missing ones are omitted."""
     found = msgspec.json.decode(connection.execute(statements.HEADS, (rows.names(ids),)).fetchone()[0])
     return {head[0]: Head(*head) for head in found}
 
 
 class CommitPart(EncodedCommit):
-    """An encoded Commit, and how it is written alone."""
+    """One encoded commit of a transition, with the method that writes it by itself."""
 
     def write(self, connection: sqlite3.Connection) -> None:
-        """Execute the statements of this commit alone. Raises FencedError, or what SQLite raises."""
+        """Execute the statements of this commit. Raises FencedError, or what SQLite raises."""
         log = self._create(connection, self.fixed) if self.fixed is not None else self._update(connection)
         if self.profile is not None:
             connection.execute(statements.PUT_PROFILE, self.profile)
@@ -84,7 +84,7 @@ class CommitPart(EncodedCommit):
         return log
 
     def _begin_fork(self, connection: sqlite3.Connection, fork: ForkedHistory) -> None:
-        """Place the beginning of the log. Raises FencedError without the origin."""
+        """Store where the log of the fork begins. Raises FencedError if the origin is gone."""
         _check_exists(connection, fork.origin)
         connection.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 
@@ -110,15 +110,15 @@ class CommitPart(EncodedCommit):
 
 
 class Transition:
-    """All parts of one commit."""
+    """All commits that are written together: a conversation's, and those of its sub-agents if they change, too."""
 
     def __init__(self, commits: Iterable[Commit]) -> None:
-        """Encode the commits. Raises ValueError as `CommitPart` does."""
+        """Encode the commits. Raises ValueError if a commit contradicts itself."""
         self._parts = [CommitPart(commit) for commit in commits]
 
     @property
     def only(self) -> CommitPart | None:
-        """Return the only part; None if there are several."""
+        """Return the only part; None if there are several parts."""
         return self._parts[0] if len(self._parts) == 1 else None
 
     def apply(self, connection: sqlite3.Connection) -> None:
@@ -131,9 +131,9 @@ class Transition:
 
 
 class UnfinishedFork:
-    """Begin a fork that copies attachments: its row, hidden until all of them are there.
+    """A change that begins a fork that copies attachments: its row stays hidden until all attachments are copied.
 
-    What a crash leaves of it is removed after the next start.
+    After a crash, the next start removes what was written of the fork.
     """
 
     def __init__(self, commit: Commit) -> None:
@@ -142,7 +142,7 @@ class UnfinishedFork:
         self._row = (*rows.fixed_values(record), *rows.changing_values(record), "", "")
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Insert the hidden row, in place of one of an attempt before. Raises FencedError without the origin."""
+        """Insert the hidden row, replacing one of an earlier attempt. Raises FencedError if the origin is gone."""
         _check_exists(connection, self._origin)
         if removal.is_hidden(connection, self._id):
             removal.remove_all(connection, self._id)
@@ -154,42 +154,42 @@ class UnfinishedFork:
 
 
 class AttachmentCopies:
-    """Copy some attachments into a fork that was begun and is not finished."""
+    """A change that copies some attachments into an unfinished fork."""
 
     def __init__(self, piece: Sequence[CopiedAttachment]) -> None:
         self._piece = piece
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Copy them, within the database; those that the origin no longer has are omitted."""
+        """Copy the attachments within the database; those that the origin no longer has are omitted."""
         for copied in self._piece:
             connection.execute(write_statements.COPY_ATTACHMENT, copied._asdict())
 
 
 class AbandonedFork:
-    """Give up a fork that is not finished: what is there of it is removed like a deleted conversation."""
+    """A change that gives up an unfinished fork: what was written of it is removed like a deleted conversation."""
 
     def __init__(self, conversation_id: str) -> None:
         self._id = conversation_id
         self.hidden: tuple[str, ...] = ()
-        """The id, once applied, if the fork was not finished."""
+        """The id of the fork, once the change is applied, if the fork was unfinished."""
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Leave the rows to be removed; do nothing if the fork is finished."""
+        """Mark the fork's rows for removal; do nothing if the fork is finished."""
         if removal.abandon_unfinished(connection, self._id):
             self.hidden = (self._id,)
 
 
 class Deletion:
-    """Hide a conversation and its sub-agents; their rows are removed later.
+    """A change that hides a conversation and its sub-agents; their rows are removed later.
 
-    Create commands are kept, for idempotency.
+    Its create commands are kept, so that a repeated command is still recognised.
     """
 
     def __init__(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
         self._id = conversation_id
         self._audit = None if audit is None else audit_values(audit)
         self.hidden: tuple[str, ...] = ()
-        """The ids that were hidden, once applied."""
+        """The ids that were hidden, once the change is applied."""
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Hide the conversations; do nothing if they do not exist."""
@@ -199,7 +199,7 @@ class Deletion:
 
 
 class Pruning:
-    """Move the beginning of a log and delete the rows before it."""
+    """A change that moves the beginning of a log and deletes the rows before it."""
 
     def __init__(self, conversation_id: str, begins: LogPosition, *, was: LogPosition) -> None:
         self._values = {"id": conversation_id, "from_step": was.step, **begins._asdict()}
@@ -222,7 +222,7 @@ class Compaction:
 
 
 class NewAttachment:
-    """Store bytes under their content hash; existing ones are kept."""
+    """A change that stores an attachment under its content hash; an existing one is kept."""
 
     def __init__(self, conversation_id: str, attachment: Attachment, at: int) -> None:
         self._id = conversation_id
@@ -239,7 +239,7 @@ class NewAttachment:
 
 
 def _refusal(error: sqlite3.IntegrityError) -> StoreError:
-    """Map a violated constraint to an exception of the port."""
+    """Convert a violated constraint to an exception of the port."""
     text = str(error)
     if "conversations.slug" in text:
         return SlugTakenError(text)

@@ -1,7 +1,7 @@
-"""SQLite as Bedrock uses it: one module for the whole process, and the settings of its connections.
+"""The process's one SQLite module, and the settings of Bedrock's connections.
 
-Two copies of SQLite on one file in one process break its locks, so all code takes `sqlite3` from here: the one that
-peewee has chosen, the newer of the standard library's and pysqlite3.
+Two copies of SQLite that use one file in one process break its locks. So all code imports `sqlite3` from here: it is
+the module that peewee has chosen, the newer of the standard library's and pysqlite3.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def wal_reset_race(version: tuple[int, int, int]) -> bool:
 
 
 def raw(database: SqliteDatabase) -> sqlite3.Connection:
-    """Return peewee's own connection, for fixed SQL; opens it if it is closed."""
+    """Return peewee's underlying connection, for fixed SQL; opens it if it is closed."""
     connection: sqlite3.Connection = database.connection()  # type: ignore[no-untyped-call]
     return connection
 
 
 @contextmanager
 def every_text(connection: sqlite3.Connection, errors: str = "replace") -> Generator[None]:
-    """Decode texts that are not valid UTF-8 with replacements or surrogates for the duration of the block."""
+    """Within the block, decode texts that are not valid UTF-8 by the error handler `errors` instead of raising."""
     connection.text_factory = lambda raw: raw.decode(errors=errors)
     try:
         yield
@@ -120,7 +120,7 @@ def _has_content(path: Path) -> bool:
 
 
 class Reader(sqlite3.Connection):
-    """A connection that tracks its cursors: an open cursor would keep the connection at an old snapshot."""
+    """A connection that tracks its cursors, because an open cursor would keep the connection at an old snapshot."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -146,7 +146,7 @@ def reader_of(database: SqliteDatabase) -> Reader:
 
 
 def open_reader(path: Path) -> SqliteDatabase:
-    """Open a connection that cannot write, never checkpoints, and makes no file. Raises what SQLite raises."""
+    """Open a connection that cannot write, never checkpoints, and creates no file. Raises what SQLite raises."""
     database = SqliteDatabase(
         f"{path.absolute().as_uri()}?mode=rw",
         uri=True,

@@ -1,4 +1,4 @@
-"""The read-only connections."""
+"""The pool of read-only SQLite connections."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Readers(ReaderPool[peewee.SqliteDatabase]):
-    """Lends connections to any thread."""
+    """Lends read-only connections to any thread, each for one read at a time."""
 
     def __init__(self, path: Path, files: OpenFiles) -> None:
         super().__init__(_close)
@@ -76,7 +76,7 @@ def _close(database: peewee.SqliteDatabase) -> None:
 
 
 def read_again(read: Callable[P, T]) -> Callable[P, T]:
-    """Repeat a read once, on another connection, before its result counts as damaged.
+    """Return `read` with one retry on another connection, before a result counts as damaged.
 
     SQLite reports a page as damaged that the disk failed to deliver; a second attempt often succeeds.
     """

@@ -1,4 +1,4 @@
-"""The reads of the store on SQLite: over pooled connections, and without what is deleted and not yet removed."""
+"""The reads of the SQLite store, over pooled connections; they hide deleted conversations that are not yet removed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNSETTLED = f"SELECT id FROM conversations WHERE ({UNSETTLED}) AND {NOT_DELETED
 
 
 class SqliteReads(StoreReads):
-    """Implement the reads of ports.Store over pooled connections. Any thread."""
+    """Implement the reads of ports.Store over pooled connections. Safe to call from any thread."""
 
     def __init__(self, readers: Readers, removal: Removal) -> None:
         super().__init__(self._read_pooled, SQLITE, removal.unless_hidden)
@@ -36,7 +36,7 @@ class SqliteReads(StoreReads):
     def _read_pooled(
         self, body: Callable[[Connection], Found], *, at_one_moment: bool = False, texts: str = "strict"
     ) -> Found:
-        """Return what `body` does with a connection; see `Reading`."""
+        """Return what `body` returns, called with a connection; see `Reading`."""
         with self._reading(at_one_moment=at_one_moment) as connection:
             if texts == "strict":
                 return body(connection)
@@ -58,7 +58,10 @@ class SqliteReads(StoreReads):
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
     ) -> ConversationRecord | None:
-        """Return the record; None if there is none: this process owns everything; see ports.Store."""
+        """Return the record; None if there is none.
+
+        With SQLite, this process owns all conversations; see ports.Store.
+        """
         return self.load(conversation_id)
 
     def unsettled(self) -> tuple[str, ...]:
@@ -66,7 +69,7 @@ class SqliteReads(StoreReads):
         return self._column(_UNSETTLED)
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes that a principal has stored, "": of the database; see ports.Store."""
+        """Return the bytes that a principal has stored; with "" the size of the database; see ports.Store."""
         return self._read(lambda connection: _stored_bytes(connection, principal))
 
 

@@ -1,10 +1,9 @@
-"""Remove deleted conversations in the background, in small slices.
+"""Removes deleted conversations in the background, in small slices.
 
-A deletion only hides conversations: they are recorded in `deletions`, lose their slug, and get an epoch that fences off
-every late change. Their rows are removed afterwards in slices, so that no caller waits for the removal of a large
-family. After a crash, removal resumes from the record at the next start.
-
-A fork that is not finished is hidden in the same way, and removed only if it is abandoned, or after a crash.
+A deletion only hides conversations: they are recorded in the table `deletions`, lose their slug, and get an epoch that
+makes every late change fail. Their rows are removed afterwards in slices, so that no caller waits for the removal of a
+conversation with many sub-agents. After a crash, the next start resumes the removal. An unfinished fork is hidden in
+the same way, and removed only if it is abandoned, or after a crash.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
 SLICE_SECONDS = 0.005
 """The duration of a slice, without its commit; waiting changes are written between slices."""
 SLICE_ROWS = 64
-"""Rows of a slice: each may be on its own page, which the commit has to write."""
+"""Rows removed in one slice. Each row may be on a page of its own, which the commit has to write."""
 
 _ROWS = {
     "messages": 16, "log": 16, "runs": 16, "fates": 16, "commands": 16, "attachments": 1, "prunings": 1, "prompts": 1,
     "profiles": 1,
 }  # fmt: skip
-"""Tables with rows of a conversation, and how many are deleted between two checks of the budget."""
+"""The tables with rows of conversations, and how many rows are deleted between two checks of the budget."""
 _NO_EPOCH = (1 << 63) - 1
-"""An epoch later than that of any actor."""
+"""An epoch later than that of any actor, so that every commit of an actor is refused."""
 
 _NOTE = """
 WITH RECURSIVE family (id, depth) AS (
@@ -51,7 +50,7 @@ _ABANDON_UNFINISHED = "UPDATE deletions SET depth = 0 WHERE depth < 0"
 
 
 class _Budget(Struct):
-    """The rows and the time that a slice may still use."""
+    """How many rows and how much time a slice may still use."""
 
     rows: int
     until: float
@@ -63,10 +62,13 @@ class _Budget(Struct):
 
 
 class Removal:
-    """Track conversations that are deleted and not yet removed. Any thread, except for `remove_slice`."""
+    """Tracks the deleted conversations that are not yet removed.
+
+    Safe to call from any thread, except `remove_slice`.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Load the deletions that earlier processes did not finish, and abandon the forks that they did not."""
+        """Load the deletions that earlier processes did not finish, and abandon the forks that they did not finish."""
         connection.execute(_ABANDON_UNFINISHED)
         self._hidden = {id_ for (id_,) in connection.execute("SELECT conversation_id FROM deletions")}
 
@@ -76,7 +78,7 @@ class Removal:
         return bool(self._hidden)
 
     def unless_hidden(self, conversation_id: str) -> str:
-        """Return the id, or "" if the conversation is deleted: no conversation has it, so a query finds nothing."""
+        """Return the id, or "" if the conversation is deleted: no conversation has that id, so queries find nothing."""
         return "" if conversation_id in self._hidden else conversation_id
 
     def add(self, ids: Iterable[str]) -> None:
@@ -107,22 +109,22 @@ def hide(connection: sqlite3.Connection, conversation_id: str) -> tuple[str, ...
 
 
 def hide_unfinished(connection: sqlite3.Connection, conversation_id: str) -> None:
-    """Hide a fork that is not finished, whose row was just inserted."""
+    """Hide an unfinished fork, whose row was just inserted."""
     connection.execute(_HIDE_UNFINISHED, (conversation_id,))
 
 
 def show_unfinished(connection: sqlite3.Connection, conversation_id: str) -> bool:
-    """Show a fork that is now finished; return whether it was hidden as one that is not."""
+    """Make a fork visible that is now finished; return whether it was hidden as unfinished."""
     return connection.execute(_SHOW_UNFINISHED, (conversation_id,)).rowcount == 1
 
 
 def abandon_unfinished(connection: sqlite3.Connection, conversation_id: str) -> bool:
-    """Let a fork be removed if it is not finished; return whether it was not."""
+    """Mark a fork for removal if it is unfinished; return whether it was."""
     return connection.execute(f"{_ABANDON_UNFINISHED} AND conversation_id = ?", (conversation_id,)).rowcount == 1
 
 
 def is_hidden(connection: sqlite3.Connection, conversation_id: str) -> bool:
-    """Return whether the conversation is deleted but not yet removed, or a fork that is not finished."""
+    """Return whether the conversation is deleted but not yet removed, or an unfinished fork."""
     found = connection.execute("SELECT 1 FROM deletions WHERE conversation_id = ?", (conversation_id,))
     return found.fetchone() is not None
 

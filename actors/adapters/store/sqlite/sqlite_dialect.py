@@ -1,4 +1,4 @@
-"""How SQLite's statements differ from those that both databases share."""
+"""SQLite's parts of the statements that differ from PostgreSQL's."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from actors.adapters.store.sql.dialect import Clause, Dialect
 from actors.adapters.store.sql.queries import Queries
 
 CONTAINS = "contains_folded"
-"""The name of `contains_folded` in SQL: SQLite itself folds ASCII only."""
+"""The SQL name of the function `contains_folded`; SQLite's own functions fold the case of ASCII only."""
 
 
 def contains_folded(text: bytes, folded: str) -> bool:
-    """Return whether a text, in UTF-8, contains another one regardless of case."""
+    """Return whether a text in UTF-8 contains `folded`, a case-folded text, regardless of case."""
     return folded in text.decode(errors="replace").casefold()
 
 
@@ -20,7 +20,7 @@ def _contains(text: str, folded: str) -> Clause:
 
 
 def _has_label(key: str, value: str | None) -> Clause:
-    """Return the clause for a label; damaged labels, which only a list would notice, are taken to be none."""
+    """Return the condition for a label. Damaged labels count as none: an error here would make a whole list fail."""
     wanted, values = ("key = ?", (key,)) if value is None else ("key = ? AND value = ?", (key, value))
     found = f"EXISTS (SELECT 1 FROM json_each(labels) WHERE {wanted})"  # noqa: S608 -- texts of ours
     return Clause(f"CASE WHEN labels <> '{{}}' AND json_valid(labels) THEN {found} ELSE 0 END", values)

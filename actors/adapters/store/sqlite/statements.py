@@ -1,4 +1,4 @@
-"""The SQL statements that write, for one row or many."""
+"""The SQL statements that write to SQLite, for one row or many."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
 NULLABLE = frozenset({"parent_conversation_id", "slug", "archived_at", "usage_data", "context", "audit"})
-"""Columns whose NULL is bound as an empty text: binding None takes ten times as long as binding a text."""
+"""Columns whose NULL is passed as an empty text, because binding None takes ten times as long as binding a text."""
 
 
 def _value(column: str, text: str, nullable: Set[str] = NULLABLE) -> str:
@@ -52,13 +52,16 @@ HEADS = """
 SELECT json_group_array(json_array(id, epoch, step, last_seq, log_hash, coalesce(slug, ''))) FROM conversations
 WHERE id IN (SELECT value FROM json_each(?))
 """
-"""The heads of the conversations whose ids a JSON array has, as one JSON array: `sqlite3` gives up the interpreter's
-lock for each value that it reads, and the writer has to get it back from busy threads."""
+"""Selects the current positions of the conversations whose ids are in a JSON array, as one JSON array.
+
+One value instead of many: `sqlite3` releases the interpreter's lock for each value that it reads, and the writer would
+have to get it back from busy threads each time.
+"""
 
 
 @lru_cache
 def update_conversations(count: int) -> str:
-    """Return the statement that updates `count` rows of (id, CHANGING, log_hash) known to fit."""
+    """Return the statement that updates `count` rows of (id, CHANGING, log_hash), checked before to fit."""
     columns = (*CHANGING, "log_hash")
     values = ", ".join(f"{name} = {_value(name, f'new.column{place}')}" for place, name in enumerate(columns, 2))
     table = _table(len(columns) + 1, count)

@@ -1,4 +1,4 @@
-"""The store on SQLite: its writes, and how it is opened and closed."""
+"""The SQLite implementation of the store: its writes, and how it is opened and closed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class PeeweeStore(SqliteReads, StoreWrites[Writer]):
-    """Implement ports.Store on one SQLite file. Any thread. Open it with `open_store`."""
+    """Implement ports.Store on one SQLite file. Safe to call from any thread. Open it with `open_store`."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
         self._removal.forget(part.record.id for part in parts if part.create)
 
     def _prepare(self, fork: Commit) -> None:
-        """Copy the attachments of a fork, which is hidden meanwhile; others write between two pieces.
+        """Copy the attachments of a fork, which stays hidden meanwhile; others can write between two pieces.
 
-        Raises FencedError without the origin, StoreError.
+        Raises FencedError if the origin is gone, StoreError.
         """
         self._writer.write(changes.UnfinishedFork(fork))
         for piece in copied_pieces(fork, self.attachment):
@@ -87,7 +87,7 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
                 self._writer.write(changes.AttachmentCopies(piece))
 
     def _abandon(self, forks: Sequence[Commit]) -> None:
-        """Remove what is there of forks that could not be finished, now or after the next start."""
+        """Remove what was written of forks that could not be finished, now or after the next start."""
         with suppress(StoreError):
             for fork in forks:
                 abandoned = changes.AbandonedFork(fork.record.id)
@@ -133,7 +133,10 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
         return sqlite3.sqlite_version
 
     def mark_moved(self, where: str) -> None:
-        """Let nothing open this database any more: its content is in another one now. Raises StoreUnusableError."""
+        """Make every later attempt to open this database fail: its content was moved to another one.
+
+        Raises StoreUnusableError.
+        """
         self._directory.mark_moved(where)
 
     def _close_database(self) -> None:
@@ -155,9 +158,9 @@ def open_store(
 ) -> PeeweeStore:
     """Open or create the store in the data directory `path`, which this process keeps locked until `close`.
 
-    `faults` is hit at store.before_begin, store.before_savepoint (once per change), store.before_commit and
-    store.after_commit, all on the thread that writes. `written` is called there after each transaction, with the
-    number of its changes and the seconds it took. Raises DataDirectoryBusyError or StoreUnusableError.
+    The fault points store.before_begin, store.before_savepoint (once per change), store.before_commit and
+    store.after_commit of `faults` are hit on the thread that writes. `written` is called there after each transaction,
+    with the number of its changes and the seconds it took. Raises DataDirectoryBusyError or StoreUnusableError.
     """
     with ExitStack() as opened:
         directory = DataDirectory(path)

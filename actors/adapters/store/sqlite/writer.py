@@ -1,9 +1,9 @@
-"""The only connection that writes (group commit).
+"""The only connection that writes to the SQLite database (group commit).
 
 A thread that has the right to write takes all queued changes, urgent ones first, and writes them in one transaction,
-with one sync of the disk for all. Inside it every change has a savepoint, so that a refused change does not affect the
-others. If the transaction itself fails, nothing is written and all its callers get the error. The writer's own thread
-checkpoints, between transactions, after the callers were woken; under heavy load SQLite does it at the end of a commit.
+with one sync of the disk for all. Every change has a savepoint, so that a refused change does not affect the others. If
+the transaction itself fails, nothing is written and all its callers get the error. The writer's own thread checkpoints,
+between transactions, after the callers were woken; under heavy load SQLite does it at the end of a commit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WATCH_SECONDS = 1.0
 
 
 class Writer(ChangeQueue[Change]):
-    """Own the writing connection from start to `close`."""
+    """Owns the writing connection from its start to `close`."""
 
     def __init__(
         self,
@@ -52,8 +52,9 @@ class Writer(ChangeQueue[Change]):
     ) -> None:
         """Start the thread. `files` is None for a database without files.
 
-        `every_second` is called on the writer's own thread, and so is `tidy`, in separate transactions while no change
-        waits, as long as it returns that there is more to do. `written` is told of each transaction, see ChangeQueue.
+        `every_second` is called on the writer's own thread. `tidy` is called there, too, in separate transactions while
+        no change waits, until it returns that there is no more to do. `written` is called after each transaction; see
+        ChangeQueue.
         """
         super().__init__(faults, written, longest_wait=WATCH_SECONDS)
         self._database = database
@@ -139,7 +140,7 @@ class Writer(ChangeQueue[Change]):
                 ticket.done.release()
 
     def _serve_from_reserve(self, batch: list[Ticket[Change]]) -> None:
-        """Retry the deletions in `batch` with the disk space of the reserve."""
+        """Retry the deletions in `batch` after freeing the disk space of the reserve."""
         freeing = [ticket for ticket in batch if ticket.error is None and isinstance(ticket.change, Deletion)]
         if not freeing or not self._make_room():
             return
@@ -178,7 +179,7 @@ class Writer(ChangeQueue[Change]):
             ticket.change.apply(connection)
         except Exception as error:
             if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.DataError):
-                raise  # an error of the disk, not of the change; SQLite may have rolled back the whole transaction
+                raise  # a disk error, not the change's; SQLite may have rolled back
             ticket.error = error
             connection.execute("ROLLBACK TO change")
         connection.execute("RELEASE change")

@@ -1,7 +1,7 @@
-"""Back up the database while a server writes to it, and restore it.
+"""Backs up the database while a server writes to it, and restores backups.
 
 Files are written as NAME.part until they are complete, checked and synced, so a killed program leaves no partial file
-under its final name; the next one takes the .part file over.
+under its final name; the next backup takes over the .part file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PAGES = 1_024
 """Pages copied per step; Ctrl-C takes effect between steps."""
 
 _LIVE, _AT_REST = "mode=ro", "immutable=1"
-"""URI parameters for reading a database that other processes may write, and one that no process writes."""
+"""URI parameters for reading a database that other processes may write, and a database that no process writes."""
 
 
 class TargetExistsError(BackupError):
@@ -119,7 +119,7 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
 
 @contextmanager
 def _explain(what: str) -> Generator[None]:
-    """Convert errors of the system and of SQLite to BackupError with a one-line text."""
+    """Within the block, convert errors of the system and of SQLite to BackupError with a one-line text."""
     try:
         yield
     except OSError as error:
@@ -150,7 +150,7 @@ def _refuse_if_taken(target: Path, *, replace: bool) -> None:
 
 
 def _refuse_if_no_backup(path: Path) -> None:
-    """Check the backup before anything is created. Raises BackupError."""
+    """Check that a file is a backup, before anything is created. Raises BackupError."""
     if not path.is_file():
         raise BackupError(f"{path} is no file")
     if path.name.endswith(PART):
@@ -215,7 +215,7 @@ def _schema(database: SqliteDatabase, origin: Path) -> None:
 
 
 def _keep_aside(database: Path) -> Path:
-    """Give the database a second name, which survives when the first is replaced; return it.
+    """Give the database a second name, under which it survives when the first name is replaced; return that name.
 
     Its write-ahead log is renamed, too: SQLite would otherwise apply it to the next database of the old name.
     """

@@ -1,4 +1,4 @@
-"""The data directory, which is locked by exactly one server."""
+"""The data directory and its locks, which allow one server at a time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MARKER = "initialized"
-"""The name of the file that records that the directory has had a database."""
+"""The name of the file that records that the directory contained a database at some time."""
 _MARKED = b"""\
 This directory has had a database, bedrock.db. If that is missing, the server does not start: restore a backup with
 `bedrock restore FILE`, or remove this file to begin with an empty database.
 """
 MOVED = "moved"
-"""The name of the file that says where the conversations of the directory are now."""
+"""The name of the file that records to which database the conversations of this directory were moved."""
 _LOCK_ATTEMPTS = 25
 _LOCK_PAUSE = 0.01
-"""Seconds between two attempts."""
+"""Seconds between two attempts to take a lock."""
 _NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP})
 
 
@@ -70,7 +70,7 @@ class DataDirectory:
             holder = os.pread(lock_file, 32, 0).strip()
             raise DataDirectoryBusyError(self.path, int(holder) if holder.isdigit() else 0) from None
         holder = f"{os.getpid()}\n".encode()
-        # before truncating, because on a full disk only the file's present block can be written
+        # Only now truncated: on a full disk, only the block that the file already has can be written.
         os.pwrite(lock_file, holder, 0)
         os.ftruncate(lock_file, len(holder))
         self._lock_file: Inode = inode_of(lock_file)
@@ -87,7 +87,7 @@ class DataDirectory:
         self._lock_file_missed = missed
 
     def expect(self, database: Path) -> None:
-        """Refuse to start with an empty database where there was one, or with one that was moved.
+        """Refuse to start with an empty database if there was one before, or with one that was moved.
 
         Raises StoreUnusableError.
         """
@@ -104,7 +104,7 @@ class DataDirectory:
         self._write_once(MARKER, _MARKED)
 
     def mark_moved(self, where: str) -> None:
-        """Record that its conversations are now in another database. Raises StoreUnusableError."""
+        """Record that the conversations of this directory are now in another database. Raises StoreUnusableError."""
         text = f"{where}\nThe conversations of this directory were moved there. {_back(self.path)}\n"
         self._write_once(MOVED, text.encode())
 
@@ -158,7 +158,7 @@ def _lock(lock_file: int) -> None:
 
 
 def _lock_directory(directory: int) -> None:
-    """Lock the directory where the file system can. Raises BlockingIOError."""
+    """Lock the directory, if the file system supports that. Raises BlockingIOError."""
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

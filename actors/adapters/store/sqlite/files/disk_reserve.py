@@ -1,8 +1,8 @@
 """Disk space that is reserved for operations that free space.
 
-A deletion has to be written before it frees any space, which fails on a full disk; the same applies to the writes of a
-server at its start. So the data directory contains a file of some MiB, also while no server runs. It is removed when a
-deletion or a start finds no space, and created again once space was freed.
+A deletion has to be written before it frees any space, and that fails on a full disk; so do the writes of a server at
+its start. So the data directory contains a reserve file of some MiB, also while no server runs. The file is removed
+when a deletion or a start finds no space, and created again once space was freed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def free_bytes(directory: Path) -> int:
 
 
 def is_want_of_room(error: BaseException, directory: Path) -> bool:
-    """Return whether an error was caused by a full disk; SQLite often reports that as an I/O error."""
+    """Return whether an error was caused by a full disk; SQLite often reports a full disk as an I/O error."""
     cause: BaseException | None = error
     while cause is not None:
         text = str(cause).lower()
@@ -73,7 +73,7 @@ class DiskReserve:
         """Create the object, not the file (see `make`); the data directory must be locked."""
         self._path = directory / RESERVE
         self.scarce = True
-        """Whether there is no reserve: it was released, or there is no space for it."""
+        """Whether there is no reserve file: it was released, or there was no space for it."""
         self._released = False
 
     def open_with(self, opening: Callable[[], T]) -> T:
@@ -122,7 +122,7 @@ class DiskReserve:
             os.close(made)
 
     def release(self) -> None:
-        """Remove the file, so that its space can be used."""
+        """Remove the reserve file, so that its space can be used."""
         if self._path.exists():
             _log.warning("the disk is full: the room that is kept for deletions and starts is used")
             self._released = True
@@ -130,7 +130,7 @@ class DiskReserve:
         self._path.unlink(missing_ok=True)
 
     def log_fits(self, connection: sqlite3.Connection, *, without: int = 0) -> bool:
-        """Return whether the disk has space to checkpoint the write-ahead log, of which `without` pages need none.
+        """Return whether the disk has space to checkpoint the write-ahead log; `without` of its pages need no space.
 
         A checkpoint that fails half-way makes the shortage worse: the database has grown, and the log has not shrunk.
         """
@@ -139,7 +139,7 @@ class DiskReserve:
         return bool(growth <= 0 or growth <= free_bytes(self._path.parent) - SIZE // 2)
 
     def give_back(self, connection: sqlite3.Connection) -> bool:
-        """Return free pages to the file system while there is no reserve; return whether there were any."""
+        """If there is no reserve, return free pages to the file system; return whether there were any."""
         if not self.scarce:
             return False
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()
@@ -150,7 +150,7 @@ class DiskReserve:
         return bool(left < free)
 
     def close(self) -> None:
-        """Reserve space for the next start if the reserve was released; less than the full size if the disk is full."""
+        """Create the reserve for the next start if it was released; a smaller one if the disk is nearly full."""
         if not self._released:
             return
         try:

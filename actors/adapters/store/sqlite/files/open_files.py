@@ -1,7 +1,7 @@
-"""Check that the paths of the open database still lead to the open files.
+"""Checks that the paths of the open database still lead to the open files.
 
 SQLite keeps using a file that was removed or replaced: it would acknowledge changes that are lost afterwards. So the
-inodes are compared before and after every transaction, and every second without one.
+inodes are compared before and after every transaction, and every second while there is none.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ def inode_at(path: str | Path) -> Inode | None:
 
 
 class OpenFiles:
-    """The files of an open database. `check` belongs to the thread that writes, the rest to any thread."""
+    """The files of an open database.
+
+    `check` is for the thread that writes only; the rest is safe to call from any thread.
+    """
 
     def __init__(self, path: Path) -> None:
         """Record the inodes. Call it right after opening the database, while holding its directory."""

@@ -1,4 +1,4 @@
-"""A file that gets its final name only when it is complete; until then it is NAME.part, under a lock."""
+"""A file that is written as NAME.part, under a lock, and gets its final name only when it is complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BackupError(Exception):
 
 @contextmanager
 def part_of(target: Path) -> Generator[Path]:
-    """Yield an empty file beside `target`, to be renamed to it when complete; remove it on failure.
+    """Yield an empty file beside `target`, which the caller renames to `target` when complete; remove it on failure.
 
     Its lock ends with the process, so the file of a killed process is taken over. Raises BackupError while another
     process writes it, and OSError.
@@ -44,7 +44,7 @@ def part_of(target: Path) -> Generator[Path]:
 
 
 def _remove_logs_of(part: Path) -> None:
-    """Remove logs of a killed process: SQLite would apply them to the next database of that name."""
+    """Remove the logs that a killed process left: SQLite would apply them to the next database of that name."""
     for suffix in ("-wal", "-shm", "-journal"):
         Path(f"{part}{suffix}").unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Checkpoints of the write-ahead log, made between transactions by the thread of the writer."""
+"""Checkpoints of SQLite's write-ahead log, made between transactions by the thread that writes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MOVE_EVERY = 1_000
-"""Changes between two checkpoints."""
+"""Number of changes between two checkpoints."""
 PAGES = 32_768
-"""Pages beyond which the log is truncated, waiting for readers if necessary."""
+"""Length in pages beyond which the log is truncated, waiting for readers if necessary."""
 CUT_SECONDS = 0.1
-"""Seconds to wait for readers: it is short because writers wait, too, and the next checkpoint tries again."""
+"""Seconds to wait for readers before truncating.
+
+Short, because writers wait too, and the next checkpoint tries again.
+"""
 
 
 class WriteAheadLog:
-    """The log of a database that only this connection writes. Used by the thread that has the right to write."""
+    """The write-ahead log of a database with one writing connection. Used by the thread that has the right to write."""
 
     def __init__(self, database: peewee.SqliteDatabase) -> None:
         self._database = database
@@ -75,9 +78,9 @@ class WriteAheadLog:
 
 
 def close_database(database: peewee.SqliteDatabase, space: DiskReserve) -> None:
-    """Close the last connection, which checkpoints and removes the log, if the log fits.
+    """Close the last connection, which checkpoints and removes the log if the disk has space for that.
 
-    Otherwise leave it for the next start, as after a crash.
+    Otherwise leave the log for the next start, as after a crash.
     """
     if database.is_closed():
         return
@@ -100,7 +103,7 @@ def _close_leaving_log(database: peewee.SqliteDatabase) -> None:
 
 
 def _fits(database: peewee.SqliteDatabase, space: DiskReserve) -> bool:
-    """Return whether the log fits; True if that cannot be determined, so that closing proceeds normally."""
+    """Return whether the disk has space to checkpoint the log; True if that cannot be determined."""
     try:
         return space.log_fits(raw(database))
     except (OSError, sqlite3.Error, peewee.PeeweeException):

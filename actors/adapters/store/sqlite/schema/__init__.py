@@ -1,1 +1,1 @@
-"""Tables and migrations."""
+"""The tables of the SQLite database, and its migrations."""

@@ -1,4 +1,4 @@
-"""The tables as peewee models: for cold reads and for comparing them with the migrations.
+"""The SQLite tables as peewee models: used for rare reads, and to compare them with the migrations.
 
 `conversations` and `messages` have the columns of the specification plus later additions. Values without a column are
 derived, or part of the JSON in `state_data`, `content`, `usage_data` and `display_data`.
@@ -30,7 +30,7 @@ class Timestamp(Field):
 
 
 class Flag(BooleanField):
-    """A truth value with the type name of the specification."""
+    """A truth value, with the type name of the specification."""
 
     field_type = "BOOLEAN"
 
@@ -89,7 +89,7 @@ class ConversationTable(Model):
 
 
 def _index_of_list(name: str, *columns: Field) -> None:
-    """Index the top-level conversations of a principal by these columns."""
+    """Create an index for lists of a principal's top-level conversations, ordered by these columns."""
     top_level = SQL("parent_conversation_id IS NULL")
     index = ConversationTable.index(
         ConversationTable.principal, *columns, ConversationTable.id, where=top_level, name=name
@@ -133,7 +133,7 @@ class PromptTable(Model):
 
 
 class ProfileTable(Model):
-    """What the creator of a conversation chose for it; no row if nothing."""
+    """The settings that the creator of a conversation chose for it; conversations with default settings have no row."""
 
     conversation = ForeignKeyField(
         ConversationTable, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
@@ -174,8 +174,8 @@ class MessageTable(Model):
 class LogTable(Model):
     """One transition: its events, its inputs for replay, and its hash, which includes that of the previous row.
 
-    Revisions grow with the steps, so one index serves both orders; a transition without events shares its first
-    revision with the next one.
+    Revisions grow with the steps, so one index serves both orders. A transition without events has the same first
+    revision as the next one.
     """
 
     conversation = _owner()
@@ -255,7 +255,7 @@ class PruningTable(Model):
 
 
 class CommandTable(Model):
-    """An accepted command: of a conversation, or, for Create, of a principal."""
+    """An accepted command: of a conversation or, for a create command, of a principal."""
 
     conversation = ForeignKeyField(
         ConversationTable, column_name="conversation_id", on_delete="CASCADE", index=False, null=True, backref="+"
@@ -296,7 +296,7 @@ CommandTable.add_index(
 
 
 class AttachmentTable(Model):
-    """Bytes under their content hash: original images, and the views that providers get."""
+    """The bytes of an original image, or of a view that providers get, under their content hash."""
 
     conversation = _owner()
     id = Text()
@@ -315,7 +315,7 @@ class AttachmentTable(Model):
 
 
 class SpendingTable(Model):
-    """What model requests of a principal spent on a day, counted from the epoch; of no conversation in particular."""
+    """What the model requests of a principal spent on one day, which is counted in days from the epoch."""
 
     principal = Text()
     day = BigIntegerField()
@@ -330,9 +330,9 @@ class SpendingTable(Model):
 
 
 class DeletionTable(Model):
-    """A conversation that is deleted and not yet removed; deeper sub-agents are removed first.
+    """A deleted conversation that is not yet removed; deeper sub-agents are removed first.
 
-    With a depth below 0: a fork that is not finished, which becomes visible or is abandoned.
+    A depth below 0 marks an unfinished fork, which becomes visible or is abandoned.
     """
 
     conversation = ForeignKeyField(
@@ -347,7 +347,7 @@ class DeletionTable(Model):
 
 
 class AuditTable(Model):
-    """A refused call, or a command whose log is deleted with it; kept apart from conversations."""
+    """An audit entry that no conversation's log contains: a refused call, or a command of a deleted conversation."""
 
     id = AutoField()
     at = Timestamp()

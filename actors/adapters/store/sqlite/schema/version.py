@@ -1,7 +1,7 @@
-"""Check which migrations were applied to a database, and that its tables match them.
+"""Checks which migrations were applied to a database, and whether its tables match them.
 
-Migrations are known by name only. A database from a different migration of the same name, or with tables that were
-changed by hand, would fail later, in the middle of a conversation: so the tables themselves are compared too.
+A migration is recorded by its name only. A database with a different migration of the same name, or with tables that
+were changed by hand, would fail later, in the middle of a conversation: so the tables themselves are compared, too.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _OBJECTS = "SELECT type || ' ' || name, sql FROM sqlite_schema WHERE name NOT LI
 
 
 def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS) -> str:
-    """Return the latest migration of the database at `path`, "" if it is no database of Bedrock.
+    """Return the latest migration of the database at `path`; "" if it is not a database of Bedrock.
 
-    Raises StoreUnusableError if it was written by a newer version, or if its tables differ from those that its
-    migrations create; or what SQLite raises.
+    Raises StoreUnusableError if the database was written by a newer version, or if its tables differ from those that
+    its migrations create; or what SQLite raises.
     """
     had = [migration for migration in Runner(database, str(directory)).status() if migration.applied]
     unknown = [migration.name for migration in had if migration.path is None]
@@ -67,7 +67,7 @@ def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
 
 
 def _made_by(latest: str, directory: Path) -> dict[str, str]:
-    """Return the objects that the migrations up to `latest` create in an empty database, each with its SQL."""
+    """Return the objects that the migrations up to `latest` create in an empty database: their SQL by name."""
     database = SqliteDatabase(":memory:", thread_safe=False)
     try:
         Runner(database, str(directory)).up(latest)
