@@ -1,4 +1,4 @@
-"""Rows of the audit trail: entries of the log, and those of the table `audit`."""
+"""Rows of the audit trail: commands in conversations' logs, and refused calls in the table `audit`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def entry_of(number: int, row: Row) -> AuditEntry:
 
 
 def logged_entry(at: int, conversation_id: str, step: int, audit: str) -> AuditEntry:
-    """Return the entry of a row of the log; one that cannot be read has no origin, and says so as its reason."""
+    """Return the entry for a row of the log. For an unreadable row it has no origin, and the reason says so."""
     try:
         found = _LOG_AUDIT.decode(audit)
     except DecodeError:
@@ -48,7 +48,7 @@ def logged_entry(at: int, conversation_id: str, step: int, audit: str) -> AuditE
 def logged_query(
     wanted: AuditFilter, after: AuditPlace | None, visible: str, audited: str
 ) -> tuple[str, dict[str, str | int]] | None:
-    """Return the query for wanted rows of the log, in order, and its parameters but `limit`; None if none is wanted.
+    """Return the query for matching rows of the log, with its parameters except `limit`; None if none can match.
 
     Its columns are those of `logged_entry`; `visible` is a condition on the conversation, `audited` one on the row:
     whether its command is of `:principal`, "" being nobody.
@@ -68,7 +68,7 @@ def logged_query(
 
 
 def unlogged_query(wanted: AuditFilter, after: AuditPlace | None) -> tuple[str, dict[str, str | int]]:
-    """Return the query for wanted rows of the table `audit`, in order, and its parameters but `limit`.
+    """Return the query for the matching rows of the table `audit`, in order, with its parameters except `limit`.
 
     Its columns are the number and AUDIT.
     """

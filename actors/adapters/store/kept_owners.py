@@ -1,4 +1,4 @@
-"""Who owns the conversations of an in-memory store: one server for each family of a conversation and its sub-agents."""
+"""Owners of conversations in the in-memory store: one server owns a family, a conversation with its sub-agents."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
 
 class KeptOwners:
-    """The owners by family, and who is declared dead. Not thread-safe: the store's lock guards it.
+    """The owners by family, and the servers that were declared dead. Not thread-safe: the store's lock guards it.
 
-    `me` is None for a store that one server has to itself: everything is allowed then, and nothing noted.
+    `me` is None for a store with a single server: then everything is allowed, and nothing recorded.
     """
 
     def __init__(self) -> None:
         self._of: dict[str, Owner] = {}
-        """The owner of each family that has one, by the conversation at its top."""
+        """The owner of each owned family, by the id of its top-level conversation."""
         self._dead: set[int] = set()
 
     def copy(self) -> KeptOwners:
-        """Return what can be changed without this."""
+        """Return a copy that can be changed independently."""
         other = KeptOwners()
         other._of, other._dead = self._of.copy(), self._dead.copy()
         return other
 
     def kill(self, incarnation: int) -> None:
-        """Declare a server dead, for ever, and free what it owns."""
+        """Declare a server dead for ever, and release its families."""
         self._dead.add(incarnation)
         self.release(incarnation)
 
     def release(self, incarnation: int) -> None:
-        """Free what a server owns."""
+        """Release all families of a server."""
         self._of = {family: owner for family, owner in self._of.items() if owner.incarnation != incarnation}
 
     def forget(self, conversation_id: str) -> None:
@@ -54,7 +54,10 @@ class KeptOwners:
             self._of[family] = me
 
     def check(self, me: Owner | None, family: str, *, or_nobody: bool = False) -> None:
-        """Raise NotOwnerError unless this server lives and owns a family, or nobody does and that is enough."""
+        """Raise NotOwnerError if this server was declared dead or does not own the family.
+
+        `or_nobody`: a family without an owner is fine, too.
+        """
         if me is None:
             return
         owner = self._of.get(family)
@@ -65,12 +68,12 @@ class KeptOwners:
 
 
 def family_of(kept: Mapping[str, KeptConversation], part: Commit) -> str:
-    """Return the conversation at the top of the family that a commit is about."""
+    """Return the top-level conversation of the family of a commit."""
     return top_of(kept, part.record.parent_conversation_id or part.record.id)
 
 
 def top_of(kept: Mapping[str, KeptConversation], conversation_id: str) -> str:
-    """Return the conversation at the top of a family; that of a sub-agent's parent, its parent's parent, and so on."""
+    """Return the top-level conversation of a family, following the parents of a sub-agent upwards."""
     while (found := kept.get(conversation_id)) and (parent := found.record.parent_conversation_id):
         conversation_id = parent
     return conversation_id

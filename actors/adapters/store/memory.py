@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class StoredData:
-    """What is stored; nodes that share it have a MemoryStore each."""
+    """The stored data. Nodes that share it have a MemoryStore each."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # serialises commits, as the right to write does in the SQLite store
@@ -55,14 +55,14 @@ class StoredData:
         self.created: dict[tuple[str, str], CommandRecord] = {}
         self.spent: dict[tuple[str, int], Spending] = {}
         self.audit: tuple[AuditEntry, ...] = ()
-        """The entries of the audit trail that are in no log, with their numbers, in the order in which they came."""
+        """The audit entries that are in no conversation's log, with their numbers, oldest first."""
         self.owners = KeptOwners()
 
 
 class MemoryStore:
     """Implement ports.Store in dictionaries under a lock. Any thread.
 
-    It acts as the server that has the store to itself; `node` returns one that acts as one of several.
+    Acts for a single server; `node` returns a store that acts for one of several nodes.
     """
 
     def __init__(self, faults: FaultPoints | None = None) -> None:
@@ -72,18 +72,18 @@ class MemoryStore:
         self._closed = False
 
     def node(self, owner: Owner, faults: FaultPoints | None = None) -> MemoryStore:
-        """Return a store of the same data that acts as this server, and is closed separately."""
+        """Return a store with the same data that acts for this node, and is closed separately."""
         view = MemoryStore(faults)
         view._data, view._me = self._data, owner
         return view
 
     def kill(self, incarnation: int) -> None:
-        """Declare a server dead: what it owned can be claimed, and it can neither write nor claim any more."""
+        """Declare a server dead: others can claim its conversations, and it can no longer write or claim."""
         with self._data.lock:
             self._data.owners.kill(incarnation)
 
     def release(self, incarnation: int) -> None:
-        """Free what a server owns, as one does that drains."""
+        """Release all conversations of a server, as a draining server does."""
         with self._data.lock:
             self._data.owners.release(incarnation)
 

@@ -1,1 +1,1 @@
-"""The store on PostgreSQL, which several servers share: a cluster."""
+"""The PostgreSQL implementation of the store, which several servers (a cluster) can share."""

@@ -1,9 +1,9 @@
-"""Write the transitions of several conversations in one statement, which is a transaction of its own.
+"""Writes the transitions of several conversations in one statement, which is a transaction by itself.
 
-Nothing is locked between two statements then, so that a server that is stopped in the middle holds nobody up. Only
-changes that match what this server last knew of the conversations are written here; the statement compares that with
-what is stored, and returns which were so. All others are written one by one, and all if one violates a constraint, or
-has to wait too long for its row.
+So no rows stay locked between two statements, and a server that is suspended in the middle blocks nobody. Only changes
+that continue the head that this server remembers of their conversation are written here. The statement compares the
+remembered heads with the stored rows, and returns the changes for which they agree. All other changes are written one
+by one; so are all changes of the batch, if one of them violates a constraint or waits too long for its row.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ _NOT_WRITTEN = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.LockNotAvailable,
 )
-"""What a statement raises that one of its rows is to blame for."""
+"""Errors of a statement that are caused by one of its rows."""
 
 _encode = json.Encoder().encode
 _ESCAPED = (b"\\u0000", b"\\u0001")
-"""What JSON makes of the characters that are stored as others; also of a text that has been JSON before."""
+"""Matches, in JSON, the escapes of the characters that are stored as others, however often they were escaped."""
 
 
 class KnownHeads:
-    """What this server last knew of the conversations that it writes (the thread that writes)."""
+    """Remembers the heads of the conversations that this server writes (the thread that writes)."""
 
     def __init__(self) -> None:
         self._heads: OrderedDict[str, Head] = OrderedDict()
 
     def of(self, session: PostgresConnection, ids: Sequence[str]) -> dict[str, Head]:
-        """Return the heads of these conversations, those that exist; reads the ones that are not known."""
+        """Return the heads of the existing ones among these conversations. Reads those that are not remembered."""
         found = {id_: head for id_ in ids if (head := self._heads.get(id_)) is not None}
         if unknown := [id_ for id_ in ids if id_ not in found]:
             found |= heads(session, unknown)
         return found
 
     def put(self, head: Head) -> None:
-        """Remember a head, which is now the latest that is remembered."""
+        """Remember a head as the most recently used one."""
         self._heads[head.id] = head
         self._heads.move_to_end(head.id)
         if len(self._heads) > KNOWN:
@@ -69,7 +69,7 @@ class KnownHeads:
 
 
 class WriteBatch:
-    """The changes that can be written in one statement, and those to be written one by one."""
+    """Divides changes into those that one statement can write, and those to be written one by one."""
 
     def __init__(self, session: PostgresConnection, changes: Sequence[Change], known: KnownHeads) -> None:
         """Divide the changes; reads heads if some are not known."""
@@ -88,7 +88,7 @@ class WriteBatch:
                 self.left.append(change)
 
     def write(self, session: PostgresConnection) -> list[Change]:
-        """Write what is taken; return what was not as expected, which is left then. Raises what psycopg raises."""
+        """Write the batch; return the changes that were not written, as their heads differed. Raises psycopg.Error."""
         statement, values, after = self._statement()
         try:
             done = {str(id_) for (id_,) in session.execute(statement, values)}
@@ -103,7 +103,7 @@ class WriteBatch:
         return [change for id_, (change, _, _) in self.taken.items() if id_ not in done]
 
     def _statement(self) -> tuple[str, dict[str, object], dict[str, Head]]:
-        """Return the statement, its parameters, and the heads that it leads to."""
+        """Return the statement, its parameters, and the heads after it."""
         changed: list[dict[str, object]] = []
         tables: dict[str, list[dict[str, object]]] = {
             name: [] for name in ("messages", "log", "runs", "fates", "commands", "spendings")
@@ -129,7 +129,7 @@ class WriteBatch:
 
 
 def _json(many: list[dict[str, object]]) -> str:
-    """Return rows as JSON, with their texts as they are stored: PostgreSQL takes no NUL in JSON either."""
+    """Return rows as JSON, with texts as they are stored, because PostgreSQL accepts no NUL in JSON either."""
     encoded = _encode(many)
     if any(escaped in encoded for escaped in _ESCAPED):  # rare, so that texts need not be looked at one by one
         encoded = _encode(

@@ -1,8 +1,8 @@
-"""The changes that the writer applies; each belongs to one caller and is written completely or not at all.
+"""The changes that a store writes. Each belongs to one caller, and is written completely or not at all.
 
-A change is built and encoded on the calling thread; `apply` runs on the thread that writes, inside a savepoint.
-Exceptions of `apply` are raised in the caller. Each says whose server it is of (`me`), and is refused if that is not
-the owner.
+A change is built and encoded on the calling thread; `apply` runs on the thread that writes, inside a savepoint, and
+its exceptions are raised again in the caller. Each change names the server that makes it (`me`); it is refused if that
+server does not own the conversation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Change(Protocol):
     """A unit of work for the writer."""
 
     def apply(self, session: PostgresConnection, /) -> None:
-        """Write the change (the thread that writes). Raises StoreError, or what psycopg raises."""
+        """Write the change (the thread that writes). Raises StoreError or psycopg.Error."""
         ...
 
 
@@ -49,12 +49,12 @@ def heads(connection: Connection, ids: Iterable[str]) -> dict[str, Head]:
 
 
 def filled(columns: Sequence[str], row: Iterable[object], nullable: frozenset[str]) -> dict[str, object]:
-    """Return a row by the names of its columns, with NULL for the empty texts of columns that may be NULL."""
+    """Return a row as a dict by column name, with NULL for empty texts in nullable columns."""
     return {name: None if value == "" and name in nullable else value for name, value in zip(columns, row, strict=True)}
 
 
 class CommitPart(EncodedCommit):
-    """An encoded Commit, and how it is written alone."""
+    """An encoded Commit, with the statements that write it alone."""
 
     def __init__(self, commit: Commit, me: int) -> None:
         """Encode the commit. Raises ValueError if it contradicts itself."""
@@ -66,21 +66,21 @@ class CommitPart(EncodedCommit):
         self._principals = [audit.origin.principal if audit and audit.origin else "" for audit in audits]
 
     def logged(self, log_hash: str) -> tuple[list[rows.Row], str]:
-        """Return the log's rows with the columns LOGGED, chained after `log_hash`, and the hash of the last one."""
+        """Return the log's rows (columns LOGGED), chained to `log_hash`, and the hash of the last row."""
         linked, last = self.links(log_hash)
         return [(*row, principal) for row, principal in zip(linked, self._principals, strict=True)], last
 
     def change(self, head: Head, log_hash: str) -> dict[str, object]:
-        """Return the values of the columns CHANGED, for a conversation that is at `head`."""
+        """Return the values of the columns CHANGED for a conversation whose head is `head`."""
         expected = (self.expected_step, self.next_revision - 1, head.log_hash)
         return filled(statements.CHANGED, (self.id, *self.changing, log_hash, *expected), statements.NULLABLE)
 
     def head_after(self, log_hash: str) -> Head:
-        """Return the head of the conversation once this is written, without a change of its slug."""
+        """Return the conversation's head after this commit, not considering a changed slug."""
         return Head(self.id, self.epoch, self.step, self.last_revision, log_hash, self.slug)
 
     def write(self, session: PostgresConnection) -> None:
-        """Execute the statements of this commit alone. Raises StoreError, or what psycopg raises."""
+        """Execute the statements that write this commit alone. Raises StoreError or psycopg.Error."""
         log = self._create(session, self.fixed) if self.fixed is not None else self._update(session)
         if self.profile is not None:
             session.execute(statements.PUT_PROFILE, (*self.profile, self._forked_from))
@@ -117,7 +117,7 @@ class CommitPart(EncodedCommit):
         return log
 
     def _family(self, session: PostgresConnection) -> str:
-        """Return the top of the family; hold it, so that it is not claimed until the sub-agent is part of it."""
+        """Return the family's top-level conversation, and lock it: nobody can claim it until the sub-agent is added."""
         if not self.parent:
             return self.id
         found = session.execute(_PARENT, (self.parent,)).fetchone()
@@ -129,7 +129,7 @@ class CommitPart(EncodedCommit):
         return str(found[0])
 
     def _begin_fork(self, session: PostgresConnection, fork: ForkedHistory) -> None:
-        """Place the beginning of the log. Raises FencedError without the origin."""
+        """Insert the beginning of the fork's log. Raises FencedError if the origin does not exist."""
         _check_exists(session, fork.origin)
         session.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 
@@ -183,9 +183,9 @@ class Transition:
 
 
 class UnfinishedFork:
-    """Begin a fork that copies attachments, which are hidden until all of them are there.
+    """Begin a fork that copies attachments. The fork stays hidden until all of them are copied.
 
-    What a crash leaves of it is removed by any server, once this one is known to be dead.
+    If this server crashes, another one removes the unfinished fork, once this one is declared dead.
     """
 
     def __init__(self, commit: Commit, me: int) -> None:
@@ -193,23 +193,23 @@ class UnfinishedFork:
         self._me = me
 
     def apply(self, session: PostgresConnection) -> None:
-        """Note the fork, in place of an attempt before. Raises FencedError without the origin."""
+        """Record the fork, replacing an earlier attempt. Raises FencedError if the origin does not exist."""
         _check_exists(session, self._origin)
         removal.remove_all(session, self._id)
         removal.hide_unfinished(session, self._id, self._me)
 
 
 class AttachmentCopies:
-    """Copy some attachments into a fork that is not finished."""
+    """Copy some attachments into an unfinished fork."""
 
     def __init__(self, piece: Sequence[CopiedAttachment], me: int) -> None:
         self._piece = piece
         self._me = me
 
     def apply(self, session: PostgresConnection) -> None:
-        """Copy them, within the database; those that the origin no longer has are omitted.
+        """Copy them within the database, omitting those that the origin no longer has.
 
-        Raises FencedError if another server has abandoned the fork, since it took this one for dead.
+        Raises FencedError if another server has removed the fork, because it considered this server dead.
         """
         if not removal.hold_unfinished(session, self._piece[0].to, self._me):
             raise FencedError(f"{self._piece[0].to} has been abandoned")
@@ -218,14 +218,14 @@ class AttachmentCopies:
 
 
 class AbandonedFork:
-    """Give up a fork that is not finished: what is there of it is removed like a deleted conversation."""
+    """Abandon an unfinished fork: its rows are removed like those of a deleted conversation."""
 
     def __init__(self, conversation_id: str, me: int) -> None:
         self._id = conversation_id
         self._me = me
 
     def apply(self, session: PostgresConnection) -> None:
-        """Leave the rows to be removed; do nothing if the fork is finished."""
+        """Mark the fork's rows for removal; do nothing if the fork is finished."""
         removal.abandon_unfinished(session, self._id, self._me)
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL as Bedrock uses it: how a database is reached, and connections that take statements as SQLite's do."""
+"""Connections to PostgreSQL, with the interface of SQLite connections, and checks that the database is suitable."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 OLDEST = 13
-"""The oldest version of PostgreSQL that serves."""
+"""The oldest supported version of PostgreSQL."""
 CONNECT_SECONDS = 10
 LOCK_SECONDS = 5
-"""How long a statement waits for a row that another server changes."""
+"""Maximum time that a statement waits for a row that another server has locked."""
 STATEMENT_SECONDS = 60
-"""How long a statement may take: sums over all rows of a principal take longest."""
+"""Maximum time of a statement; sums over all rows of a principal take longest."""
 IDLE_SECONDS = 10
-"""How long a transaction may wait for its next statement; then the database ends it, with its locks."""
+"""Maximum time that a transaction may be idle between two statements; then the database aborts it."""
 
 _DEFAULTS = {
     "connect_timeout": str(CONNECT_SECONDS),
@@ -40,7 +40,7 @@ _DEFAULTS = {
     "tcp_user_timeout": "20000",
     "application_name": "bedrock",
 }
-"""Parameters of a connection that an address may change."""
+"""Default parameters of a connection, which an address may override."""
 _SETTINGS = f"""
 SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', false),
        set_config('statement_timeout', '{STATEMENT_SECONDS}s', false),
@@ -51,28 +51,28 @@ SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', false),
        CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
             THEN set_config('synchronous_commit', 'on', false) END
 """
-"""Whoever was answered must find what was written, so commits that are not on disk are none. Every statement has an
-index; but as long as a young database has no statistics, the planner would rather read whole tables."""
+"""Session settings. Commits must be on disk before they are acknowledged. Sequential scans are discouraged, because
+without statistics, as in a new database, the planner prefers them although every statement has an index."""
 FITNESS = """
 current_setting('server_version_num')::integer / 10000, current_setting('server_encoding'),
 pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean
 """
-"""What `refuse_unfit` takes, in SQL."""
+"""The query for the values that `refuse_unfit` checks."""
 _PLACEHOLDER = re.compile(r"%|\?|(?<![:\w]):([a-z_]+)")
 _ESCAPES = {0: "\x01\x01", 1: "\x01\x02"}
 _ESCAPED = re.compile("\x01[\x01\x02]")
 
 
 class Address(NamedTuple):
-    """How a database is reached."""
+    """The connection parameters of a database."""
 
     parameters: dict[str, str]
     shown: str
-    """The address without the password, for people."""
+    """The address without the password, for messages."""
 
 
 def address_of(url: str) -> Address:
-    """Return the parameters of a URL. Raises StoreUnusableError without the URL, which may have a password."""
+    """Parse a URL. Raises StoreUnusableError, whose message does not contain the URL: it may have a password."""
     try:
         if not url.startswith(("postgresql://", "postgres://")):
             raise StoreUnusableError("the address of the database must begin with postgresql://")
@@ -91,24 +91,24 @@ def address_of(url: str) -> Address:
 class PostgresConnection:
     """A connection in autocommit mode. One thread at a time.
 
-    PostgreSQL takes no NUL in a text, SQLite does: it is stored as two characters U+0001, and U+0001 as U+0001 and
-    U+0002, which keeps the order of texts.
+    Unlike SQLite, PostgreSQL accepts no NUL in a text. So NUL is stored as two characters U+0001, and U+0001 as
+    U+0001 U+0002, which preserves the order of texts.
     """
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._connection = connection
 
     def execute(self, sql: str, values: Sequence[object] | Mapping[str, object] = (), /) -> Rows:
-        """Execute a statement with `?` or `:name` for its parameters. Raises what psycopg raises."""
+        """Execute a statement with `?` or `:name` as placeholders. Raises psycopg.Error."""
         return Rows(self._connection.execute(_translated(sql), _stored(values), binary=True))
 
     def executemany(self, sql: str, many: Iterable[Sequence[object]]) -> None:
-        """Execute a statement for each row of parameters. Raises what psycopg raises."""
+        """Execute a statement for each row of parameters. Raises psycopg.Error."""
         with self._connection.cursor() as cursor:
             cursor.executemany(_translated(sql), [_stored(values) for values in many])
 
     def copy_in(self, table: str, columns: Sequence[str], many: Iterable[Sequence[object]]) -> int:
-        """Add rows to a table and return how many; much faster than statements. Raises what psycopg raises."""
+        """Insert rows by COPY, much faster than by INSERT, and return their number. Raises psycopg.Error."""
         count = 0
         into = f"COPY {table} ({', '.join(columns)}) FROM STDIN"
         with self._connection.cursor() as cursor, cursor.copy(into.encode()) as copy:
@@ -117,21 +117,21 @@ class PostgresConnection:
         return count
 
     def read_all(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """Yield many rows, some at a time; inside a transaction. Raises what psycopg raises."""
+        """Yield many rows through a server-side cursor; call inside a transaction. Raises psycopg.Error."""
         with self._connection.cursor(name="all_rows") as cursor:
             cursor.itersize = 200
             yield from map(_plain, cursor.execute(sql.encode(), binary=True))
 
     @property
     def lost(self) -> bool:
-        """Whether the connection is of no use any more, as far as this end knows."""
+        """Whether the connection is broken, as far as this side knows."""
         return self._connection.closed
 
     @property
     def ended(self) -> bool:
-        """Whether the other end has closed a connection on which no statement is under way, as far as that arrived.
+        """Whether the server has closed this idle connection, as far as the news has arrived here.
 
-        Nothing arrives then but the news of its end; with TLS also tickets for later sessions, which are read here.
+        On an idle connection nothing else arrives, except TLS session tickets, which are read and ignored here.
         """
         if self._connection.closed or not _is_readable(self._connection.fileno()):
             return self._connection.closed
@@ -155,14 +155,14 @@ class PostgresConnection:
 
 
 class Rows:
-    """What a statement has found or done; texts as they were before they were stored."""
+    """The result of a statement, with texts decoded from their stored form."""
 
     def __init__(self, cursor: psycopg.Cursor[tuple[Any, ...]]) -> None:
         self._cursor = cursor
 
     @property
     def rowcount(self) -> int:
-        """How many rows were changed."""
+        """The number of changed rows."""
         return self._cursor.rowcount
 
     def fetchone(self) -> Any:
@@ -179,7 +179,7 @@ class Rows:
 
 
 def connect(address: Address) -> PostgresConnection:
-    """Open a connection. Raises what psycopg raises, or StoreUnusableError if the database cannot serve."""
+    """Open a connection. Raises psycopg.Error, or StoreUnusableError if the database is not suitable."""
     parameters: dict[str, Any] = dict(address.parameters)
     connection = psycopg.connect(autocommit=True, client_encoding="UTF8", **parameters)
     try:
@@ -193,7 +193,7 @@ def connect(address: Address) -> PostgresConnection:
 
 
 def reached(address: Address) -> PostgresConnection:
-    """Open the first connection. Raises StoreUnusableError if there is none, or the database cannot serve."""
+    """Open the first connection. Raises StoreUnusableError if it fails, or if the database is not suitable."""
     try:
         return connect(address)
     except psycopg.Error as error:
@@ -203,12 +203,12 @@ def reached(address: Address) -> PostgresConnection:
 
 
 def database_outages() -> OutageLog:
-    """Return what logs when the database stops to answer, and when it answers again: one for all its connections."""
+    """Return the log of outages, shared by all connections to a database: it logs their beginnings and ends."""
     return OutageLog(_log, "the database answers again")
 
 
 def refuse_unfit(version: int, encoding: str, read_only: bool) -> None:
-    """Raise StoreUnusableError, or StoreUnavailableError for a standby, if a database cannot serve; see FITNESS."""
+    """Raise StoreUnusableError (StoreUnavailableError for a standby) if the values of FITNESS are not suitable."""
     if version < OLDEST:
         raise StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
     if encoding != "UTF8":
@@ -236,12 +236,12 @@ def explained(error: BaseException) -> StoreError | None:
 
 
 def words(error: psycopg.Error) -> str:
-    """Return what PostgreSQL said, in a line, without the statement and its values."""
+    """Return PostgreSQL's error message as one line, without the statement and its values."""
     return " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
 
 
 def stored_text(text: str) -> str:
-    """Return a text as it is stored."""
+    """Return the stored form of a text."""
     # each a search of memory: an expression for both would take longer than to encode the text
     return text.translate(_ESCAPES) if "\x00" in text or "\x01" in text else text
 
@@ -271,7 +271,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 @lru_cache(1024)
 def _translated(sql: str) -> bytes:
-    """Return a statement as psycopg has it."""
+    """Return a statement with psycopg's placeholders."""
     return _PLACEHOLDER.sub(_placeholder, sql).encode()
 
 

@@ -1,4 +1,4 @@
-"""Copy a database of SQLite, of a stopped server, to one of PostgreSQL, and verify the copy row by row."""
+"""Copies the SQLite database of a stopped server to PostgreSQL, and verifies the copy row by row."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class MoveError(StoreError):
-    """Nothing was moved; the text says why."""
+    """Nothing was moved; the message says why."""
 
 
 class Moved(NamedTuple):
-    """What was moved."""
+    """The result of a move."""
 
     conversations: int
     rows: int
@@ -41,7 +41,7 @@ class Moved(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """A table: its columns in SQLite, the same in PostgreSQL but for `more`, and a unique order of its rows."""
+    """A table to copy: its columns in SQLite, additional columns in PostgreSQL (`more`), and a unique order of rows."""
 
     name: str
     columns: Sequence[str]
@@ -50,7 +50,7 @@ class _Table(NamedTuple):
 
 
 class _Forked(Struct):
-    """What is looked for in a profile."""
+    """The fields of a stored profile that are needed here."""
 
     forked_from: str = ""
 
@@ -85,10 +85,10 @@ SELECT EXISTS (SELECT FROM conversations) OR EXISTS (SELECT FROM audit),
 def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
     """Copy everything from the data directory into an empty database, in one transaction.
 
-    The directory gets a mark, with which nothing opens its database any more, and stays as it is otherwise.
+    Afterwards a mark in the directory prevents its database from being opened; nothing else changes there.
 
-    `documents`: what servers that share a database keep there, too, by name. Raises MoveError, StoreUnusableError or
-    DataDirectoryBusyError.
+    `documents`: further documents to store in the database, by name, such as the tokens. Raises MoveError,
+    StoreUnusableError or DataDirectoryBusyError.
     """
     if not (directory / FILE).is_file():
         raise MoveError(f"there is no database in {directory}")
@@ -122,7 +122,7 @@ def _refuse_used(session: PostgresConnection, shown: str) -> None:
 
 
 def _copied(source: sqlite3.Connection, session: PostgresConnection, documents: Mapping[str, bytes]) -> dict[str, int]:
-    """Copy all tables and compare them, in one transaction; return how many rows each has."""
+    """Copy and compare all tables in one transaction; return the number of rows of each."""
     more = _more(source)
     session.execute(_NO_LIMITS)
     session.execute("BEGIN")
@@ -159,7 +159,7 @@ def _compare(source: sqlite3.Connection, session: PostgresConnection, table: _Ta
 
 
 def _more(source: sqlite3.Connection) -> dict[str, Callable[[Any], tuple[str, ...]]]:
-    """Return what gives the values of the columns that only PostgreSQL has."""
+    """Return the function that computes the values of the columns that only PostgreSQL has."""
     parents: dict[str, str | None] = dict(source.execute("SELECT id, parent_conversation_id FROM conversations"))
     text, audit = rows.PROFILE.index("profile"), LOG.index("audit")
 

@@ -1,7 +1,7 @@
-"""Membership on PostgreSQL: which nodes share the database, which of them live, and who takes over from the dead.
+"""Cluster membership on PostgreSQL: the nodes that share the database, failure detection and take-over.
 
-Each node has a row with a lease, which it renews, and holds a lock of its session. Any node may declare another one
-dead whose lease has run out, or whose process is gone beyond doubt; what dead nodes owned is taken by the living. Every
-rule that the model of the protocol (tests/property/lease_protocol.py) names is kept here or in the tool hosts; the
-docstrings name it where it is kept.
+Each node has a row with a lease, which it renews, and holds an advisory lock in its session. Any node may declare
+another one dead whose lease has expired, or whose process is certainly gone; the living nodes take over the dead nodes'
+conversations. The rules of the protocol have names in its model (tests/property/lease_protocol.py), in capital letters;
+the docstrings here cite them where they are implemented.
 """

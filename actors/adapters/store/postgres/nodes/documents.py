@@ -1,4 +1,4 @@
-"""Small documents that all servers share and their programs change, each as a whole."""
+"""Small documents in the database that all servers share, such as the list of tokens; replaced as a whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SECONDS = 5.0
-"""How long a statement may take."""
+"""Maximum time of a statement."""
 _READ = "SELECT version, content FROM documents WHERE name = %(name)s"
 _REPLACE = """
 INSERT INTO documents (name, version, content) VALUES (%(name)s, 1, %(content)s)
@@ -21,15 +21,15 @@ WHERE documents.version = %(version)s RETURNING version
 
 
 class Document:
-    """A document in the database, with a connection of its own. Any thread.
+    """A document in the database, read and changed over its own connection. Any thread.
 
-    Methods block, and raise StoreUnavailableError, or StoreUnusableError if this database cannot serve.
+    Methods block, and raise StoreUnavailableError, or StoreUnusableError if the database is not suitable.
     """
 
     def __init__(self, url: str, name: str) -> None:
-        """Raise StoreUnusableError if the address cannot be read. Nothing is connected yet."""
+        """Parse the address, without connecting yet. Raises StoreUnusableError if it is invalid."""
         self.shown = f"{name} in {address_of(url).shown}"
-        """Where it is, for people."""
+        """The document's place, for messages."""
         self._name = name
         self._session = NodeSession(url, "bedrock documents", seconds=SECONDS)
 
@@ -38,9 +38,9 @@ class Document:
         return self._found()[1]
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace the content by what `change` makes of it, unless that is None.
+        """Replace the content by the result of `change(content)`, unless that is None.
 
-        `change` is called again with the new content if somebody else has replaced it meanwhile.
+        If another program replaces the content meanwhile, `change` is called again with the new content.
         """
         while True:
             version, before = self._found()

@@ -1,4 +1,4 @@
-"""The heartbeats of this node: they keep its row, its session's lock and its own lease alive."""
+"""The heartbeats of this node, which renew its lease in the database and check its session's lock."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from actors.ports.cluster.lease_clock import LeaseClock
 
 TWIN_TRIES, TWIN_SECONDS = 21, 0.1
-"""How often another node at the same address is looked for, since a session may outlive its process for a while."""
+"""Number of checks for another node at this address: a session may outlive its process for a while."""
 
 
 class NewNode(Struct, frozen=True):
-    """What a server says of itself when it joins."""
+    """The properties of a node that joins."""
 
     name: str = ""
     address: str = ""
-    """Where its own gRPC listener is reached by the others, "host:port"; "" if it is not.
+    """The address, "host:port", at which other nodes reach this process's gRPC listener; "" if they do not.
 
-    It has to be the process's own: what refuses connections there is taken for the end of the process, and the next
-    node with the same address for the one that replaces it.
+    It must belong to this process: if it refuses connections, the process is considered dead, and a later node with
+    the same address is considered its replacement.
     """
     version: str = ""
     labels: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class Heartbeat:
         active: Callable[[], int],
         monotonic: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`active` returns how many conversations have an actor here."""
+        """`active` returns the number of conversations with an actor in this process."""
         self._session = session
         self._lease = lease
         self._timing = timing
@@ -57,7 +57,7 @@ class Heartbeat:
         self._monotonic = monotonic
         self._incarnation = 0
         self.listening = False
-        """Whether the node listens at its address: until then a lost session says nothing about its process."""
+        """Whether the node listens at its address: before that, a closed port does not prove the process dead."""
         self._opened = 0
         self._locked = False
         self._steady_since = 0
@@ -65,9 +65,9 @@ class Heartbeat:
     def join(self, new: NewNode) -> Node:
         """Add a row for this node and return the node.
 
-        Its session's lock comes before its row: else others could see the row alone, and take the node for gone.
-        Raises StoreUnavailableError; StoreUnusableError if another node is reached at the same address: the silence of
-        either would be taken for the end of both.
+        Takes the session's lock before inserting the row: otherwise others could see the row without a lock, and
+        consider the node gone. Raises StoreUnavailableError; StoreUnusableError if another living node has the same
+        address, because the failure of one would be attributed to both.
         """
         self._refuse_twin(new.address)
         ((self._incarnation,),) = self._session.rows(said.NEXT)
@@ -82,8 +82,8 @@ class Heartbeat:
     def beat(self) -> bool:
         """Renew the lease; False if this node was declared dead. Raises StoreUnavailableError.
 
-        A new session has its lock before its first heartbeat, and a node that had lost its session, or let its lease
-        grow old, begins anew to be steady.
+        A new session takes its lock before its first heartbeat. After a lost session or an expired lease, the time for
+        which the node is steady begins again at zero.
         """
         gap = self._keep_lock() or not self._lease.young()
         sent = self._monotonic()
@@ -96,11 +96,11 @@ class Heartbeat:
         return True
 
     def steady_for(self) -> float:
-        """Return for how many seconds this node has had a young lease and one session; 0 if it has not."""
+        """Return for how many seconds this node has had a valid lease in one session without interruption."""
         return (self._monotonic() - self._steady_since) / NANOSECONDS if self._lease.young() else 0.0
 
     def _refuse_twin(self, address: str) -> None:
-        """Wait for a while, since the session of a process that has just ended may still be there."""
+        """Raise StoreUnusableError if another node has this address, even after a short wait for its session's end."""
         for left in reversed(range(TWIN_TRIES if address else 0)):
             twins = self._session.rows(said.TWIN, {"address": address})
             if not twins:
@@ -115,10 +115,10 @@ class Heartbeat:
         return {"me": self._incarnation, "session": self._session.direct and self.listening}
 
     def _keep_lock(self) -> bool:
-        """Take the lock of the session if it does not have it; returns whether the session is a new one.
+        """Take the session's lock if the session is new; return whether it is.
 
-        While the database has not noticed the end of the last session, that one still holds the lock; the next
-        heartbeat tries again.
+        Until the database notices the end of the previous session, that session holds the lock; then the next heartbeat
+        tries again.
         """
         number = self._session.open()
         new = number != self._opened
