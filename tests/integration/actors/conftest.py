@@ -46,6 +46,7 @@ from actors.ports import (
 )
 from tests.integration.actors.family import FamilyBox, FamilyModel
 from tests.support.catalogs import OneModelCatalog
+from tests.support.patience import PATIENCE
 from tests.support.replaying import differences
 from tests.support.services import in_memory
 from tests.support.toolboxes import NothingKept
@@ -53,9 +54,6 @@ from tests.support.toolboxes import NothingKept
 if TYPE_CHECKING:
     from actors.core.notifications import Durable
     from actors.core.states import State
-
-PATIENCE = 60.0
-"""Longest wait, in seconds, for what should be there at once."""
 
 
 @dataclass

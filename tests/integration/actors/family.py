@@ -24,13 +24,12 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
-from tests.support.patience import eventually
+from tests.support.patience import PATIENCE, eventually
 from tests.support.toolboxes import NothingKept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-PATIENCE = 60.0
 WINDOW = 190_000
 
 

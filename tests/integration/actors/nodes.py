@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.ports.cluster import Node, OneNode
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from tests.integration.actors.conftest import World
-
-PATIENCE = 60.0
 
 
 class FakeLease:
@@ -43,13 +42,8 @@ class FakeNode(OneNode):
         return self._lease
 
 
-def all_gone(world: World) -> None:
-    """Wait until no conversation is alive."""
-    with world.supervisor._changed:
-        assert world.supervisor._changed.wait_for(lambda: not world.supervisor._live, PATIENCE), world.supervisor._live
-
-
-def all_gone_of(world: World, *ids: str) -> None:
-    """Wait until none of these is alive."""
-    with world.supervisor._changed:
-        assert world.supervisor._changed.wait_for(lambda: not set(ids) & world.supervisor._live.keys(), PATIENCE)
+def all_gone(world: World, *ids: str) -> None:
+    """Wait until none of these conversations is alive; none at all if none is named."""
+    live, changed = world.supervisor._live, world.supervisor._changed
+    with changed:
+        assert changed.wait_for(lambda: not (live.keys() & ids if ids else live), PATIENCE), live

@@ -25,9 +25,8 @@ from actors.messages.commands import (
     UpdateConversationCommand,
 )
 from actors.messages.refusals import InvalidFieldError
-from tests.integration.actors.conftest import PATIENCE
 from tests.integration.actors.test_modes import Cell
-from tests.support.patience import eventually
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

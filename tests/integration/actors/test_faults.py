@@ -42,6 +42,7 @@ from actors.ports import (
     ToolSpec,
     ToolTransientError,
 )
+from tests.support.patience import PATIENCE
 from tests.support.toolboxes import FunctionTool, NothingKept
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 World = Any
 
-PATIENCE = 60.0
 BASH = ToolUse("t1", "bash", "{}")
 
 

@@ -34,8 +34,9 @@ from actors.messages.commands import (
 from actors.messages.refusals import InvalidFieldError, UnknownConversationError
 from actors.ports import Attachment, RevisionTooOldError, ToolOutput
 from actors.ports.store.conditions import Selection
-from tests.integration.actors.conftest import PATIENCE, Talk
+from tests.integration.actors.conftest import Talk
 from tests.integration.actors.test_modes import Cell
+from tests.support.patience import PATIENCE
 from tests.support.replaying import differences
 
 if TYPE_CHECKING:

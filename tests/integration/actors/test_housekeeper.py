@@ -20,13 +20,13 @@ from actors.messages.refusals import EtagMismatchError
 from actors.ports import Attachment, Store, StoreDamagedError, StoreUnavailableError
 from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin, Outcome
 from actors.runtime.system_clock import SystemClock
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 World = Any
-PATIENCE = 60.0
 
 
 class Later(SystemClock):

@@ -28,6 +28,7 @@ from actors.messages.commands import (
 from actors.messages.refusals import UnknownConversationError
 from actors.ports import SandboxReport, ToolOutput, ToolTransientError
 from tests.integration.actors.conftest import Box, Hold, ShakyStore
+from tests.support.patience import PATIENCE
 from tests.support.services import NoSandbox
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 World = Any
 
-PATIENCE = 60.0
 BASH = ToolUse("t1", "bash", "{}")
 
 

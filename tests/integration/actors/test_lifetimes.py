@@ -28,7 +28,7 @@ from actors.messages.outcomes import EffectOutcome
 from actors.messages.refusals import InvalidFieldError, UnknownConversationError
 from actors.ports import ModelAnswer, ToolOutput
 from actors.runtime.actor import tell
-from tests.support.patience import eventually
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 World = Any
 
 BASH = ToolUse("t1", "bash", "{}")
-PATIENCE = 60.0
 
 
 def all_gone(world: World) -> None:

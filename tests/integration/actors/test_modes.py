@@ -26,6 +26,7 @@ from actors.messages.commands import (
 )
 from actors.ports import Commit, LogEntry, SandboxReport, ToolOutput
 from tests.integration.actors.conftest import Box
+from tests.support.patience import PATIENCE
 from tests.support.services import NoSandbox
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 World = Any
 
-PATIENCE = 60.0
 BASH = ToolUse("t1", "bash", "{}")
 LOOK = ToolUse("t2", "look", "{}")
 UPGRADE = ToolUse("t3", "request_mode_upgrade", '{"reason": "to fix it"}')

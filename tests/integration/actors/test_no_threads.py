@@ -13,9 +13,9 @@ from actors.core.states import Error, Idle
 from actors.messages.commands import CancelConversationCommand, CreateConversationCommand, SendMessageCommand
 from actors.ports.machine.resources import exhausted_resource
 from actors.runtime import thread_pool
+from tests.support.patience import PATIENCE
 
 World = Any
-PATIENCE = 60.0
 
 
 @pytest.fixture(autouse=True)

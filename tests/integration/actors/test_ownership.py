@@ -29,15 +29,14 @@ from actors.messages.commands import (
 from actors.ports import FencedError, NotOwnerError, Owner, ToolOutput
 from tests.integration.actors.conftest import Hold, ShakyStore, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, child, tasks
-from tests.integration.actors.nodes import FakeNode, all_gone, all_gone_of
-from tests.support.patience import eventually
+from tests.integration.actors.nodes import FakeNode, all_gone
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FIRST, SECOND = Owner(1, "first"), Owner(2, "second")
 BASH = ToolUse("t1", "bash", '{"cmd": "ls"}')
-PATIENCE = 60.0
 
 
 class Pair:
@@ -232,7 +231,7 @@ def test_a_family_is_taken_over_as_a_whole_whichever_of_it_is_called_for(make_wo
     taken.rest(Idle)
     for number in (1, 3):
         assert child(taken, number).rest(Failed).kind is ErrorKind.INTERRUPTED
-    all_gone_of(pair.second, f"{talk.id}-a1", f"{talk.id}-a3")
+    all_gone(pair.second, f"{talk.id}-a1", f"{talk.id}-a3")
     heads = [pair.shared.load(id_) for id_ in (talk.id, f"{talk.id}-a1", f"{talk.id}-a2", f"{talk.id}-a3")]
     assert refused_as_not_owned(pair.first.supervisor.ask(talk.id, UpdateConversationCommand(title="late"))) == SECOND
     all_gone(pair.first)

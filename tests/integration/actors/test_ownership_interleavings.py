@@ -30,7 +30,7 @@ from actors.ports import NotOwnerError, Owner, Store
 from tests.integration.actors.conftest import Hold, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, tasks
 from tests.integration.actors.nodes import FakeNode, all_gone
-from tests.support.patience import eventually
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from actors.ports import ConversationRecord, StoredEvent
     from tests.support.postgres import PostgresServer
 
-PATIENCE = 60.0
 STEPS = 40
 
 

@@ -25,8 +25,9 @@ from actors.ports import Attachment, Spending, ToolOutput, day_of
 from actors.runtime.quotas.quota_book import QuotaBook
 from actors.runtime.quotas.quota_limits import Quota, QuotaSettings
 from actors.runtime.system_clock import SystemClock
-from tests.integration.actors.conftest import PATIENCE, ShakyStore, Talk, World
+from tests.integration.actors.conftest import ShakyStore, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, tasks
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,7 +25,8 @@ from actors.ports import (
     ToolSpec,
 )
 from actors.runners import side_queries as asides
-from tests.integration.actors.conftest import PATIENCE, Box, Exchange, Hold, ScriptedModel, Talk, World
+from tests.integration.actors.conftest import Box, Exchange, Hold, ScriptedModel, Talk, World
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

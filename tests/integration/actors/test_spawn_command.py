@@ -26,7 +26,8 @@ from actors.messages.refusals import (
     UnknownConversationError,
 )
 from actors.ports import ToolTransientError
-from tests.integration.actors.family import PATIENCE, FamilyBox, FamilyModel, all_left, child
+from tests.integration.actors.family import FamilyBox, FamilyModel, all_left, child
+from tests.support.patience import PATIENCE
 
 World = Any
 Talk = Any

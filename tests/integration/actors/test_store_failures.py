@@ -21,11 +21,11 @@ from actors.messages.commands import (
     UpdateConversationCommand,
 )
 from actors.ports import StoreDamagedError, ToolOutput
+from tests.support.patience import PATIENCE
 
 World = Any
 
 BASH = ToolUse("t1", "bash", '{"cmd": "ls"}')
-PATIENCE = 60.0
 
 
 def refused(reason: Reason) -> Any:

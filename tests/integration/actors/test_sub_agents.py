@@ -24,11 +24,10 @@ from actors.ports.store.conditions import UNARCHIVED, Selection
 from actors.runtime.services import AgentLimits
 from actors.runtime.thread_pool import ThreadPool
 from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks
-from tests.support.patience import eventually
+from tests.support.patience import PATIENCE, eventually
 
 World = Any
 Talk = Any
-PATIENCE = 60.0
 
 
 class CommitLog(MemoryStore):

@@ -26,8 +26,8 @@ from actors.messages.commands import (
 from actors.messages.refusals import UnknownConversationError
 from actors.ports import StoreUnavailableError
 from actors.runtime.actor import tell
-from tests.integration.actors.family import PATIENCE, FamilyBox, FamilyModel, aggregate, all_left, child, tasks
-from tests.support.patience import eventually
+from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,8 @@ from actors.messages.refusals import UnknownConversationError
 from actors.ports import CancelToken, ModelAnswer, ModelRequest, ModelSink, Purpose
 from actors.runners import titles
 from actors.runners.titles import title_of
-from tests.integration.actors.conftest import PATIENCE, Exchange, ScriptedModel, ShakyStore, Talk, World
+from tests.integration.actors.conftest import Exchange, ScriptedModel, ShakyStore, Talk, World
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,9 +19,8 @@ from actors.messages.commands import AnswerQuestionCommand, SetModeCommand
 from actors.messages.refusals import InvalidFieldError
 from actors.ports import PersonAnswer, PersonQuestion, ToolOutput, TooManyQuestionsError
 from actors.runners.elicitation.open_questions import MAX_OPEN, MAX_PER_CALL
-from tests.integration.actors.conftest import PATIENCE
 from tests.integration.actors.test_modes import Cell
-from tests.support.patience import eventually
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,10 +20,10 @@ from server.auth.principals import LOCAL
 from server.cluster.router import NodeAccess
 from server.services.grpc_server import GrpcServer
 from server.settings.setting_values import Listen
-from tests.integration.actors.conftest import PATIENCE, Talk, World
+from tests.integration.actors.conftest import Talk, World
 from tests.integration.server.grpc_harness import TOKEN
 from tests.integration.server.two_nodes import NODES_TOKEN, FakeCluster
-from tests.support.patience import eventually
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,12 +13,11 @@ from pykka import ActorDeadError, ActorRegistry
 from actors.runtime.actor import Actor, AskEnvelope, tell
 from actors.runtime.mailbox import Mailbox
 from actors.runtime.thread_pool import ThreadPool
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
-
-PATIENCE = 60.0
 
 
 class Stop(BaseException):

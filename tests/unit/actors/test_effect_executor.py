@@ -45,14 +45,13 @@ from actors.messages.outcomes import EffectOutcome, ToolRunnerStopped
 from actors.ports import CancelToken, ConversationRecord, ModelAnswer, ModelRequest, ModelSink, ToolContext, ToolOutput
 from actors.runners.effect_executor import EffectExecutor
 from actors.runtime.admission import Admission
-from tests.support.patience import eventually
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from actors.runtime.services import Services
 
-PATIENCE = 60.0
 REQUEST = RequestLlm("c1:r1", 1, "known", 0)
 EXECUTE = ExecuteTool("t1", 1, "tool", "{}")
 

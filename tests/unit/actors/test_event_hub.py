@@ -16,13 +16,12 @@ from actors.core.summary import StateSummary
 from actors.events import hub as event_hub
 from actors.events.hub import RING, SPARE, EventBatch, EventHub, Watch
 from actors.ports import StoredEvent
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors.events.live_text import LiveText
-
-PATIENCE = 60.0
 
 
 def nothing() -> None:

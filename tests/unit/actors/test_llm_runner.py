@@ -22,13 +22,13 @@ from actors.ports import (
 )
 from actors.runners.llm_runner import LlmRequest, LlmRunner, StreamedText
 from actors.runtime.read_pace import LONGEST_PAUSE, ReadPace
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.runtime.services import Services
 
-PATIENCE = 60.0
 ANSWER = ModelAnswer((Text("hi"),), True, Usage(1, 2))
 
 

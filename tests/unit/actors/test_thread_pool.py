@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.runtime.thread_pool import IDLE_NAME, ThreadPool
-from tests.support.patience import eventually
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-PATIENCE = 60.0
 
 
 class Job:

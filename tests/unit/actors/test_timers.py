@@ -10,11 +10,10 @@ import pytest
 
 from actors.runtime.system_clock import SystemClock
 from actors.runtime.timers import Timers
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-PATIENCE = 60.0
 
 
 class ManualClock(SystemClock):

@@ -29,13 +29,13 @@ from actors.runners.tool_runner import RunTool, StopWhenIdle, ToolRunner
 from actors.runtime.actor import tell
 from actors.runtime.admission import Admission
 from actors.runtime.system_clock import SystemClock
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.runtime.services import Services
 
-PATIENCE = 60.0
 CONTEXT = ConvContext(
     "c1", "/tmp", "known", 1_000, tools=tuple(ToolTraits(name, ToolGroup.OTHER) for name in ("tool", "next", "stuck"))
 )
