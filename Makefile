@@ -134,7 +134,7 @@ readme-session: $(STAMP)  ## Draw docs/session.svg, which README.md shows, from 
 # Notes in reports/fault.json what a part has done.
 RECORD = @PYTHONPATH=.:clients $(BIN)/python -m tests.fault.record
 
-FAULTS := machine sandbox kill races watch agents mcp client-tools aborts suite
+FAULTS := machine sandbox kill races watch agents mcp client-tools principals aborts suite
 EXAMPLES ?= 100000
 TREES ?= 1000
 KILLS ?= 500
@@ -145,12 +145,13 @@ CANCELS ?= 2000
 FAMILIES ?= 100
 MCP_CANCELS ?= 1000
 CLIENT_CANCELS ?= 1000
+FUZZED_CALLS ?= 20000
 ABORTS ?= 2000
 LEASE_STATES ?= 1000000
 SUITE_KILLS ?= 10
 
 .PHONY: fault $(FAULTS:%=fault-%)
-fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, RESUMES, CANCELS, FAMILIES, MCP_CANCELS, CLIENT_CANCELS, ABORTS, SUITE_KILLS)
+fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, RESUMES, CANCELS, FAMILIES, MCP_CANCELS, CLIENT_CANCELS, FUZZED_CALLS, ABORTS, SUITE_KILLS)
 
 # The machine's laws, over EXAMPLES lives.
 fault-machine: $(STAMP)
@@ -202,6 +203,12 @@ fault-client-tools: $(STAMP)
 	BEDROCK_CLIENT_CANCELS=$(CLIENT_CANCELS) $(BIN)/python -m pytest --timeout 0 \
 	  tests/integration/actors/test_client_tools.py
 	$(RECORD) client-tools CANCELS=$(CLIENT_CANCELS)
+
+# FUZZED_CALLS of one principal, of every method, whose fields name what belongs to another one: nothing comes through.
+fault-principals: $(STAMP)
+	BEDROCK_FUZZED_CALLS=$(FUZZED_CALLS) $(BIN)/python -m pytest --timeout 0 -k nothing_of_another_principal \
+	  tests/e2e/test_principals.py tests/integration/sandbox/test_separation.py
+	$(RECORD) principals CALLS=$(FUZZED_CALLS)
 
 # LEASE_STATES of two nodes that share conversations, in the model of that: only the owner acts. Needs 1 GB a million, so
 # that it is no part of `make fault`.

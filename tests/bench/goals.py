@@ -136,6 +136,11 @@ GOALS = (
         of("fairness: first text, beside 1,000 runs of another", "ratio"),
         most=2,
     ),
+    Goal(
+        "cancel beside 1,000 runs of another principal, times alone",
+        of("fairness: cancel → idle seen, beside 1,000 runs of another", "ratio"),
+        most=2,
+    ),
     Goal("CPU of a turn with Prometheus, times off", of("telemetry: a turn's CPU with Prometheus", "ratio"), most=1.05),
     Goal("CPU of a turn with OTLP, times off", of("telemetry: a turn's CPU with OTLP", "ratio"), most=1.05),
     Goal("live events a second to 100 watchers", of("fan-out: live, 100 watchers"), least=90_000),

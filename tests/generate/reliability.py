@@ -134,6 +134,13 @@ SUITES = (
         "make fault PARTS=client-tools",
     ),
     Suite(
+        "principals",
+        "nothing of one principal comes to another through any call, nor to its tools",
+        "calls of every method whose fields name what is another one's; tools that try to read, change and signal it",
+        ("tests/e2e/test_principals.py", "tests/integration/sandbox/test_separation.py"),
+        "make fault PARTS=principals",
+    ),
+    Suite(
         "races",
         "patch writes nothing outside of its directory",
         "directories exchanged for links meanwhile",

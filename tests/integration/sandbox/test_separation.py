@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,15 +15,17 @@ from msgspec.structs import replace
 from actors.adapters.sandbox.probe import with_separation
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.workspace.local import LocalWorkspace
+from actors.core.content import Image
 from actors.core.context import Mode
-from actors.ports import SandboxUnavailableError
+from actors.ports import SandboxUnavailableError, ToolOutput
 from actors.ports.permissions import Permissions
 from actors.ports.sandbox.confined_sandbox import ConfinedSandbox
 from tests.documents.pages import ROOT
 from tests.integration.sandbox.test_restricted import REPORTS, run
+from tests.support.tool_harness import ToolHarness
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 PYTHON = f"{sys.executable} -I -S -c"
@@ -160,6 +162,44 @@ def test_nothing_of_another_principal_is_read_listed_changed_or_signalled(
     assert end.head.decode() == "mine\n"
     assert content(ada.parent) == before
     assert neighbour.poll() is None
+
+
+BY_TOOLS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "read_file": lambda path: {"path": path},
+    "read_image": lambda path: {"path": path},
+    "search": lambda path: {"pattern": ".", "path": path},
+    "patch": lambda path: {"path": path, "patches": [{"operation": "overwrite", "newText": "changed"}]},
+    "bash": lambda path: {"cmd": f"cat '{path}'", "wait_seconds": 60},
+}
+"""The tools that are told a path, and what they are told."""
+
+
+def test_no_tool_that_is_told_a_path_of_another_principal_finds_anything(confined: ConfinedSandbox, ada: Path) -> None:
+    bob, before, kept = ada.parent / "bob", content(ada.parent), list[bytes]()
+    harness = ToolHarness(confined, ada, mode=Mode.RESTRICTED)
+
+    def keep(data: bytes) -> Image:
+        kept.append(data)
+        return Image("hash", "image/png", 1, 1)
+
+    def used(tool: str, path: object) -> ToolOutput:
+        found = harness.toolbox.get(tool)
+        assert found is not None
+        return found.run(BY_TOOLS[tool](str(path)), replace(harness.context, keep_image=keep))
+
+    for tool in BY_TOOLS:
+        for path in (
+            bob / "secret",
+            "../bob/secret",
+            "links/secret",
+            "links/../../bob/secret",
+            "/proc/self/cwd/../bob",
+        ):
+            assert "theirs" not in used(tool, path).text, (tool, path)
+    assert (kept, content(ada.parent)) == ([], before)
+    assert all("mine" in used(tool, "mine").text for tool in ("read_file", "search", "bash"))
+    assert used("read_image", "mine").images
+    assert kept == [b"mine\n"]
 
 
 DEPENDING = {"through the root of init", "of the outer process", "trace", "ps", "affinity", "limits"}
