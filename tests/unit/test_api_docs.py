@@ -106,6 +106,7 @@ def test_the_reason_is_reported_in_the_error_info(reason: Reason) -> None:
     info = ErrorInfo()
     assert status.details[0].Unpack(info)
     assert (info.reason, info.domain, status.code) == (reason.value, "bedrock.dev", CODES[reason].value[0])
+    assert f'`domain` "{info.domain}"' in (ROOT / "docs" / "api" / "errors.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from actors.adapters.mcp import tool_listing
 from actors.adapters.mcp.bounded_messages import bounded_transport
 from actors.adapters.mcp.elicitation import TimedCall, put_to_person
+from actors.core.context import Mode
 from actors.ports import Launch, ProcessLimits, ProcessStartError, SandboxUnavailableError, ServiceStreams
 from actors.ports.mcp import McpState
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from actors.adapters.mcp.login.kept_logins import KeptLogins
     from actors.adapters.mcp.loop_thread import LoopThread
     from actors.adapters.mcp.server_settings import McpServer
-    from actors.core.context import Mode
     from actors.ports import RunningProcess, Sandbox, ToolContext
     from actors.ports.models import ToolSpec
 
@@ -42,6 +42,9 @@ GRACE_SECONDS = 0.5
 
 LISTEN_SECONDS = 30.0
 """Seconds after which Bedrock subscribes again if a server has stopped reporting changes of its tools."""
+
+DOWNLOADERS = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})
+"""Programs that download the one that they run."""
 
 ERROR_BYTES = 2048
 """How many of the last bytes that a program wrote to stderr are kept, to explain why it failed."""
@@ -344,11 +347,21 @@ class McpSession:
             why = needs_login(self.server.name)
         elif words:
             why = f"{why} ({words})" if self.server.url else f"{why}; the last it wrote: {last_words(words)}"
+        if self._cannot_download():
+            why += (
+                f"; in the mode {self.mode} {self.server.command[0]} has no network, and sees nothing that it has kept:"
+                " install the server, and name its own program"
+            )
         for secret in self.server.secrets:
             why = why.replace(secret, "***")
         self.error, self.failed_at = why, time.monotonic()
         log.warning("MCP server %s: %s", self.server.name, why)
         self._become(McpState.NEEDS_LOGIN if self._needs_login else McpState.FAILED)
+
+    def _cannot_download(self) -> bool:
+        """Return whether its program is probably not there: one that downloads it was started where it cannot."""
+        name = os.path.basename(self.server.command[0]) if self.server.command else ""
+        return name in DOWNLOADERS and not self.served and self.mode is not Mode.UNRESTRICTED
 
     def _become(self, state: McpState) -> None:
         self.state = state

@@ -161,6 +161,23 @@ def test_a_program_that_does_not_exist_is_named(hub: Callable[..., Hub], sandbox
     assert "No such file" in made.settled().error
 
 
+def test_a_program_that_would_have_to_be_downloaded_is_told_how_to_be_there(
+    hub: Callable[..., Hub], tmp_path: Path
+) -> None:
+    npx = tmp_path / "npx"
+    npx.write_text("#!/bin/sh\necho no network >&2; exit 1\n")
+    npx.chmod(0o755)
+    made = hub(McpServer(name="t", command=(str(npx), "-y", "server")))
+    made.all.offer(conversation(mode=Mode.RESTRICTED))
+    assert made.settled().error.endswith(
+        f"no network; in the mode restricted {npx} has no network, and sees nothing that it has kept: install the "
+        "server, and name its own program"
+    )
+    made = hub(McpServer(name="t", command=(str(npx), "-y", "server")))
+    made.all.offer(conversation(mode=Mode.UNRESTRICTED))
+    assert made.settled().error.endswith("no network")
+
+
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
