@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import stat
 import tomllib
@@ -333,8 +334,10 @@ def _given_tables(table: dict[str, Any], origin: str) -> dict[str, Any]:
 def _refuse_unknown(table: Mapping[str, Any], origin: str) -> None:
     """Raise ConfigError for a key of the file that is neither a setting nor one of its tables."""
     if unknown := table.keys() - SETTINGS.keys():
-        known = ", ".join((*SETTINGS, "providers", "models", "mcp_from_clients", *LISTS, *OF_PEOPLE))
-        raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {known}")
+        name, known = min(unknown), (*SETTINGS, "providers", "models", "mcp_from_clients", *LISTS, *OF_PEOPLE)
+        near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
+        meant = f"did you mean {near[0]!r}? There are" if near else "there are"
+        raise ConfigError(f"{origin}: unknown setting {name!r}; {meant}: {', '.join(known)}")
 
 
 def _tables(table: dict[str, Any], name: str, origin: str) -> tuple[Mapping[str, Any], ...]:

@@ -276,7 +276,8 @@ def test_a_wrong_variable_is_named() -> None:
     ("text", "said"),
     [
         ("listen = 5\n", "listen"),
-        ("lisen = 'x'\n", "unknown setting 'lisen'"),
+        ("lisen = 'x'\n", "unknown setting 'lisen'; did you mean 'listen'? There are: data_dir, "),
+        ("colour = 'x'\n", "unknown setting 'colour'; there are: data_dir, "),
         ("listen = \n", "not valid TOML"),
         ('data_dir = "data"\n', "data_dir: must be an absolute path"),
         ("default_model = 5\n", "default_model: must be a text"),
