@@ -1,4 +1,4 @@
-"""Images in the store, decoded by worker processes in the sandbox, a few at a time, for each principal in turn."""
+"""Decodes and stores images by worker processes in the sandbox, a few at a time, for each principal in turn."""
 
 from __future__ import annotations
 
@@ -61,15 +61,18 @@ class Decoded(Struct, frozen=True):
 
 
 class ImageStore(AttachmentStore, Protocol):
-    """What is needed of the store."""
+    """The part of the store that is needed here."""
 
     def owner(self, conversation_id: str) -> str | None:
-        """Return the principal of a conversation, if it exists."""
+        """Return the principal that a conversation belongs to; None if there is no such conversation."""
         ...
 
 
 class SandboxedImages:
-    """Implement ports.Images. Any thread; keeps no processes beyond the calls of `ingest` and `view`."""
+    """Implement ports.Images. Safe to call from any thread.
+
+    Processes live only during calls of `ingest` and `view`.
+    """
 
     def __init__(self, store: ImageStore, sandbox: Sandbox, turn: Turn) -> None:
         """`turn` bounds how many decoders run at the same time."""
@@ -139,7 +142,7 @@ class SandboxedImages:
         return (image.attachment, view_name(image.attachment))
 
     def _waits_as(self, conversation_id: str, *, uploaded: bool = False) -> str:
-        """Return whose turn an image waits for. Raises StoreError."""
+        """Return the principal whose turn an image waits for. Raises StoreError."""
         principal = self._store.owner(conversation_id) or ""
         return f"{principal} (uploads)" if uploaded else principal
 

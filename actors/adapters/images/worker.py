@@ -1,4 +1,4 @@
-"""Decode one image from standard input and derive the view that models get; the argument is MAX_PIXELS.
+"""Decodes one image from standard input and derives the view that models get; the argument is MAX_PIXELS.
 
 Runs as a separate process with limits, since decoders are large and images may be hostile. Uses only the standard
 library and Pillow. Prints either "error", a newline and the reason; or "ok", a newline, a JSON object on one line that
@@ -35,7 +35,7 @@ DIRECT = {"L", "RGB", "RGBA", "CMYK", "YCbCr"}
 """Modes that can be scaled directly; others are converted first."""
 
 ORIENTATION = 0x0112
-"""The EXIF tag for the orientation of the camera."""
+"""The EXIF tag for how the camera was held."""
 
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -55,7 +55,7 @@ SIDEWAYS = (5, 6, 7, 8)
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 ANCILLARY = 0x20
-"""The bit of a PNG chunk's first letter that says that decoders may do without the chunk."""
+"""The bit in the first letter of a PNG chunk's name that marks chunks that decoders may ignore."""
 
 
 class UnusableImageError(Exception):

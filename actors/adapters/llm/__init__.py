@@ -1,5 +1,5 @@
-"""Adapters for language models: one module per concern, one package per wire protocol.
+"""Adapters for language models: catalogue, HTTP transport, wire protocols, and the demo model.
 
 Every request is tried once and can be cancelled in any phase; the actors do the retries. The server builds a
-`catalog.Catalog`, and everything else is reached through it.
+`catalog.Catalog`, through which everything else is reached.
 """

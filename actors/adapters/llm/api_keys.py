@@ -1,4 +1,4 @@
-"""API keys that a command prints: run at first use, cached, and run again when the provider refuses the key."""
+"""Gets API keys from a command that prints them. A key is cached until the provider refuses it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _MAX_KEY = 16 << 10
 
 
 class ApiKeys:
-    """Holds the API key of one provider.
+    """Holds the API key of one provider. Safe to call from any thread.
 
-    Any thread. The first thread that needs a key runs the command; concurrent callers wait for its result.
+    The first thread that needs a key runs the command; concurrent callers wait for its result.
     """
 
     def __init__(self, provider: ProviderConfig) -> None:
@@ -52,7 +52,7 @@ class ApiKeys:
             cancel.forget(self._wake)
 
     def renew(self, refused: Secret, cancel: CancelToken) -> bool:
-        """Return whether there is a key other than the `refused` one; may run the command, as `with_key` does."""
+        """Return whether there is another key than the `refused` one; may run the command, as `with_key` does."""
         if not self._provider.api_key_command:
             return False
         with self._changed:

@@ -39,18 +39,14 @@ _WIRE_PROTOCOLS = {
 
 
 class Catalog:
-    """Implement ports.ModelCatalog over configured providers.
-
-    Any thread; only `learn` blocks on the network.
+    """Implement ports.ModelCatalog over configured providers. Any thread; only `learn` does network I/O.
 
     `default` names a served model. Empty: the first provider's default, else the demo model; there is no default if
     servers list models other than the presumed one. `small` names the model for all side queries (titles, excerpts), or
     is "none". Empty: the small model of the conversation's own provider, so that no third party gets its text. `models`
-    holds the operator's limits and prices by model name prefix. `later` runs a callback after so many milliseconds, by
-    which idle connections are closed.
-
-    Raises ValueError, beginning with the name of the setting, for a default or small model that no provider serves and
-    for invalid limits; also for two providers of one name.
+    holds the operator's limits and prices by model name prefix. `later` runs a callback after a number of milliseconds;
+    it is used to close idle connections. Raises ValueError, beginning with the name of the setting, for a default or
+    small model that no provider serves and for invalid limits; also for two providers of one name.
     """
 
     def __init__(
@@ -91,7 +87,7 @@ class Catalog:
         return self._chosen or next(filter(None, (server.default for server in servers)), otherwise)
 
     def get(self, name: str) -> Model | None:
-        """Return the model of this name, from the first of equally suitable providers; see ports.ModelCatalog."""
+        """Return the model of this name, from the first of several providers that match; see ports.ModelCatalog."""
         return self._find(name, self._router.generation)
 
     def offers(self, name: str) -> bool:
@@ -99,7 +95,7 @@ class Catalog:
         return self._set(name) or self._router.route(name) is not None
 
     def undecided(self, name: str) -> bool:
-        """Return whether only asking servers can tell if the model is served; see ports.ModelCatalog."""
+        """Return whether servers must be asked in order to know if the model is served; see ports.ModelCatalog."""
         return not self._set(name) and self._router.undecided(name)
 
     def learn(self, name: str, cancel: CancelToken) -> None:

@@ -1,4 +1,4 @@
-"""Discover limits and prices of models from the provider's server.
+"""Discovers limits and prices of models by asking the provider's server.
 
 The first request to a model with unknown limits asks; the result is cached for the life of the process.
 """
@@ -71,7 +71,10 @@ _NO_LIST = frozenset({400, 404, 405, 410, 501})
 
 
 class Discovery:
-    """Caches the limits that one provider's server states for its models. Any thread; only `ask_server` blocks."""
+    """Caches the limits that one provider's server states for its models.
+
+    Safe to call from any thread; only `ask_server` blocks.
+    """
 
     def __init__(self, client: ProviderClient) -> None:
         self._client = client
@@ -174,7 +177,7 @@ def _texts(value: object) -> list[str]:
 
 
 def _price(pricing: dict[str, Any]) -> Price | None:
-    """Return OpenRouter's prices: given as texts in dollars per token, negative where they vary."""
+    """Return the prices from an OpenRouter entry: texts in dollars per token, negative for prices that vary."""
     names = ("prompt", "completion", "input_cache_read", "input_cache_write")
     prompt, completion, read, write = (_per_million(pricing.get(name)) for name in names)
     return Price(prompt, completion, read, write) if prompt is not None and completion is not None else None

@@ -1,4 +1,4 @@
-"""A model behind an HTTP provider: its limits, and one request at a time."""
+"""A model that is reached over HTTP: its description, its limits, and its requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class HttpModel:
-    """Implement ports.Model over one wire protocol. Any thread."""
+    """Implement ports.Model over one wire protocol. Safe to call from any thread."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class HttpModel:
 
 
 def _answer_limit(provider: ProviderConfig, limits: ModelLimits, *, known: bool) -> int:
-    """Return the highest limit that a request can set for its answer; 0 if the server takes none."""
+    """Return the highest value that a request may set as the limit of its answer; 0 if the server accepts no limit."""
     if provider.protocol == OPENAI_CHAT and not provider.max_tokens_field:
         return 0
     return limits.reserved_output if known else RESERVED_OUTPUT

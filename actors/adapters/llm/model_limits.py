@@ -1,4 +1,4 @@
-"""Limits and prices of models: from models.toml, from the operator's settings, and from servers."""
+"""Limits and prices of models, from three sources: models.toml, the operator's settings, and servers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of models.toml. All sizes in tokens."""
+    """The limits of a model, as in one row of models.toml. All sizes are in tokens."""
 
     window: int
     output: int
@@ -103,7 +103,10 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
     price: Price | None = None
 
     def over(self, limits: ModelLimits, *, roomy: bool = False) -> ModelLimits:
-        """Return `limits` overridden by the stated ones; `roomy` if the output limit of `limits` is only a guess."""
+        """Return `limits` overridden by the stated ones.
+
+        `roomy` means that the output limit in `limits` is only a guess.
+        """
         given = {field: value for field in self.__struct_fields__ if (value := getattr(self, field)) is not None}
         if self.window is not None:
             given.setdefault("input", 0 if self.window != limits.window else limits.input)

@@ -45,7 +45,7 @@ _LIST = msgspec.json.Decoder(_List)
 
 
 class ModelList:
-    """The list of one provider's models. Any thread; only `refresh` blocks."""
+    """The list of one provider's models. Safe to call from any thread; only `refresh` blocks."""
 
     def __init__(self, client: ProviderClient) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""Configuration of model providers: address, credentials, time limits, and differences of their servers."""
+"""The configuration of model providers: addresses, credentials, time limits, and differences between their servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProtocolTraits(Struct, frozen=True):
     """Properties of all servers of one wire protocol, apart from the request format."""
 
     family: str
-    """The preset whose `models` are the names of the models by the protocol's inventor."""
+    """The preset in presets.toml that lists the models of the protocol's inventor."""
     offers: frozenset[str]
     """The values of `protocol` in models.toml whose models are offered over this protocol."""
     auth: str = "bearer"
@@ -42,7 +42,7 @@ PROTOCOLS = {
         family="anthropic",
         offers=frozenset({ANTHROPIC}),
         auth="x-api-key",
-        list_path="/v1/models?limit=1000",  # without a limit the answer is a page of twenty
+        list_path="/v1/models?limit=1000",  # without it, one page of 20
         version_header="anthropic-version",
     ),
     OPENAI_CHAT: ProtocolTraits(family="openai", offers=frozenset({OPENAI_CHAT})),
@@ -65,7 +65,7 @@ _KEY_SETTINGS = ("api_key", "api_key_env", "api_key_command")
 
 
 class Secret:
-    """A text whose repr, str and format are masked, so that it cannot leak into logs by accident."""
+    """A text whose repr, str and format are masked, so that it does not leak into logs by accident."""
 
     __slots__ = ("_text",)
 
@@ -130,7 +130,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     api_key_command: tuple[str, ...] = ()
     """A program and its arguments that print the key; run at the first request, and again if the key is refused."""
     key_source: str = ""
-    """The name of the key in advice about a refused key, e.g. "ANTHROPIC_API_KEY"."""
+    """How messages about a refused key name its source, e.g. "ANTHROPIC_API_KEY"."""
     auth: str = ""
     """How the key is sent: "bearer", or the name of a header; "": "x-api-key" for anthropic, else "bearer"."""
     models: tuple[str, ...] = ()
@@ -143,7 +143,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     """A quick, cheap model for side queries of conversations with this provider; "" or "none": none."""
     timeouts: Timeouts = Timeouts()
     headers: Mapping[str, Secret] = {}
-    """Additional headers of every request."""
+    """Additional headers that are sent with every request."""
     extra_body: Mapping[str, Any] = {}
     """Fields that are merged into the body of every request and replace existing ones; must contain none of OURS."""
     proxy: Secret = Secret()
@@ -184,7 +184,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     echo_reasoning: str = "calls"
     """openai-chat only: which answers are sent back with their reasoning: those with "calls", "always", "never"."""
     structured_output: bool = False
-    """Whether the server keeps a JSON Schema beside tools; if not, a run with an output schema ends by a tool call."""
+    """Whether the server obeys a JSON Schema in requests with tools; else runs with a schema end by a tool call."""
     cost_in_usage: bool = False
     """openai-chat only: the usage has a "cost" in dollars, which replaces the price list."""
 
@@ -325,7 +325,7 @@ def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"providers.{name}.preset: must be one of {', '.join(presets())}")
     usual = dict(presets()[preset])
     if settings.get("base_url", usual.get("base_url")) != usual.get("base_url"):
-        usual.pop("small_model", None)  # a server at another address may not serve it
+        usual.pop("small_model", None)  # another server may not serve it
         usual.pop("structured_output", None)
     if any(key in settings for key in _KEY_SETTINGS):
         usual.pop("api_key_env", None)

@@ -1,4 +1,7 @@
-"""One attempt of one model request: send it, read the answer, classify the outcome. Shared by all wire protocols."""
+"""Performs one attempt of a model request: sends it, reads the answer, and classifies the outcome.
+
+All wire protocols use it.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +59,11 @@ class WireProtocol(Struct, frozen=True):
     """Encode the body from the encoded and joined turns, which are given in parts."""
     reader: Callable[[PreparedRequest, ModelSink], AnswerReader]
     joint: Joint = comma
-    """Return the separator between two encoded turns."""
+    """Returns the separator between two encoded turns."""
 
 
 class GatheredText:
-    """Implements ModelSink by another one, which gets text that arrived together in one piece of each kind."""
+    """Implements ModelSink by another sink: text that arrived together is passed on in one piece of each kind."""
 
     def __init__(self, sink: ModelSink) -> None:
         self.started = sink.started
@@ -85,7 +88,10 @@ class GatheredText:
 
 
 class ProviderClient:
-    """Sends requests to one provider. Any thread; its only state is the API key printed by a command."""
+    """Sends requests to one provider.
+
+    Safe to call from any thread; its only state is the API key printed by a command.
+    """
 
     def __init__(self, provider: ProviderConfig, transport: Transport) -> None:
         self.provider = provider
@@ -130,7 +136,7 @@ class ProviderClient:
         *,
         readers: list[AnswerReader],
     ) -> tuple[ModelAnswer | None, ModelFailedError | None]:
-        """Return the answer or the failure; add the reader of the answer to `readers`."""
+        """Try the request; return its answer or its failure. Adds the reader of the answer to `readers`."""
         reader = None
         try:
             provider = self.keys.with_key(cancel)
@@ -205,7 +211,7 @@ def _read_events(
 
 
 def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerReader, cancel: CancelToken) -> None:
-    """Process events that arrived together: up to hundreds, so a cancel ends it. Raises ModelFailedError."""
+    """Process events that arrived together. There may be hundreds, so a cancel stops this. Raises ModelFailedError."""
     for event in events:
         if reader.finished or cancel.cancelled:
             return

@@ -1,4 +1,4 @@
-"""Route a model name to the provider that serves it.
+"""Routes a model name to the provider that serves it.
 
 Precedence: names in the settings, then a server's list, then the name's family (Claude over Anthropic Messages, GPT
 over OpenAI's protocols). A provider whose settings have no `models` is asked for its list only when a user names a
@@ -30,7 +30,7 @@ _SHOWN = 20
 
 
 class Server(Struct, frozen=True, eq=False):
-    """One provider, with its server's statements about its models."""
+    """A provider, with what its server has stated about its models."""
 
     client: ProviderClient
     discovery: Discovery
@@ -43,17 +43,17 @@ class Server(Struct, frozen=True, eq=False):
 
     @property
     def lists(self) -> bool:
-        """Return whether the server's own list determines its models."""
+        """Return whether the server's list determines the provider's models, because its settings name none."""
         return not self.provider.models
 
     @property
     def default(self) -> str:
-        """Return its default model; "" if it has none, or lists models other than the presumed one."""
+        """Return the provider's default model; "" if it has none, or if its server's list lacks the presumed one."""
         return "" if self.refuted else self.provider.default_model
 
     @property
     def refuted(self) -> bool:
-        """Return whether its list lacks the presumed default model."""
+        """Return whether the server's list lacks the presumed default model."""
         presumed, names = self.provider.default_model, self.listed.names
         if not self.provider.presumed or names is None or presumed in self.listed:
             return False
@@ -65,7 +65,7 @@ class Server(Struct, frozen=True, eq=False):
 
 
 class ModelRouter:
-    """Finds the server of a model name. Any thread; only `learn` blocks."""
+    """Finds the server that serves a model. Safe to call from any thread; only `learn` blocks."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self.servers = tuple(servers)
@@ -85,9 +85,9 @@ class ModelRouter:
         )
 
     def presumed(self, name: str) -> Server | None:
-        """Return the server of a model that was accepted before.
+        """Return the server of a model that was accepted earlier.
 
-        Like `route`, but falls back to the only server whose list was never fetched.
+        Like `route`, but if no server is known, returns the only server whose list was never fetched.
         """
         silent = [server for server in self.servers if server.lists]
         return self.route(name) or (silent[0] if len(silent) == 1 and _is_name(name) else None)
@@ -144,7 +144,7 @@ class ModelRouter:
         return next((server for server in self.servers if server.presumes(name) and not server.refuted), None)
 
     def _of_family(self, name: str) -> Server | None:
-        """Return the server for a name by its family.
+        """Return the server for a model by the family of its name.
 
         A model with a row in models.toml matches without the provider's list. Another name of the family matches only
         if the list cannot be fetched: it may be a model that is newer than this program.

@@ -1,10 +1,10 @@
-"""Keep the beginning and the end of a program's output."""
+"""Keeps the beginning and the end of a program's output."""
 
 from __future__ import annotations
 
 
 class Capture:
-    """Keep at most `limit` bytes of a stream: its first half and, once bytes had to be dropped, its last half.
+    """Keeps at most `limit` bytes of a stream: its first half and, once bytes had to be dropped, its last half.
 
     Not thread-safe.
     """

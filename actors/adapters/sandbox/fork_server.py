@@ -1,4 +1,4 @@
-"""Provide tool hosts by forking a process with all modules loaded, which is faster than starting an interpreter."""
+"""Starts tool hosts by forking a process with all modules loaded, which is faster than starting an interpreter."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def command(role: str, *files: int) -> list[str]:
 
 @functools.cache
 def program() -> int:
-    """Return the tool host as compiled by `compiled`; its file stays open as long as this process runs."""
+    """Return a descriptor of the tool host's compiled program, which stays open as long as this process runs."""
     return compiled(sources())
 
 

@@ -21,7 +21,7 @@ class HostProcess:
         self._reaped = False
 
     def ended(self) -> bool:
-        """Return whether it has ended; if so, reap it."""
+        """Return whether the host has ended; if so, reap it."""
         with self._lock:
             if not self._reaped:
                 try:
@@ -31,7 +31,7 @@ class HostProcess:
             return self._reaped
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait for its end for at most `seconds`; return whether it has ended; if so, reap it."""
+        """Wait for the host's end for at most `seconds`; return whether it has ended; if so, reap it."""
         if self.ended():
             return True
         with suppress(OSError):
@@ -45,7 +45,7 @@ class HostProcess:
         return self.ended()
 
     def kill(self, *, group: bool = False) -> None:
-        """Send SIGKILL to it, or to its process group; no effect if it has ended."""
+        """Send SIGKILL to the host, or to its process group; no effect if it has ended."""
         with self._lock:
             if not self._reaped:
                 with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Find and kill the orphaned processes of a call whose tool host and init have exited.
+"""Finds and kills the orphaned processes of a call whose tool host and init have exited.
 
 Without a PID namespace a tool can kill its tool host and init; its other processes are then orphans. They are
 recognised by marks that processes inherit: the call's number in the environment and as an otherwise unused resource

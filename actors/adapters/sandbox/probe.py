@@ -1,4 +1,4 @@
-"""Probe at start which sandbox features of the kernel work, by trying them."""
+"""Probes at start which sandbox features of the kernel work, by trying them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What tool calls are about, for approval rules: the commands and paths in their arguments. Nothing is run.
+"""Determines what tool calls are about, for approval rules: the commands and paths in their arguments.
 
-Links are followed when a call is read, not when it runs: approval rules are a convenience, the mode is the boundary.
+Nothing is run. Symbolic links are resolved when a call is checked, not when it runs: approval rules are a convenience;
+the security boundary is the mode.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 TREE_TOOLS = frozenset(["search", "keyword_search"])
-"""Tools that read everything beneath a directory."""
+"""Tools that read all files beneath a directory."""
 
 MAX_LINKS = 40
-"""Links of one path that are followed, as many as Linux does."""
+"""Maximum number of links that are followed in one path, as in Linux."""
 
 
 def subject_of(
     name: str, arguments: Mapping[str, Any], working_dir: str, within: Sequence[str] | None = None
 ) -> CallSubject:
-    """Return what a call of one of our tools is about; its arguments fit the tool's schema.
+    """Return what a call of a built-in tool is about; its arguments fit the tool's schema.
 
-    Reads links, but only those `within` these directories, if they are given.
+    Reads links, but with `within` only those in these directories.
     """
     if name == "bash":
         return shell_subject(arguments.get("cmd", ""))
@@ -52,7 +53,7 @@ def subject_of(
 
 
 def shell_subject(text: str) -> CallSubject:
-    """Return what a shell command is about; "" is none."""
+    """Return what a shell command is about; nothing if the text is ""."""
     if not text.strip():
         return CallSubject()
     try:
@@ -66,8 +67,8 @@ def shell_subject(text: str) -> CallSubject:
 def real_path(path: str, working_dir: str, within: Sequence[str] | None = None) -> str:
     """Return the absolute path without links; parts that do not exist stay as they are.
 
-    Only links `within` these real directories are followed, if they are given: where others lead is told to nobody who
-    cannot read there.
+    With `within`, only links in these real directories are followed: the targets of other links must not be revealed to
+    somebody who cannot read there.
     """
     try:
         if within is not None:
@@ -98,10 +99,10 @@ def _is_in(path: str, folder: str) -> bool:
 
 
 def prepared_rule(rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
-    """Return a rule with the words of its command, and its directory without links (see `real_path`).
+    """Return a rule with its command split into words, and its directory without links (see `real_path`).
 
-    Raises InvalidApprovalRuleError for a command that is not one simple command where it must be, a directory that is
-    not absolute, and permission for whatever begins with an interpreter or wrapper.
+    Raises InvalidApprovalRuleError for a command that is not one simple command where it must be, for a directory that
+    is not absolute, and for a permission of every command that begins with an interpreter or wrapper.
     """
     if rule.path:
         if not rule.path.startswith("/"):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Clipboards:
-    """Named texts by conversation. Any thread; never blocks."""
+    """The named texts of each conversation. Safe to call from any thread; never blocks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # calls of several conversations, and a conversation's deletion, run in parallel

@@ -1,4 +1,4 @@
-"""The environment of a tool's process: only an allowlist of the server's variables, so that it contains no secrets."""
+"""The environment variables of a tool's process: an allowlist of the server's variables, without secrets."""
 
 from __future__ import annotations
 

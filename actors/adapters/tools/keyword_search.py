@@ -1,4 +1,4 @@
-"""keyword_search: find text about some terms in a repository.
+"""The tool keyword_search: finds text about some terms in a repository.
 
 A worker process, which can be killed, searches; a small model, if there is one, selects excerpts. If it does not
 answer, the beginning of the findings is shown.

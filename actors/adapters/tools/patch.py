@@ -1,4 +1,4 @@
-"""patch: change a text file, all patches or none, in a worker process that can be killed."""
+"""The tool patch: applies all patches to a text file, or none, in a worker process that can be killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a program or a worker for a tool: start it, register it for cancel, wait, account for its processes."""
+"""Runs a program or a worker process for a tool, and registers it so that a cancel kills it."""
 
 from __future__ import annotations
 

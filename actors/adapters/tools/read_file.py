@@ -1,4 +1,4 @@
-"""read_file: numbered lines of a text file, read by a worker process that can be killed."""
+"""The tool read_file: shows numbered lines of a text file, read by a worker process that can be killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""read_image: show an image file to the model; read with the call's permissions, decoded by the image worker."""
+"""The tool read_image: shows an image file to the model.
+
+The file is read with the permissions of the call, and decoded by the image worker.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The refusal of a call by a tool, with an error name that models can recognise."""
+"""The error by which a tool refuses a call, with an error name that models can recognise."""
 
 from __future__ import annotations
 

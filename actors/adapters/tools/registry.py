@@ -1,4 +1,4 @@
-"""The toolbox: which tools a conversation is offered, and the validation of their arguments."""
+"""The toolbox: decides which tools a conversation is offered, and validates their arguments."""
 
 from __future__ import annotations
 
@@ -36,14 +36,17 @@ if TYPE_CHECKING:
 ALIASES: Mapping[str, Mapping[str, str]] = {
     module.SPEC.name: module.ALIASES for module in (bash, read_file, read_image, search, keyword_search)
 }
-"""Per tool: accepted alternative names of arguments."""
+"""The accepted alternative names of arguments, by tool."""
 
 
 class StandardToolbox:
-    """The standard tools (ports.Toolbox). Any thread. `forget` drops their state of a conversation."""
+    """The standard tools (ports.Toolbox).
+
+    Safe to call from any thread. `forget` drops their state of a conversation.
+    """
 
     def __init__(self, threads: Threads | None = None) -> None:
-        """Build the tools. `threads` provides the threads that wait for bash jobs."""
+        """Build the tools. `threads` supplies the threads that wait for bash jobs."""
         self._jobs = JobRegistry(threads)
         self._clipboards = Clipboards()
         tools: tuple[Tool, ...] = (
@@ -95,7 +98,7 @@ class StandardToolbox:
         return self._tools.get(name)
 
     def subject(self, call: ToolUse, working_directory: str, within: Sequence[str] | None = None) -> CallSubject:
-        """Return what a call is about, for approval rules: nothing, if its input does not fit, since it never runs."""
+        """Return what a call is about, for approval rules; nothing if its input is invalid, as it never runs then."""
         try:
             arguments = self.parse(call.name, call.input)
         except InvalidToolInputError:
@@ -103,7 +106,7 @@ class StandardToolbox:
         return call_subjects.subject_of(call.name, arguments, working_directory, within)
 
     def prepared_rule(self, rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
-        """Return an approval rule as it is kept. Raises InvalidApprovalRuleError."""
+        """Return an approval rule in the form that is stored. Raises InvalidApprovalRuleError."""
         return call_subjects.prepared_rule(rule, within)
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""request_mode_upgrade: ask the user for a wider mode.
+"""The tool request_mode_upgrade: asks the user for a wider mode.
 
 The call itself always needs approval, and the tool runs only once the user has approved. It changes nothing itself: the
 core sets the mode when it gets the successful result.
@@ -29,10 +29,10 @@ HOW_TO_ASK_FOR_MORE = (
     "what people run later, nor files with several hard links, nor through links out of it), and have no network. "
     f"{ASK}"
 )
-"""The same for workspace mode."""
+"""Text appended to results that failed because of workspace mode."""
 ADVICE = {Mode.RESTRICTED: HOW_TO_ASK, Mode.WORKSPACE: HOW_TO_ASK_FOR_MORE, Mode.UNRESTRICTED: ""}
 FOR_AGENT = {"for_agent": ASK}
-"""Part of such a result's display data: the sentence that clients should not show."""
+"""Display data of a result with such a text: names the sentence that clients should not show."""
 
 GRANTED = (
     "Approved: the mode is unrestricted from now on. Tools may change files, run any command and use the network. "
@@ -85,8 +85,11 @@ _WORDS = (
 _BLOCKED = re.compile(_WORDS, re.IGNORECASE)
 """Matches error messages of programs that the mode prevents from writing or from using the network."""
 _REFUSAL = re.compile(rf"^[^\s:]+: .*(?:{_WORDS})", re.IGNORECASE | re.MULTILINE)
-"""The same for a successful command, whose output may quote such words: matches only lines in the form of error
-messages, which begin with a name and a colon (`touch: cannot touch …`, `bash: line 1: …`, `fatal: …`)."""
+"""Matches such messages in the output of a successful command, which may merely quote these words.
+
+So only lines in the form of error messages match, which begin with a name and a colon (`touch: cannot touch …`, `bash:
+line 1: …`, `fatal: …`).
+"""
 
 _LOOKED_AT = 16 * 1024
 """Bytes at the end of an output that are searched for such messages."""

@@ -1,4 +1,4 @@
-"""search: find lines of files that match a pattern, in a worker process that can be killed."""
+"""The tool search: finds lines of files that match a pattern, in a worker process that can be killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""spawn_sub_agent: start sub-agents that work on separate tasks in parallel; the result is their reports.
+"""The tool spawn_sub_agent: starts sub-agents that work on separate tasks in parallel; the result is their reports.
 
 The tool only validates the request. The core starts the sub-agents, waits for them, and builds the result.
 """

@@ -1,4 +1,7 @@
-"""submit_result and submit_error: how a sub-agent ends. Specifications only, since the core handles the calls."""
+"""The tools submit_result and submit_error, by which a sub-agent ends.
+
+Only their specifications are here, since the core handles the calls.
+"""
 
 from __future__ import annotations
 

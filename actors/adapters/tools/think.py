@@ -1,4 +1,4 @@
-"""think: lets the model write down its reasoning; it has no effect."""
+"""The tool think: lets the model write down its reasoning; it has no effect."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ class ThinkTool:
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Return the acknowledgement."""
+        """Return an acknowledgement."""
         return ToolOutput("Noted.")

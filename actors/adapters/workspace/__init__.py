@@ -1,1 +1,1 @@
-"""The files of a working directory."""
+"""Access to working directories: checks, listings, instruction files and git state."""

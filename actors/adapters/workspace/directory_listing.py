@@ -1,4 +1,4 @@
-"""The entries of a directory of this machine, for a person who chooses a working directory."""
+"""Lists a directory of this machine, for a person who chooses a working directory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_ENTRIES = 100_000
-"""Maximum number of entries in a listing; that of a larger directory may lack some of its first entries."""
+"""Maximum number of entries in a listing. For larger directories some of the first entries may be missing."""
 
 
 def list_entries(directory: str, hidden: Sequence[str], within: Sequence[str] | None = None) -> DirectoryListing:
-    """Return the entries of a directory, given by its real path; directories first, each kind by name.
+    """Return the entries of a directory, given by its real path: directories first, each kind sorted by name.
 
     Entries that are at or in a `hidden` real path, or link to one, are omitted, and links out of `within`. Raises
-    ValueError with a text for people if the directory cannot be read.
+    ValueError with a readable text if the directory cannot be read.
     """
     try:
         with os.scandir(directory) as found:
@@ -68,7 +68,7 @@ def _leads_into(path: str, within: Sequence[str]) -> bool:
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """Return whether it is a directory, or a link to one; False for circular links."""
+    """Return whether an entry is a directory, or a link to a directory; False for circular links."""
     try:
         return entry.is_dir()
     except OSError:
@@ -76,7 +76,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_utf8(name: str) -> bool:
-    """Return whether a name is valid UTF-8, so that it can be sent: file names need not be."""
+    """Return whether a file name is valid UTF-8 and so can be sent; file names need not be."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,7 @@
-"""Branch and commit of a git repository, from its files. git is never run: a repository can make it run programs."""
+"""Reads branch and commit of a git repository from its files.
+
+git itself is never run, because a repository can make it run programs.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from actors.adapters.workspace.safe_read import ReadRefusedError, is_inside, rea
 from actors.ports import GitState
 
 SMALL = 4096
-"""Bytes read of HEAD, of a ref, and of a `.git` file: each is one short line."""
+"""Maximum bytes read of HEAD, of a ref, and of a `.git` file, which are one short line each."""
 
 PACKED_REFS = 4 << 20
 """Bytes of packed-refs that are searched, some 50,000 refs."""
 
 SHORT = 10
-"""Digits of a commit id that are shown."""
+"""Number of digits of a commit id that are shown."""
 
 _COMMIT = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _BRANCH = re.compile(rb"ref: refs/heads/([^\x00-\x20\x7f~^:?*\[\\]{1,255})")
@@ -26,9 +29,9 @@ Refusal = Callable[[str], str]
 
 
 def repository_root(directory: str, allowed: Callable[[str], bool] = lambda _path: True) -> str:
-    """Return the root of the repository that this real directory is in, or "".
+    """Return the root of the repository that this real directory is in; "" if there is none.
 
-    A `.git` that is not `allowed` by its path is not looked at.
+    A `.git` is ignored if `allowed` returns False for its path.
     """
     try:
         trusted = {0, os.geteuid(), os.stat(directory).st_uid}
@@ -46,7 +49,7 @@ def repository_root(directory: str, allowed: Callable[[str], bool] = lambda _pat
 def git_state(root: str, refusal: Refusal) -> GitState:
     """Return branch and commit of the repository at `root`, each "" if it cannot be read.
 
-    For `refusal` see `read_start`.
+    See `read_start` for `refusal`.
     """
     try:
         private = _private_directory(root, refusal)
@@ -118,7 +121,7 @@ def _content(folder: str, name: str, limit: int, refusal: Refusal) -> bytes:
 
 
 def _real(path: str) -> str:
-    """Return the real path. Raises OSError if there is none."""
+    """Return the real path. Raises OSError if the path does not exist."""
     if "\0" in path:
         raise FileNotFoundError(path)
     return os.path.realpath(path, strict=True)

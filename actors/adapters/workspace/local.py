@@ -1,4 +1,4 @@
-"""The working directories on this machine, and their description in the system prompt."""
+"""The working directories on this machine: checks them, and describes them for the system prompt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_FILES = 16
 
 
 class LocalWorkspace(Workspace):
-    """Directories of this machine.
+    """Implements Workspace with directories of this machine.
 
     `protected` returns the present real paths of the server's own files, where no conversation may work.
     """
@@ -43,10 +43,10 @@ class LocalWorkspace(Workspace):
         self._protected = protected
 
     def check(self, path: str, within: Sequence[str] | None = None) -> str:
-        """Return the real path of a directory.
+        """Return the real path of a directory in which a conversation may work.
 
-        Raises ValueError, with a text for people, unless it is an existing absolute directory that may be worked in,
-        and one of `within` or beneath one, if that is given.
+        Raises ValueError with a readable text unless the path is absolute, exists and is allowed; with `within`, it
+        must be one of these directories or beneath one.
         """
         if "\0" in path:
             raise ValueError("it contains a NUL character")
@@ -85,7 +85,7 @@ class LocalWorkspace(Workspace):
         return WorkspaceContext(directory, git, found, unnamed)
 
     def _instructions(self, directory: str, top: str) -> tuple[tuple[Instructions, ...], int]:
-        """Return the files from `top` down to `directory`, and how many nearest to `top` are omitted."""
+        """Return the instruction files from `top` down to `directory`, and how many nearest to `top` were left out."""
         found: list[Instructions] = []
         left, unnamed = ALL_BYTES, 0
         for folder in _upwards(directory, top):
@@ -101,7 +101,10 @@ class LocalWorkspace(Workspace):
         return tuple(reversed(found)), unnamed
 
     def _read(self, path: str, limit: int, top: str) -> Instructions | None:
-        """Read one file, if it exists; with a reason in place of its text if it must not or cannot be read."""
+        """Read one instruction file; None if it does not exist.
+
+        If it cannot be read, it has the reason in place of its text.
+        """
 
         def why_not(real: str) -> str:
             return self._refusal(real) if is_inside(real, top) else "it leads out of the repository"

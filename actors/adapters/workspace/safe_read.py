@@ -1,4 +1,4 @@
-"""Read files that another user may have written: without blocking, bounded, and within allowed directories only."""
+"""Reads files that another user may have written: without blocking, bounded, and within allowed directories only."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def is_inside(path: str, folder: str) -> bool:
 def read_start(path: str, limit: int, refusal: Callable[[str], str]) -> tuple[bytes, int]:
     """Return the first `limit` bytes of a regular file, and its size in bytes.
 
-    `refusal` gets the real path of the file and says why it must not be read, or "". Raises ReadRefusedError, which
-    tells of a link to where it must not lead no more than that, or FileNotFoundError if there is no such file.
+    `refusal` gets the real path of the file and returns why it must not be read, or "". Raises FileNotFoundError if
+    there is no such file, and ReadRefusedError, whose text does not reveal more about a link's forbidden target.
     """
     # Opening with O_PATH has no effect on the file: a FIFO does not block, a device is not touched. A file checked
     # through this handle cannot be replaced by another one before it is read.

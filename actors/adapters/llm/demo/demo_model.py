@@ -1,4 +1,4 @@
-"""The demo model: a script that needs neither key nor network and uses the real implementation of everything else.
+"""The demo model: a script that needs neither key nor network; everything else in the server works for real.
 
 Its answers depend only on the conversation (see `script`). Their effects are real: text streams, tool calls run or ask
 for approval, a simulated failure is retried, and everything can be cancelled.
@@ -40,10 +40,10 @@ _CHARS_PER_TOKEN = 4
 
 
 class DemoModel:
-    """Implement ports.Model by a script. Any thread."""
+    """Implement ports.Model by a script. Safe to call from any thread."""
 
     def __init__(self, pace: float = 0.03) -> None:
-        """`pace`: seconds between two words; 0 for tests."""
+        """`pace` is the pause between two words in seconds; tests set 0."""
         self.info = ModelInfo(
             name=DEMO,
             display_name="Demo (scripted)",

@@ -1,4 +1,4 @@
-"""Answers of the demo model to side queries: titles and excerpts. Pure."""
+"""Answers side queries for the demo model: titles and excerpts. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from actors.ports import ModelRequest, Purpose
 
 _TITLE_WORDS = 5
 _MATCH = re.compile(r"^[^\n:]+:\d+:.*$", re.MULTILINE)
-"""A matching line as keyword_search prints it."""
+"""Matches a line that keyword_search prints for a match."""
 
 
 def side_query_scene(request: ModelRequest) -> Scene:
@@ -25,6 +25,6 @@ def _title(said: str) -> Scene:
 
 
 def _excerpts(said: str) -> Scene:
-    """Return the first matching lines: a script cannot decide which ones are useful."""
+    """Return the first matching lines as excerpts: a script cannot judge which ones are useful."""
     matches = _MATCH.findall(said.partition("Found:\n")[2])
     return Scene("\n".join(matches[:SHOWN_LINES]) or "Nothing relevant was found.", tempo=0.1)

@@ -1,7 +1,7 @@
-"""Values that fit a JSON Schema, for runs of the demo model that end with an output. Pure.
+"""Makes values that fit a JSON Schema, for runs of the demo model that end with an output. Pure.
 
-It knows the usual keywords. `default`, `examples`, `const` and `enum` decide where they are given, so that an example
-program can say what it wants to see.
+The usual keywords are supported. Where `default`, `examples`, `const` or `enum` are given, they decide, so that the
+author of a schema can choose the demo's values.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 
 _DEPTH = 24
 _WIDE = 6
-"""The depth from which on lists are empty, so that a schema that contains itself has an end."""
+"""The depth at which lists become empty, so that values of a recursive schema end."""
 
 
 def sample(schema: Any, root: Any = None, depth: int = 0) -> Any:
-    """Return a value that fits a schema as far as its keywords are known here; `root` holds its definitions."""
+    """Return a value that fits a schema, as far as its keywords are supported; `root` holds the definitions."""
     root = schema if root is None else root
     if not isinstance(schema, dict) or depth > _DEPTH:
         return None

@@ -43,11 +43,11 @@ _HELP_WITH = {
     "spawn_sub_agent": "  agents          start three sub-agents and collect their results\n",
     "request_mode_upgrade": "  upgrade         ask you for unrestricted mode\n",
 }
-"""Further lines of the help, by the tool that they need."""
+"""Lines of the help that are shown only if this tool is offered."""
 _HELP_WITH_CLIENTS = """  call <tool>     call a tool, with made-up input or with what follows: call {first} {{…}}
 I also call a tool of your program where all words of its name are in what you say: {names}.
 """
-"""Further lines of the help where clients have tools."""
+"""Lines of the help that are shown only if clients offer tools."""
 
 _GREETING = """Hello! I am Bedrock's demo model. I follow a script, so no key is needed; everything around me is real. \
 Let me look around first. I would like to list the files here; depending on the policy you are asked whether I may."""
@@ -68,7 +68,7 @@ _ASK = "request_mode_upgrade"
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _NOTICE = "<system-notice>\n"
 _RESULTS = re.compile(re.escape(_NOTICE) + r'(Task: ".*)\n</system-notice>', re.DOTALL)
-"""The notice with the results of sub-agents that a user has started."""
+"""Matches the notice with the results of sub-agents that a user has started."""
 
 
 class Scene(Struct, frozen=True):
@@ -127,7 +127,7 @@ def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | N
 
 
 def _of_clients(said: str, request: ModelRequest) -> _Scenes:
-    """Return a scene that calls the clients' tools all words of whose names are in a text; none if there are none."""
+    """Return a scene that calls each tool of a client whose words all occur in the text; no scene if there is none."""
     words = set(_words_in(said))
     named = [tool for tool in _client_tools(request) if words.issuperset(_words_in(tool.name))]
     calls = tuple((tool.name, sample(tool.input_schema)) for tool in named)

@@ -54,7 +54,7 @@ def _submit(result: ToolResult, request: ModelRequest) -> Scene:
 
 
 def _is_submission(result: ToolResult, request: ModelRequest) -> bool:
-    """Return whether the result answers a submission, which was then refused."""
+    """Return whether the result belongs to a submission; the submission was refused then."""
     blocks = (block for turn in request.turns for block in turn.content)
     return any(
         isinstance(block, ToolUse) and block.id == result.tool_use_id and block.name.startswith("submit_")

@@ -1,7 +1,7 @@
-"""What a cancelled request has used, as far as that can be known: most providers tell it at the end of the answer only.
+"""Estimates the tokens that a cancelled request has used.
 
-What is missing is estimated by the size of texts. Tokens of input that the provider may have had in its cache count as
-any other, at their full price.
+Most providers report usage only at the end of the answer. What is missing is estimated from the size of texts. Input
+tokens that the provider may have had in its cache count like any other, at their full price.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from actors.ports import ModelRequest
 
 BYTES_PER_TOKEN = 4
-"""Of English text and of code in UTF-8, with the tokens of today's models."""
+"""A typical ratio, in UTF-8, for English text and code with the tokenizers of present models."""
 IMAGE_TOKENS = 1_600
-"""Those of the largest images that models are shown, at most 1,568 pixels long."""
+"""The tokens of the largest images that models are shown, at most 1,568 pixels long."""
 
 
 def cut_off_usage(prepared: PreparedRequest, reader: AnswerReader) -> Usage | None:
-    """Return what a request has used whose answer was cut off; None if nothing of an answer had arrived."""
+    """Return the estimated usage of a request whose answer was cut off; None if nothing of the answer had arrived."""
     told = reader.usage
     if not reader.size.begun or (told is not None and reader.complete):
         return told
@@ -39,7 +39,7 @@ def cut_off_usage(prepared: PreparedRequest, reader: AnswerReader) -> Usage | No
 
 
 def prompt_tokens(request: ModelRequest) -> int:
-    """Estimate the tokens of a request: at least as many as the provider counted for what it begins with."""
+    """Estimate the tokens of a request; at least as many as the provider counted for an earlier part of it."""
     texts = [request.system]
     for tool in request.tools:
         texts += (tool.name, tool.description, json.dumps(tool.input_schema))

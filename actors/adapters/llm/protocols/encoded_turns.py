@@ -1,4 +1,4 @@
-"""Encoding of the turns of requests; the settled turns of a conversation are encoded once and cached."""
+"""Encodes the turns of requests; the settled turns of a conversation are encoded once and cached."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class EncodedPrefix:
 
     @property
     def held(self) -> int:
-        """Return the memory in use, in bytes, without the turns themselves, which belong to the conversation."""
+        """Return the memory in use, in bytes, without the turns themselves, which other objects hold anyway."""
         return sum(map(sys.getsizeof, self.encoded.pieces))
 
     def grow(self, view: ProviderView, encode: Encode) -> None:

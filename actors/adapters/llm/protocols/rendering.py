@@ -1,4 +1,4 @@
-"""Encoding of turns that all wire protocols share."""
+"""Encodes parts of turns in the form that all wire protocols share."""
 
 from __future__ import annotations
 
@@ -35,15 +35,18 @@ KEPT_TOOLS = 64
 
 
 class EncodedTools:
-    """Tools as one protocol has them in its requests: most requests offer the same ones. Any thread."""
+    """Caches the encoded tools of one protocol, since most requests offer the same tools.
+
+    Safe to call from any thread.
+    """
 
     def __init__(self, form: Callable[[ToolSpec], dict[str, Any]]) -> None:
         self._form = form
         self._kept: dict[tuple[int, ...], tuple[tuple[ToolSpec, ...], msgspec.Raw]] = {}
-        """By the identity of each tool. The tools are kept as well, so that no other ones get their identities."""
+        """Encoded tools, by the `id()` of each tool. The tools are kept, too, so that their ids are not reused."""
 
     def of(self, tools: tuple[ToolSpec, ...]) -> msgspec.Raw:
-        """Return the array of these tools, which never change."""
+        """Return the encoded array of these tools, which must not be modified."""
         key = tuple(map(id, tools))
         kept = self._kept.get(key)
         if kept is None:
@@ -136,10 +139,10 @@ def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes) -> Se
 
 
 def effort_name(effort: ReasoningEffort) -> str:
-    """Return how OpenAI and servers like it call an effort of reasoning."""
+    """Return the name of a reasoning effort in OpenAI's API and those like it."""
     return "xhigh" if effort is ReasoningEffort.MAX else effort.value
 
 
 def json_schema_format(output: NativeOutput) -> dict[str, Any]:
-    """Return a schema for the last answer as OpenAI and servers like it take it."""
+    """Return the field with the schema of the last answer, in the form of OpenAI's API and those like it."""
     return {"name": "output", "schema": output.schema, "strict": output.strict}

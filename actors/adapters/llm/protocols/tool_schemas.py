@@ -1,4 +1,7 @@
-"""What providers take of the input schema of a tool. One that they do not take fails the requests of every run."""
+"""Adapts the input schemas of tools to what providers accept.
+
+One schema that a provider refuses would make the requests of every run fail.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ if TYPE_CHECKING:
     from actors.ports import ToolSpec
 
 NOT_AT_THE_TOP = ("oneOf", "anyOf", "allOf", "not", "enum")
-"""Keywords that providers refuse at the top of a schema, and take inside of it."""
+"""Keywords that providers refuse at the top level of a schema and accept inside of it."""
 
 
 def for_providers(tool: ToolSpec) -> ToolSpec:
-    """Return a tool whose description says what cannot be at the top of its schema; most are returned as they are.
+    """Return a tool that providers accept: keywords that cannot be at the top of its schema go into its description.
 
-    Nothing is lost by that: whoever runs the tool compares its input with the whole schema.
+    Most tools are returned unchanged. No check is lost: whoever runs the tool validates its input by the whole schema.
     """
     moved = {key: tool.input_schema[key] for key in NOT_AT_THE_TOP if key in tool.input_schema}
     if not moved:

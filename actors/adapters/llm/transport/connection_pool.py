@@ -28,9 +28,10 @@ _SHARE_OF_FILES = 16
 
 
 class ConnectionPool:
-    """Keeps idle connections, and reuses the most recently used one first. Any thread; never blocks.
+    """Keeps idle connections, and reuses the most recently used one first.
 
-    Each is closed after its idle time, on `close`, and when the pool is garbage collected.
+    Safe to call from any thread; never blocks. Each connection is closed after its idle time, on `close`, and when the
+    pool is garbage collected.
     """
 
     def __init__(self, later: Later) -> None:

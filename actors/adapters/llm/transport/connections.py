@@ -58,7 +58,10 @@ class AbortHandle:
         self._aborted = False
 
     def abort(self) -> None:
-        """Shut the socket down, and every socket published later. Any thread; never blocks, never raises."""
+        """Shut the socket down, and every socket published later.
+
+        Safe to call from any thread; never blocks or raises.
+        """
         with self._lock:
             self._aborted = True
             self._shutdown()

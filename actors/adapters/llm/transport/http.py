@@ -116,7 +116,7 @@ class Reply:
 
 
 class Transport:
-    """Sends requests to one provider. Any thread; a connection serves one request at a time.
+    """Sends requests to one provider. Safe to call from any thread; a connection serves one request at a time.
 
     `later` schedules the closing of idle connections.
     """
@@ -143,7 +143,7 @@ class Transport:
     def post(
         self, url: str, headers: Mapping[str, str], body: Sequence[bytes], cancel: CancelToken
     ) -> AbstractContextManager[Reply]:
-        """Send `body`: see `send`."""
+        """Send `body` with POST; see `send`."""
         return self.send("POST", url, headers, body, cancel, timeouts=self._provider.timeouts)
 
     @contextmanager
@@ -242,7 +242,7 @@ class Transport:
     def _open(
         self, endpoint: Endpoint, tls: ssl.SSLContext | None, seconds: float, handle: AbortHandle
     ) -> socket.socket:
-        """Return a socket to the server, or to the proxy for requests that it forwards."""
+        """Return a socket to the server, or to the proxy that forwards the requests."""
         peer = self._proxy or endpoint
         sock = open_socket(peer.host, peer.port, seconds, handle)
         if tls is None:

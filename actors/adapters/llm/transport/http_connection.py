@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: one call sends a request, and one reads all received bytes of its response."""
+"""One HTTP/1.1 connection: sends a request, and receives the bytes of its response."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class NotDeliveredError(ConnectionLostError):
 
 
 class HttpConnection:
-    """An open connection. Used by the thread of one request at a time; only `abort` by any thread."""
+    """An open connection. Used by the thread of one request at a time; only `abort` is safe to call from any thread."""
 
     def __init__(self, sock: socket.socket, abort_handle: AbortHandle) -> None:
         self.abort = abort_handle.abort
         self.idle_until = 0.0
-        """The monotonic time until which it can be used again."""
+        """The time, in monotonic seconds, until which the idle connection can be used again."""
         self._sock = sock
         self._handle = abort_handle
         self._plain = not isinstance(sock, ssl.SSLSocket)

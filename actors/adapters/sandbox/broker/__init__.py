@@ -1,1 +1,1 @@
-"""What a program in workspace mode may write: which directories can be a workspace, and who writes there."""
+"""Workspace mode: which directories can be a workspace, and the broker that carries out a program's changes there."""

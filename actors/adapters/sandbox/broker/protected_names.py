@@ -56,7 +56,7 @@ def within(path: bytes, folder: bytes) -> bool:
 
 
 def why_not(root: bytes, patterns: "list[bytes]") -> str:
-    """Return why changes beneath this real path cannot be left to a program, for a person; "" if they can."""
+    """Return a readable reason why a program may not change files beneath this real path; "" if it may."""
     if Names(patterns).cover(root):
         return "it is, or lies in, a directory that tools may not change"
     path = root

@@ -1,4 +1,4 @@
-"""A system call that the kernel reports to the broker (seccomp user notification): what it says, and its answer.
+"""A system call that the kernel reports to the broker (seccomp user notification): reads its arguments and answers it.
 
 Imports only its neighbours, and `host`: it is part of the tool host, see toolhost.py.
 """
@@ -27,7 +27,10 @@ MAX_PATH = 4096
 
 
 class NotBrokeredError(Exception):
-    """The broker does not carry out a call. The kernel continues it, with the rights of the restricted mode."""
+    """The broker does not carry out a call.
+
+    The kernel then continues the call, with the rights of the restricted mode.
+    """
 
 
 def install(program: "ctypes.Structure") -> int:
@@ -54,7 +57,7 @@ class SystemCall:
         self.arguments = [int.from_bytes(notice[at : at + 8], sys.byteorder) for at in range(32, 80, 8)]
 
     def check_valid(self) -> None:
-        """Raise OSError if the caller has ended: another process may have its number then."""
+        """Raise OSError if the caller has ended: another process may have got its pid then."""
         fcntl.ioctl(self.listener, ID_VALID, self.id.to_bytes(8, sys.byteorder))
 
     def memory(self, address: int, size: int) -> bytes:
@@ -98,7 +101,7 @@ class SystemCall:
         return place
 
     def file(self, number: int) -> int:
-        """Open what one of the caller's descriptors is of, as a place. Raises OSError."""
+        """Open the file that one of the caller's descriptors refers to, as an O_PATH descriptor. Raises OSError."""
         place = os.open(f"/proc/{self.thread}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
         try:
             self.check_valid()
@@ -113,12 +116,15 @@ class SystemCall:
         self.tell(SEND, b"".join(word.to_bytes(8, sys.byteorder) for word in words))
 
     def give(self, file: int, flags: int) -> None:
-        """End the call with a copy of `file`. Raises OSError if the caller can have no more."""
+        """End the call with a copy of `file` as its result.
+
+        Raises OSError if the caller cannot have more descriptors.
+        """
         words = (self.id, ADD_AND_SEND | file << 32, flags << 32)
         self.tell(ADD_FILE, b"".join(word.to_bytes(8, sys.byteorder) for word in words))
 
     def tell(self, request: int, content: bytes) -> None:
-        """Send to the kernel; no effect if the caller has ended."""
+        """Send an answer to the kernel; no effect if the caller has ended."""
         try:
             fcntl.ioctl(self.listener, request, content)
         except OSError as error:

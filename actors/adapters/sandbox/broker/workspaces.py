@@ -1,4 +1,4 @@
-"""Which directories can be the workspace of a call (MODE_WORKSPACE), and what in them stays as it is."""
+"""Decides which directories can be the workspace of a call (MODE_WORKSPACE), and which names in them are protected."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ALWAYS = (".git",)
-"""Names that no setting gives up: hooks and settings of git run programs."""
+"""Names that are always protected, whatever the settings: hooks and settings of git run programs."""
 
 OF_THE_SYSTEM = ("/bin", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var")
 """Directories that cannot be a workspace themselves; those below them can."""
 
 OF_THE_SYSTEM_WITH_ALL = ("/boot", "/dev", "/etc", "/proc", "/sys")
-"""Directories that cannot be one, nor those below them."""
+"""Directories that cannot be a workspace, and below which there can be none."""
 
 WITH_OTHER_NAMES = {
     0x4D44: "vfat", 0x2011BAB0: "exfat", 0x5346544E: "ntfs", 0x7366746E: "ntfs", 0xFF534D42: "cifs", 0xFE534D42: "smb",
@@ -31,9 +31,9 @@ WITH_OTHER_NAMES = {
 
 
 class Workspaces:
-    """Describes workspaces to the tool host. Any thread.
+    """Describes workspaces to the tool host. Safe to call from any thread.
 
-    `names`: the protected names, each one or several with slashes between them.
+    `names` are the protected names, each one or several components separated by slashes.
     """
 
     def __init__(self, names: Iterable[str] = WORKSPACE_PROTECTED) -> None:
@@ -87,7 +87,7 @@ class _FileSystem(ctypes.Structure):
 
 
 def _other_names(path: str) -> str:
-    """Return the kind of a file system with other names, "" for any other."""
+    """Return the kind of a file system in which files have further names; "" for any other."""
     found = _FileSystem()
     if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), ctypes.byref(found)) < 0:
         return ""

@@ -22,21 +22,22 @@ RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 1
 RESOLVE_INSIDE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
 MAX_LINKS = 40
 MAX_MOVED = 100_000
-"""Entries that are looked at before a directory is moved; one with more is not moved."""
+"""Maximum number of entries that are checked before a directory is moved; a directory with more is not moved."""
 
 OWN_FILES = b"/proc/self/fd/"
 
 
 def open_place(root: int, path: bytes, resolve: int) -> int:
-    """Open a directory for use as a place, not for reading. Raises OSError."""
+    """Open a directory with O_PATH, to look up names in it and not to read it. Raises OSError."""
     how = array.array("Q", (reported_calls.DIRECTORY, 0, resolve)).tobytes()
     return kernel.checked(kernel.libc.syscall(NR_OPENAT2, root, path, how, ctypes.c_size_t(len(how))))
 
 
 class Root:
-    """A directory beneath which changes are carried out: `path` as the program sees it, `place` where it is writable.
+    """A directory beneath which the broker carries out changes.
 
-    `guarded`: whether it has protected names.
+    `path` is its path as the program sees it, `place` a descriptor through which it is writable. `guarded` tells
+    whether it has protected names.
     """
 
     def __init__(self, path: bytes, place: int, guarded: bool) -> None:
@@ -46,7 +47,7 @@ class Root:
 
 
 class TreeEntry:
-    """Where an entry is, or may be made: in the directory `parent` (a descriptor to be closed) of a root."""
+    """The location of an existing or new entry: a name in the directory `parent`, which is an open descriptor."""
 
     def __init__(self, root: Root, parent: int, folder: bytes, name: bytes) -> None:
         self.root = root
@@ -144,7 +145,10 @@ class WritableTrees:
     # --- checks -------------------------------------------------------------------------------------------------------
 
     def check(self, place: TreeEntry, *, new: bool = False, above: bool = False) -> None:
-        """Raise NotBrokeredError for a protected entry. `new`: it would be made; `above`: what is below changes."""
+        """Raise NotBrokeredError for a protected entry.
+
+        `new`: it would be created; `above`: entries below it change, too.
+        """
         if not place.root.guarded:
             return
         if any(protected_names.within(place.path, path) for path in self.denied) or self.names.cover(place.path):
@@ -223,7 +227,7 @@ class WritableTrees:
         return file
 
     def open_number(self, call: reported_calls.SystemCall, number: int) -> int:
-        """Open what a descriptor of the program is of, at its place. Raises NotBrokeredError or OSError.
+        """Open the file that a descriptor of the program refers to, for changes. Raises NotBrokeredError or OSError.
 
         In tier A a file that the broker has opened has no path; the kernel decides by its mount, which is writable.
         """

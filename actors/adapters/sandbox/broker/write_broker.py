@@ -68,13 +68,13 @@ class Broker:
         self.handlers: dict[int, tuple[str, Callable[[reported_calls.SystemCall, list[int]], None]]] = {}
 
     def register(self, numbers: "dict[str, int]") -> None:
-        """Know the system calls by their numbers on this architecture."""
+        """Store the numbers that the system calls have on this architecture."""
         for name, handler in self.calls().items():
             if name in numbers:
                 self.handlers[numbers[name]] = name, handler
 
     def calls(self) -> "dict[str, Callable[[reported_calls.SystemCall, list[int]], None]]":
-        """Return what carries out each system call, by its name."""
+        """Return the methods that carry out the system calls, by the names of the calls."""
         here = reported_calls.AT_FDCWD
         signed = reported_calls.signed
         return {
@@ -132,7 +132,7 @@ class Broker:
             call.answer(errno.EPERM)
 
     def refuse(self, call: reported_calls.SystemCall, name: str) -> None:
-        """Let the kernel refuse the call, or in tier B do that in its place where it would not."""
+        """Let the kernel refuse the call; in tier B, refuse it here if the kernel would not."""
         if not self.alone and name in METADATA:
             call.answer(errno.EPERM)
         else:
@@ -207,7 +207,7 @@ class Broker:
                 try:
                     places.append(self.trees.find(call, base, call.text(address), follow=False))
                 except reported_calls.NotBrokeredError:
-                    pass  # it is elsewhere
+                    pass  # outside of the workspace
             if not places:
                 raise reported_calls.NotBrokeredError
             if len(places) < 2:
@@ -249,7 +249,7 @@ class Broker:
         call.answer()
 
     def access(self, call: reported_calls.SystemCall, directory: int, address: int, wanted: int) -> None:
-        """Say whether a file may be written. Raises NotBrokeredError or OSError."""
+        """Answer whether a file may be written. Raises NotBrokeredError or OSError."""
         place = self.trees.find(call, directory, call.text(address), follow=True)
         try:
             status = place.status()
@@ -278,7 +278,7 @@ class Broker:
         self.set_mode(call, self.trees.open_number(call, number), mode)
 
     def set_mode(self, call: reported_calls.SystemCall, entry: int, mode: int) -> None:
-        """Change the permissions of what is open, and close it. Raises NotBrokeredError or OSError."""
+        """Change the permissions of an open entry, and close it. Raises NotBrokeredError or OSError."""
         try:
             check_no_link(entry)
             os.chmod(f"/proc/self/fd/{entry}", mode & 0o7777)
@@ -303,7 +303,7 @@ class Broker:
         self.set_owner(call, self.trees.open_number(call, number), owner)
 
     def set_owner(self, call: reported_calls.SystemCall, entry: int, owner: "list[int]") -> None:
-        """Change the owner of what is open, and close it. Raises NotBrokeredError or OSError."""
+        """Change the owner of an open entry, and close it. Raises NotBrokeredError or OSError."""
         try:
             check_no_link(entry)
             os.chown(f"/proc/self/fd/{entry}", reported_calls.signed(owner[0]), reported_calls.signed(owner[1]))
@@ -359,7 +359,7 @@ def check_mode(mode: int) -> None:
 
 
 def check_no_link(entry: int) -> None:
-    """Raise NotBrokeredError if what is open is a symbolic link, which has no permissions of its own."""
+    """Raise NotBrokeredError if the open entry is a symbolic link, which has no permissions of its own."""
     if stat.S_ISLNK(os.fstat(entry).st_mode):
         raise reported_calls.NotBrokeredError
 

@@ -1,4 +1,4 @@
-"""The host: it starts init, forwards output, enforces limits, and clears the tree."""
+"""The host process of a call: it starts init, forwards output, enforces limits, and kills the tree at the end."""
 
 import errno
 import os
@@ -70,7 +70,7 @@ class Host(one_call.HostedCall):
         try:
             self.namespace = bool(self.launch["namespace"]) and namespaces.enter_pid_namespace(restricted)
             self.census = call_limits.Census(self.launch["limits"], self.namespace, self.groups)
-            if self.census.processes and os.geteuid() == 0:  # other users' processes fail to fork at their own limits
+            if self.census.processes and os.geteuid() == 0:  # processes of other users fail to fork at their own limits
                 self.behind = call_limits.step_ahead()
             self.init = self.groups.fork()
         except OSError as error:

@@ -142,7 +142,7 @@ class Census:
             return 0
         self.at = now + self.seconds
         if self.groups.joined and self.groups.starved():
-            return frames.MEMORY  # in version 1 the kernel kills only one process
+            return frames.MEMORY  # cgroup version 1 kills only one process when memory runs out
         if not (self.processes or self.memory):
             return 0
         if not self.moved(now):

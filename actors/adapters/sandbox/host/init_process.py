@@ -1,4 +1,4 @@
-"""Init: the parent of all orphans of main, and the broker of its changes."""
+"""The init process of a call: the parent of all orphans of main, and the broker of its changes."""
 
 # ruff: noqa: SIM105 -- contextlib is one more import at every tool call
 

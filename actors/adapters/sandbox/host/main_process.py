@@ -1,4 +1,4 @@
-"""Main: the process that becomes the program."""
+"""The main process of a call, which becomes the tool's program."""
 
 # ruff: noqa: SIM105 -- contextlib is one more import at every tool call
 

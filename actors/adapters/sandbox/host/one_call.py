@@ -1,4 +1,4 @@
-"""What the three processes of one call have in common: its launch, their pipes, and until when it may run."""
+"""The state that the three processes of a call share: its launch, their pipes, and the end of its lease."""
 
 import errno
 import os
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 class LeaseFile:
-    """Until when tools may live: a time in a file that the server writes; without a file (-1) for ever."""
+    """The time until which tools may live, from a file that the server writes; without a file (-1), for ever."""
 
     def __init__(self, file: int) -> None:
         self.file = file
         self.until = sys.maxsize if file < 0 else 0
-        """In nanoseconds of CLOCK_MONOTONIC, as it was last read."""
+        """The time that was last read, in nanoseconds of CLOCK_MONOTONIC."""
 
     def over(self) -> bool:
-        """Return whether the time has come; reads it again when what was last read has passed."""
+        """Return whether the time is over; reads the file again once the time that was last read has passed."""
         if self.passed() and self.file >= 0:
             self.read()
         return self.passed()
 
     def passed(self) -> bool:
-        """Return whether the time has come that was last read."""
+        """Return whether the time that was last read has passed."""
         return time.monotonic_ns() >= self.until
 
     def read(self) -> None:
@@ -38,7 +38,7 @@ class LeaseFile:
         self.until = int.from_bytes(found, sys.byteorder)
 
     def check(self) -> None:
-        """Raise OSError if the time has come that was last read."""
+        """Raise OSError if the time that was last read has passed."""
         if self.passed():
             raise OSError(errno.ETIME, "the lease is over")
 
@@ -62,7 +62,7 @@ class Pipes:
 
 
 class HostedCall:
-    """One call, as its three processes know it: each is a copy of the previous one."""
+    """One call, as each of its three processes has it: each has a copy of the state of the process that forked it."""
 
     groups: call_limits.Groups
     """Made by the host when it begins."""

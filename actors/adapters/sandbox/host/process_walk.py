@@ -1,4 +1,4 @@
-"""Find, kill and reap the processes of a tree, as the kernel tells them."""
+"""Finds, kills and reaps the processes of a tree, from the kernel's records in /proc."""
 
 # ruff: noqa: SIM105 -- contextlib is one more import at every tool call
 

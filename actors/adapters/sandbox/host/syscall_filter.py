@@ -1,4 +1,4 @@
-"""The filter of system calls (seccomp) of a program that is restricted."""
+"""Builds the system call filter (seccomp) of a restricted program."""
 
 import ctypes
 import errno

@@ -1,7 +1,7 @@
-"""Who owns a conversation: how one is claimed, and who is told to those who may not have it.
+"""The SQL by which servers claim conversations, and find the owner of a conversation that another server owns.
 
-A family, a conversation at the top and all sub-agents beneath it, has one owner. Every claim locks the conversation at
-the top first, so that of two claims one sees what the other has done.
+A family, which is a top-level conversation with all sub-agents beneath it, has one owner. Every claim locks the
+top-level conversation first, so that the second of two claims sees the result of the first.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def has_workspace(conversation: str) -> str:
-    """Return the condition that the node `mine` has the workspace of a row: `placement.has` in SQL."""
+    """Return the SQL condition that the node `mine` has the workspace of a row, like `placement.has` in Python."""
     label = f"{conversation}.workspace_label"
     return f"({label} = '' OR mine.labels && ARRAY[{label}, '{EVERYTHING}'])"
 
 
 ALIVE = "EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = :me AND NOT mine.dead)"
-"""Whether this server may write at all; with it a write of a server that is declared dead changes nothing."""
+"""Whether this server may write at all. As a condition of every write, it stops a server that was declared dead."""
 _TAKING = f"""
     EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = :me AND NOT mine.dead AND NOT mine.draining
             AND mine.expires > clock_timestamp() AND {has_workspace("conversations")})
@@ -32,8 +32,11 @@ FREE = """
     (owner IS NULL OR EXISTS (SELECT FROM nodes AS theirs WHERE theirs.incarnation = owner AND theirs.dead)
      OR owner < :me AND NOT EXISTS (SELECT FROM nodes AS theirs WHERE theirs.incarnation = owner))
 """
-"""Whether nobody alive owns a row of `conversations`. A server without a row has left, unless it is so new that this
-statement cannot see it yet."""
+"""Whether no living server owns a row of `conversations`.
+
+A server without a row in `nodes` has left; only a server with a greater number may be so new that this statement does
+not see its row.
+"""
 
 _MINE = f"SELECT owner = :me AND {ALIVE} FROM conversations WHERE id = :id AND {NOT_DELETED}"  # noqa: S608
 _CLAIM = f"""
@@ -59,9 +62,9 @@ def is_mine(connection: Connection, conversation_id: str, me: int) -> bool | Non
 
 
 def claimed(connection: Connection, conversation_id: str, me: int) -> tuple[str, ...] | None:
-    """Make this server the owner of a family; None if there is no such conversation.
+    """Make this server the owner of a family; return None if there is no such conversation.
 
-    Return those of the family that are unsettled, if that has changed their owner. Raises NotOwnerError.
+    Returns the family's unsettled conversations if this changed their owner, else (). Raises NotOwnerError.
     """
     values = {"id": conversation_id, "me": me}
     if (mine := is_mine(connection, conversation_id, me)) is None:
@@ -69,7 +72,7 @@ def claimed(connection: Connection, conversation_id: str, me: int) -> tuple[str,
     if mine:
         return ()
     taken = connection.execute(_CLAIM, values).fetchall()
-    if not taken:  # another thread of this server may have claimed it meanwhile
+    if not taken:  # another thread of this server may just have claimed it
         if (mine := is_mine(connection, conversation_id, me)) is None:
             return None
         if not mine:
@@ -78,7 +81,7 @@ def claimed(connection: Connection, conversation_id: str, me: int) -> tuple[str,
 
 
 def not_owner(connection: Connection, conversation_id: str, me: int) -> NotOwnerError:
-    """Return the error for a conversation that this server does not own, with its owner if one is alive."""
+    """Return the error for a conversation that this server does not own; it contains the owner if that is alive."""
     row = connection.execute(_OWNER, {"id": conversation_id, "me": me}).fetchone()
     owner = None if row is None else Owner(*row)
     who = "nobody alive" if owner is None else f"server {owner.incarnation}"

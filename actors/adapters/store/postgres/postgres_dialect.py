@@ -1,4 +1,4 @@
-"""How PostgreSQL's statements differ from those that both databases share."""
+"""PostgreSQL's parts of the statements that differ from SQLite's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from actors.adapters.store import rows
 from actors.adapters.store.sql.dialect import Clause, Dialect
 
 FOLD = "bedrock_fold"
-"""A function of the schema that does what Python's `str.casefold` does: PostgreSQL's own depends on the system."""
+"""A function of our schema that folds case like Python's `str.casefold`; PostgreSQL's own depends on the locale."""
 
 
 def _contains(text: str, folded: str) -> Clause:
@@ -16,7 +16,10 @@ def _contains(text: str, folded: str) -> Clause:
 
 
 def _has_label(key: str, value: str | None) -> Clause:
-    """Return the clause for a label: JSON as it is encoded here has one form only, in which nothing else looks so."""
+    """Return the condition for a label.
+
+    Labels are JSON with one encoding only, so searching the text finds nothing else.
+    """
     pair = json.encode(key).decode() + ":" + ("" if value is None else json.encode(value).decode())
     return Clause("(strpos(labels, ?) = 1 OR strpos(labels, ?) > 0)", ("{" + pair, "," + pair))
 

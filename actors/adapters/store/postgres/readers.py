@@ -1,4 +1,4 @@
-"""The connections for reads and claims."""
+"""The pool of PostgreSQL connections for reads and claims."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Readers(ReaderPool[PostgresConnection]):
-    """Lends connections to any thread."""
+    """Lends connections to any thread, each for one read at a time."""
 
     def __init__(self, address: Address, outages: OutageLog) -> None:
         super().__init__(PostgresConnection.close)
@@ -49,11 +49,11 @@ class Readers(ReaderPool[PostgresConnection]):
         while (session := self._take_idle()) is not None:
             if not session.ended:
                 return session
-            session.close()  # the database was away meanwhile
+            session.close()  # the connection to the database was lost meanwhile
         return connect(self._address)
 
     def _after_error(self, session: PostgresConnection, error: BaseException) -> None:
-        """Keep a connection that has nothing to do with the error: what was found was refused, not the statement."""
+        """Keep the connection if the store refused the request and the connection itself is fine; else close it."""
         if isinstance(error, StoreError) and not session.lost:
             if session.in_transaction:
                 try:

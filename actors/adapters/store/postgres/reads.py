@@ -1,4 +1,4 @@
-"""The reads of the store on PostgreSQL, over pooled connections, and claims, which are made on these as well."""
+"""The reads of the PostgreSQL store, and claims, over pooled connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Found = TypeVar("Found")
 
 
 class PostgresReads(StoreReads):
-    """Implement the reads of ports.Store over pooled connections. Any thread."""
+    """Implement the reads of ports.Store over pooled connections. Safe to call from any thread."""
 
     def __init__(self, readers: Readers, me: int) -> None:
         super().__init__(self._read_pooled, POSTGRES)
@@ -30,7 +30,10 @@ class PostgresReads(StoreReads):
     def _read_pooled(
         self, body: Callable[[Connection], Found], *, at_one_moment: bool = False, texts: str = "strict"
     ) -> Found:
-        """Return what `body` does with a connection; see `Reading`. PostgreSQL has no texts that are not UTF-8."""
+        """Return what `body` returns, called with a connection; see `Reading`.
+
+        In PostgreSQL all texts are valid UTF-8.
+        """
         with self._readers.lend() as session:
             if not at_one_moment:
                 return body(session)
@@ -42,7 +45,7 @@ class PostgresReads(StoreReads):
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
     ) -> ConversationRecord | None:
-        """Return the record, whose family this server owns from now on; see ports.Store."""
+        """Make this server the owner of a conversation's family, and return the record; see ports.Store."""
         unsettled = self._read(lambda connection: claimed(connection, conversation_id, self._me))
         if unsettled is None:
             return None
@@ -51,10 +54,10 @@ class PostgresReads(StoreReads):
         return self.load(conversation_id)
 
     def unsettled(self) -> tuple[str, ...]:
-        """Return this server's conversations to recover on start; see ports.Store."""
+        """Return the conversations of this server that must be recovered on start; see ports.Store."""
         return self._column(MINE_UNSETTLED, (self._me,))
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes that a principal has stored, "": of the database; see ports.Store."""
+        """Return the bytes that a principal has stored; with "" the size of the database; see ports.Store."""
         query = STORED_BYTES if principal else "SELECT pg_database_size(current_database())"
         return self._read(lambda connection: int(connection.execute(query, {"principal": principal}).fetchone()[0]))

@@ -1,10 +1,9 @@
-"""Remove deleted conversations in the background, in small slices; any server does it, whoever deleted them.
+"""Removes deleted conversations in the background, in small slices; any server does it, whichever deleted them.
 
-A deletion only hides conversations: they are recorded in `deletions`, lose their slug, and get an epoch that fences off
-every late change. Their rows are removed afterwards, so that no caller waits for the removal of a large family.
-
-A fork that is not finished is hidden in the same way, with the number of its server as a depth below 0, and removed
-only if it is abandoned, or if that server is dead.
+A deletion only hides conversations: they are recorded in the table `deletions`, lose their slug, and get an epoch that
+makes every late change fail. Their rows are removed afterwards, so that no caller waits for the removal of a
+conversation with many sub-agents. An unfinished fork is hidden in the same way, with the negative number of its server
+as its depth. It is removed only if it is abandoned, or if that server is dead.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ if TYPE_CHECKING:
     from actors.adapters.store.sql.dialect import Connection
 
 SLICE_ROWS = 256
-"""Rows that one statement removes."""
+"""Maximum number of rows that one statement removes."""
 
 _TABLES = ("messages", "log", "runs", "fates", "commands", "attachments", "prunings", "prompts", "profiles")
-"""Tables with rows of a conversation."""
+"""The tables with rows of conversations."""
 _NO_EPOCH = (1 << 63) - 1
-"""An epoch later than that of any actor."""
+"""An epoch later than that of any actor, so that every commit of an actor is refused."""
 
 _LOCK = "SELECT id, owner = :me FROM conversations WHERE family = :family ORDER BY id FOR UPDATE"
 _FAMILY = f"SELECT family, {ALIVE} FROM conversations WHERE id = :id AND {NOT_DELETED}"  # noqa: S608
@@ -48,7 +47,7 @@ WHERE depth < 0 AND NOT EXISTS (SELECT FROM nodes WHERE incarnation = -depth AND
 
 
 def hide(connection: Connection, conversation_id: str, me: int) -> bool:
-    """Mark a conversation and its sub-agents for removal; return whether it was there. Raises NotOwnerError."""
+    """Mark a conversation and its sub-agents for removal; return whether it existed. Raises NotOwnerError."""
     found = connection.execute(_FAMILY, {"id": conversation_id, "me": me}).fetchone()
     if found is None:
         return False
@@ -62,7 +61,7 @@ def hide(connection: Connection, conversation_id: str, me: int) -> bool:
 
 
 def remove_slice(connection: Connection) -> bool:
-    """Remove some rows of a deleted conversation; return whether there was one (writer's own thread)."""
+    """Remove some rows of a deleted conversation; return whether there was one (on the thread of the writer)."""
     connection.execute(_ABANDON_OF_THE_DEAD)
     found = connection.execute(_NEXT).fetchone()
     if found is None:
@@ -75,27 +74,27 @@ def remove_slice(connection: Connection) -> bool:
 
 
 def hide_unfinished(connection: Connection, conversation_id: str, me: int) -> None:
-    """Hide what will belong to a fork that this server has begun."""
+    """Hide the conversation that an unfinished fork of this server will become."""
     connection.execute(_HIDE_UNFINISHED, (conversation_id, -me))
 
 
 def hold_unfinished(connection: Connection, conversation_id: str, me: int) -> bool:
-    """Return whether a fork of this server is not finished; nobody abandons it until the end of the transaction."""
+    """Return whether a fork of this server is unfinished; it then cannot be abandoned before the transaction ends."""
     return connection.execute(_HOLD_UNFINISHED, (conversation_id, -me)).fetchone() is not None
 
 
 def show_unfinished(connection: Connection, conversation_id: str, me: int) -> bool:
-    """Show a fork of this server that is now finished; return whether it was hidden as one that is not."""
+    """Make a fork of this server visible that is now finished; return whether it was hidden as unfinished."""
     return connection.execute(_SHOW_UNFINISHED, (conversation_id, -me)).rowcount == 1
 
 
 def abandon_unfinished(connection: Connection, conversation_id: str, me: int) -> None:
-    """Let a fork of this server be removed if it is not finished."""
+    """Mark a fork of this server for removal if it is unfinished."""
     connection.execute(_ABANDON_UNFINISHED, (conversation_id, -me))
 
 
 def remove_all(connection: Connection, conversation_id: str) -> None:
-    """Remove all remaining rows of a deleted conversation immediately; does nothing with one that is not deleted."""
+    """Remove all remaining rows of a deleted conversation at once; do nothing if it is not deleted."""
     if connection.execute("SELECT FROM deletions WHERE conversation_id = ?", (conversation_id,)).fetchone() is None:
         return
     for table in _TABLES:
@@ -111,7 +110,7 @@ def _removed(connection: Connection, table: str, conversation_id: str, count: in
 
 
 def _forget(connection: Connection, conversation_id: str) -> None:
-    """Remove the conversation itself, in one statement with the record of its deletion."""
+    """Remove the conversation's own row and the record of its deletion, in one statement."""
     connection.execute(
         """
         WITH deleted AS (DELETE FROM deletions WHERE conversation_id = :id RETURNING conversation_id)

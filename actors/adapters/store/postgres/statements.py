@@ -1,6 +1,6 @@
-"""The SQL statements that write, for one row or many.
+"""The SQL statements that write to PostgreSQL, for one row or many.
 
-Many rows are one parameter, as JSON, which is encoded much faster than an array for each column.
+Many rows are passed as one JSON parameter, which is encoded much faster than an array for each column.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NULLABLE = frozenset({"parent_conversation_id", "slug", "archived_at", "usage_data", "context", "audit"})
-"""Columns whose NULL is an empty text in the rows that are shared with SQLite."""
+"""Columns whose NULL is an empty text in the rows that both databases share."""
 NULLABLE_OF_COMMAND = frozenset({"conversation_id", "principal"})
 
 LOGGED = (*LOG, "principal")
-"""Columns of the log here: with who sent the command, "" for nobody."""
+"""The columns of the log, and here in addition who sent the command, "" for nobody."""
 CHOSEN = (*PROFILE, "forked_from")
-"""Columns of a profile here: with the origin of a fork, "" for others."""
+"""The columns of a profile, and here in addition the origin of a fork, "" for other conversations."""
 CREATED = (*FIXED, *CHANGING, "slug", "log_hash")
-"""Columns of a new conversation, but for its family and owner."""
+"""The columns of a new conversation, except its family and its owner."""
 CHANGED = ("id", *CHANGING, "log_hash", "expected_step", "expected_revision", "expected_hash")
-"""Columns of a change of a conversation, and what it must follow."""
+"""The columns that a change of a conversation writes, and the values that it expects in the stored row."""
 
 _NUMBERS = frozenset({
     "user_initiated", "created_at", "state_updated_at", "updated_at", "archived", "archived_at", "epoch", "step",
@@ -38,7 +38,7 @@ _NUMBERS = frozenset({
 
 
 def _rows_of(name: str, columns: Sequence[str]) -> str:
-    """Return the table of the rows in the parameter `name`."""
+    """Return an SQL table expression for the rows in the JSON parameter `name`."""
     typed = ", ".join(f"{column} {'bigint' if column in _NUMBERS else 'text'}" for column in columns)
     return f"json_to_recordset(CAST(:{name} AS json)) AS new ({typed})"
 
@@ -77,7 +77,8 @@ HEADS = """
 SELECT id, epoch, step, last_seq, log_hash, coalesce(slug, '') FROM conversations WHERE id = ANY(?)
 """
 
-# "IS TRUE": the index of owners has all that this server owns, and must not be taken for the way to a few of them.
+# "IS TRUE" keeps the planner from using the index of owners: that index leads to all conversations of this server, not
+# to the few that change.
 _UPDATE = f"""
 WITH done AS (
     UPDATE conversations SET {", ".join(f"{name} = new.{name}" for name in (*CHANGING, "log_hash"))}
@@ -99,16 +100,16 @@ GROUP BY principal, day ORDER BY day, principal {ADD_TO_DAY}
 
 @lru_cache
 def update_many(tables: tuple[str, ...]) -> str:
-    """Return the statement that changes many conversations at once and returns the ids of those that were as expected.
+    """Return the statement that changes many conversations and returns the ids of those whose expectations were met.
 
-    `tables` are those that get rows as well; each has a parameter of its name.
+    `tables` are the tables that get rows, too; each has a parameter of its name.
     """
     inserts = [_insert_done(table) for table in tables]
     return f"{', '.join((_UPDATE, *inserts))} SELECT id FROM done"  # noqa: S608 -- names of ours
 
 
 def _insert_done(table: str) -> str:
-    """Return the part that adds rows to a table, of conversations that were as expected."""
+    """Return the part that adds rows to a table for the conversations whose expectations were met."""
     if table == "spendings":
         return f"into_spendings AS ({_SPENDINGS})"
     columns = _TABLES[table]

@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: its writes, and how it is opened and closed."""
+"""The PostgreSQL implementation of the store: its writes, and how it is opened and closed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class PostgresStore(PostgresReads, StoreWrites[Writer]):
-    """Implement ports.Store on a PostgreSQL database, for one of the servers that share it. Any thread.
+    """Implement ports.Store on a PostgreSQL database, for one of the servers that share it.
 
-    Open it with `open_postgres`.
+    Safe to call from any thread. Open it with `open_postgres`.
     """
 
     def __init__(self, writer: Writer, readers: Readers, *, me: int, version: str, clock: Clock | None) -> None:
@@ -57,9 +57,9 @@ class PostgresStore(PostgresReads, StoreWrites[Writer]):
             raise
 
     def _prepare(self, fork: Commit) -> None:
-        """Copy the attachments of a fork, which is hidden meanwhile; others write between two pieces.
+        """Copy the attachments of a fork, which stays hidden meanwhile; others can write between two pieces.
 
-        Raises FencedError without the origin, StoreError.
+        Raises FencedError if the origin is gone, StoreError.
         """
         self._writer.write(changes.UnfinishedFork(fork, self._me))
         for piece in copied_pieces(fork, self.attachment):
@@ -67,7 +67,7 @@ class PostgresStore(PostgresReads, StoreWrites[Writer]):
                 self._writer.write(changes.AttachmentCopies(piece, self._me))
 
     def _abandon(self, forks: Sequence[Commit]) -> None:
-        """Remove what is there of forks that could not be finished, now or once this server is known to be dead."""
+        """Remove what was written of forks that could not be finished, now or once this server is known to be dead."""
         with suppress(StoreError):
             for fork in forks:
                 self._writer.write(changes.AbandonedFork(fork.record.id, self._me))
@@ -86,7 +86,7 @@ class PostgresStore(PostgresReads, StoreWrites[Writer]):
         return len(going)
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Do nothing: PostgreSQL's autovacuum does it; see ports.Store."""
+        """Do nothing, because PostgreSQL's autovacuum frees the space; see ports.Store."""
         return False
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
@@ -112,11 +112,11 @@ def open_postgres(
 ) -> PostgresStore:
     """Open the store in a database whose tables `migrate` has brought up to date.
 
-    Everything is claimed and written in the name of the server with the incarnation `me`, which can do neither before
-    it has joined: before its row is in the table `nodes`. `faults` is hit at store.before_begin, store.before_savepoint
-    (once per change), store.before_commit and store.after_commit (once per transaction), all on the thread that writes.
-    `written` is called there after each batch, with the number of its changes and the seconds it took.
-    `outages` gets the outages of the database. Raises StoreUnusableError.
+    The server with the incarnation `me` claims and writes; it can do neither before its row is in the table `nodes`.
+    The fault points store.before_begin, store.before_savepoint (once per change), store.before_commit and
+    store.after_commit (once per transaction) of `faults` are hit on the thread that writes. `written` is called there
+    after each batch, with the number of its changes and the seconds it took. `outages` gets the outages of the
+    database. Raises StoreUnusableError.
     """
     address = address_of(url)
     session = reached(address)

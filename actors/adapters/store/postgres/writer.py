@@ -1,10 +1,10 @@
-"""The only connection that writes (group commit).
+"""The only connection of this server that writes to PostgreSQL (group commit).
 
-The thread that has the right to write takes all queued changes, urgent ones first. Those that can be
-written in one statement are one transaction; the others are the next one, in which each has a savepoint, so that a
-refused change does not affect the others. If a transaction fails, nothing of it is written and its callers get the
-error. If the connection is lost while one is under way, it is unknown whether it was carried out: the callers get the
-same error, and look.
+The thread that has the right to write takes all queued changes, urgent ones first. Changes that one statement can write
+together form a first transaction. The others form a second one, in which each has a savepoint, so that a refused change
+does not affect the others. If a transaction fails, nothing of it is written and its callers get the error. If the
+connection is lost during a transaction, it is unknown whether the database committed it: the callers get an error that
+says so, and read the stored state.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-"""Seconds between two looks for what other servers have deleted and not removed, and after a failure."""
+"""Seconds between two searches for what other servers have deleted but not removed; also the pause after a failure."""
 
 
 class Writer(ChangeQueue[Change]):
-    """Own the writing connection from start to `close`."""
+    """Owns the writing connection from its start to `close`."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Writer(ChangeQueue[Change]):
         *,
         written: Callable[[int, float], None] | None = None,
     ) -> None:
-        """Start the thread, with its first connection; `written` is told of each batch, see ChangeQueue."""
+        """Start the thread, with its first connection; `written` is called after each batch; see ChangeQueue."""
         super().__init__(faults, written, longest_wait=LOOK_SECONDS)
         self._address = address
         self._session: PostgresConnection | None = session
@@ -56,7 +56,7 @@ class Writer(ChangeQueue[Change]):
         self._thread.start()
 
     def _between(self, batch: int) -> None:
-        """Remove some of what is deleted, if no change waits or the last slice was long ago."""
+        """Remove some rows of deleted conversations, if no change waits or the last slice was long ago."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_SECONDS:
             self._tidying, self._looked_at = True, now
@@ -103,7 +103,7 @@ class Writer(ChangeQueue[Change]):
             self._one_by_one(session, [tickets[change] for change in together.left])
 
     def _one_by_one(self, session: PostgresConnection, tickets: list[Ticket[Change]]) -> None:
-        """Write changes in one transaction, in which each has a savepoint."""
+        """Write changes in one transaction; each has a savepoint."""
         session.execute("BEGIN")
         for ticket in tickets:
             session.execute("SAVEPOINT change")
@@ -119,7 +119,10 @@ class Writer(ChangeQueue[Change]):
             ticket.written = ticket.error is None
 
     def _refused(self, session: PostgresConnection, change: Change) -> Exception | None:
-        """Apply a change, and return what it raises, unless the connection is lost with that."""
+        """Apply a change; return the exception that refuses it, if any.
+
+        Raises errors of the database or the connection.
+        """
         try:
             change.apply(session)
         except psycopg.OperationalError as error:
@@ -128,14 +131,14 @@ class Writer(ChangeQueue[Change]):
             return StoreUnavailableError(f"nothing was written: {words(error)}")
         except psycopg.Error as error:
             if not isinstance(error, psycopg.DataError):
-                raise  # of the database, which may have become one that only reads, and not of the change
+                raise  # an error of the database, which may have become read-only
             return error
         except Exception as error:  # noqa: BLE001 -- raised in the caller
             return error
         return None
 
     def _connected(self) -> PostgresConnection:
-        """Return the connection; open another if it was lost, also while nothing was written."""
+        """Return the connection; if it was lost, open another one."""
         if self._session is not None and self._session.ended:
             self._disconnect()
         if self._session is None:

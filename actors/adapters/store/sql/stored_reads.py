@@ -61,7 +61,7 @@ class StoreReads:
     def __init__(
         self, read: Reading, dialect: Dialect, visible: Callable[[str], str] = lambda conversation_id: conversation_id
     ) -> None:
-        """`visible` returns the id it gets, or "" for a deleted conversation, so that queries find nothing."""
+        """`visible` maps ids of deleted conversations to "", so that queries find nothing, and others to themselves."""
         self._read = read
         self._dialect = dialect
         self._queries = queries.Queries(dialect)

@@ -1,1 +1,1 @@
-"""bash: shell commands, background jobs with handles, and a guard against accidents."""
+"""The tool bash: shell commands, background jobs with handles, and a guard against accidents."""

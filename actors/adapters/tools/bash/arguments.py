@@ -1,4 +1,4 @@
-"""The arguments of bash: which action a call requests."""
+"""Parses the arguments of bash into the action that a call requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DEFAULT_WAIT_SECONDS = 30
 MAX_WAIT_SECONDS = 900
 MAX_COMMAND_BYTES = 128 * 1024 - 1
-"""The longest argument that the kernel accepts."""
+"""The longest argument, in bytes, that the kernel accepts for a program."""
 
 PEEK_LINES = 200
 
@@ -42,7 +42,7 @@ class SpawnJob(Struct, frozen=True):
 
 
 class PeekJob(Struct, frozen=True):
-    """The request to show a job's output: the last `lines`, or all lines `since` a number."""
+    """The request to show a job's output: its last `lines`, or all lines from number `since` on."""
 
     handle: str
     lines: int = PEEK_LINES

@@ -1,4 +1,4 @@
-"""One command of bash, which may outlive the call that started it."""
+"""A shell command that bash has started: its process, output and end. It may outlive the call that started it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ OnEnd: TypeAlias = Callable[[ProcessEnd], None]
 class Job:
     """A command with its process, output and end.
 
-    Any thread may call its methods, except `feed` (the sandbox's thread) and `attend` (once). A thread of the job waits
-    for the process and ends with it, so killing the process ends the thread.
+    Methods are safe to call from any thread, except `feed` (the sandbox's thread) and `attend` (once). A thread of the
+    job waits for the process and ends with it, so killing the process ends the thread.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Job:
         self.mode = mode
         """The mode it was started in; later changes of the conversation's mode do not affect it."""
         self.background = False
-        """Whether it continues after that call ends."""
+        """Whether the job continues after the call that started it."""
         self.kill_pending = False
         """Whether a signal was sent and the job did not end within the time limit."""
         self._clock = clock
@@ -65,17 +65,17 @@ class Job:
 
     @property
     def end(self) -> ProcessEnd | None:
-        """Return how it ended; None before its start and while it runs."""
+        """Return how the job ended; None before its start and while it runs."""
         return self._end
 
     @property
     def doomed(self) -> bool:
-        """Return whether it was killed; its processes may not have ended yet."""
+        """Return whether the job was killed; its processes may not have ended yet."""
         return self._doomed
 
     @property
     def age_seconds(self) -> float:
-        """Return the seconds since its start."""
+        """Return the seconds since the job's start."""
         return self._clock.monotonic() - self._began
 
     # --- output -----------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Job:
             return self._scrollback.tail(lines)
 
     def since(self, line: int) -> LineWindow:
-        """Return the output from this line on."""
+        """Return the output from line number `line` on."""
         with self._writing:
             return self._scrollback.since(line)
 
@@ -135,7 +135,7 @@ class Job:
             raise
 
     def wait(self, seconds: float, cancel: CancelToken) -> ProcessEnd | None:
-        """Wait until it has ended, at most for `seconds` or until `cancel`; return how it ended, else None."""
+        """Wait until the job has ended, at most `seconds` or until `cancel`; return how it ended, else None."""
         woken = threading.Event()
 
         def wake(_end: ProcessEnd | None = None) -> None:
@@ -154,14 +154,14 @@ class Job:
         return self._end
 
     def wait_out(self) -> ProcessEnd:
-        """Wait until it has ended, without a limit: for a job that is being killed."""
+        """Wait without a time limit until the job has ended; for a job that is being killed."""
         settled: SimpleQueue[ProcessEnd] = SimpleQueue()
         if not self._when_ended(settled.put) and self._end is not None:
             return self._end
         return settled.get()
 
     def signal(self, number: int) -> None:
-        """Send a signal once; SIGKILL goes to all its descendants too. No effect on an ended job."""
+        """Send a signal to the job once; SIGKILL goes to all its descendants, too. No effect on an ended job."""
         if number == signal.SIGKILL:
             self.kill()
             return
@@ -171,7 +171,7 @@ class Job:
             process.signal(number)
 
     def kill(self, ended: Callable[[KillReceipt], None] | None = None) -> bool:
-        """Kill all its processes without waiting; False if it has ended already.
+        """Kill all processes of the job without waiting; return False if it has ended already.
 
         Otherwise `ended` is called with the receipt, on the job's thread. A job that has not started yet is killed when
         it does.
@@ -189,7 +189,7 @@ class Job:
         return True
 
     def _when_ended(self, call: OnEnd) -> bool:
-        """Register a callback for the end; False if it has ended already."""
+        """Register a callback for the job's end; return False if it has ended already."""
         with self._changing:
             if self._end is not None:
                 return False

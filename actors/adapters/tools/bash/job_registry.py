@@ -1,4 +1,4 @@
-"""The bash jobs of all conversations."""
+"""Keeps the bash jobs of all conversations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMMAND_SHOWN = 200
 
 
 class ConversationJobs:
-    """The jobs of one conversation. Used under the registry's lock."""
+    """The jobs of one conversation. The caller holds the registry's lock."""
 
     def __init__(self, threads: Threads) -> None:
         self.jobs: dict[str, Job] = {}
@@ -54,16 +54,19 @@ class ConversationJobs:
 
 
 class JobRegistry:
-    """Finds jobs by conversation and handle, in memory only. Any thread; never blocks."""
+    """Finds jobs by conversation and handle; jobs are kept in memory only.
+
+    Safe to call from any thread; never blocks.
+    """
 
     def __init__(self, threads: Threads | None = None) -> None:
-        """Start without jobs. `threads` provides the threads that wait for the jobs."""
+        """Start without jobs. `threads` supplies the threads that wait for the jobs."""
         self._threads = threads or NewThreads()
         self._lock = threading.Lock()  # guards the jobs of all conversations; jobs are killed outside of it
         self._conversations: dict[str, ConversationJobs] = {}
 
     def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
-        """Create a job to be started; `drop` removes it. Raises ToolRefusedError if too many jobs are running."""
+        """Create a job, not yet started; `drop` removes it. Raises ToolRefusedError if too many jobs are running."""
         with self._lock:
             jobs_here = self._conversations.setdefault(conversation_id, ConversationJobs(self._threads))
             if len(live := jobs_here.live) >= MAX_LIVE:
@@ -88,7 +91,10 @@ class JobRegistry:
         raise _not_found(handle, known)
 
     def running(self, conversation_id: str, wider_than: Mode | None = None) -> list[Job]:
-        """Return the running jobs that outlived their call, by start; `wider_than`: only those in a wider mode."""
+        """Return the running jobs that outlived their call, in the order of their start.
+
+        With `wider_than`, only those that run in a wider mode.
+        """
         with self._lock:
             jobs_here = self._conversations.get(conversation_id)
             jobs = [job for job in jobs_here.live if job.background] if jobs_here else []

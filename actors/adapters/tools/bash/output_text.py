@@ -1,4 +1,4 @@
-"""The results of bash: text for the model, and JSON for display (`status` says which kind)."""
+"""Formats the results of bash: text for the model, and JSON for display (`status` names the kind)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def running(job: Job, window: LineWindow, cwd: str) -> ToolOutput:
 
 
 def tombstoned(job: Job, end: ProcessEnd, window: LineWindow, cwd: str, *, unsent: bool = False) -> ToolOutput:
-    """Return the result for a job that has ended, with its kept output. `unsent`: a signal was requested."""
+    """Return the result for a job that has ended, with its kept output. `unsent` means that a signal was requested."""
     state = f"{job.handle} has ended: {_verdict(end)}" + ("; it was sent nothing" if unsent else "")
     cause = "killed" if end.killed or end.signal or _shell_signal(end) else "exited"
     display = {"status": "tombstoned", **_figures(job, end, cwd), "final_cause": cause, "window": _bounds(window)}

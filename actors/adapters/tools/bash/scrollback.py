@@ -1,4 +1,4 @@
-"""A bounded buffer of a job's output by line numbers, which drops the oldest lines."""
+"""A bounded buffer for the output of a job. Lines are numbered, and the oldest are dropped."""
 
 from __future__ import annotations
 

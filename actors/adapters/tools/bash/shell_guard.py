@@ -1,4 +1,4 @@
-"""Refuse a few commands that destroy work and are almost never intended: a guard rail, not a security boundary.
+"""Refuses a few commands that destroy work and are almost never intended: a guard rail, not a security boundary.
 
 The text is parsed, so such a command is found anywhere in it. Text that cannot be parsed is left to bash, whose error
 message is more helpful to the model; the other parts are checked.

@@ -1,10 +1,10 @@
-"""Read which simple commands a text runs, for approval rules, or find that it cannot be told before it runs.
+"""Determines which simple commands a shell text runs, for approval rules, or that this cannot be known in advance.
 
-Only a part of the shell's language is read, in which nothing is ambiguous: words with their quotes, lists, pipelines,
-comments, and redirections to file descriptors and /dev/null. All other text is opaque: substitutions, assignments,
-redirections to files, compound commands, functions, here-documents. A parser that recovers from what it cannot read,
-like the one of shell_guard, may read a text otherwise than bash does, which here would permit what nobody allowed; so
-its findings serve denials only.
+Only an unambiguous part of the shell's language is supported: words with their quotes, lists, pipelines, comments, and
+redirections to file descriptors and /dev/null. All other text is opaque: substitutions, assignments, redirections to
+files, compound commands, functions, here-documents. A parser that recovers from what it cannot read, like the one of
+shell_guard, may read a text otherwise than bash does. Here that would permit what nobody allowed, so the findings of
+such a parser serve denials only.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_BYTES = 16 * 1024
-"""A longer text is opaque."""
+"""Texts longer than this are opaque."""
 
 PARSE_SECONDS = 0.2
-"""Maximum CPU seconds in which commands are looked for in an opaque text."""
+"""Maximum CPU seconds for the search for commands in an opaque text."""
 
 MAX_DEPTH = 4
 """Maximum nesting of shells in shells in which commands are looked for."""
@@ -36,7 +36,7 @@ INTERPRETERS = SHELLS | frozenset(
     "Rscript julia java jshell scala groovy osascript pwsh csh tcsh fish ash busybox toybox m4 bc dc gdb lldb "
     "vi vim nvim view ex ed emacs nano less more most man info git-shell sqlite3 psql mysql".split()
 )
-"""Programs that run what their input or their arguments say."""
+"""Programs that execute code from their input or their arguments."""
 
 RUNNERS = frozenset(WRAPPERS) | frozenset(
     "find fd parallel watch entr strace ltrace perf valgrind script unshare nsenter setpriv runuser su pkexec ssh scp "
@@ -45,7 +45,7 @@ RUNNERS = frozenset(WRAPPERS) | frozenset(
     "gosu su-exec tini dumb-init bwrap firejail proot faketime cpulimit hyperfine chronic ifne run-parts direnv "
     "torsocks proxychains proxychains4 sg newgrp daemonize tcpdump".split()
 )
-"""Programs that run another program which their arguments name."""
+"""Programs that run another program, which their arguments name."""
 
 OPTIONS_THAT_RUN = {
     "sort": ("--co",),
@@ -62,8 +62,10 @@ OPTIONS_THAT_RUN = {
     "git ls-remote": ("--upl", "--exec"),
     **dict.fromkeys(("git fetch", "git pull"), ("--upl",)),
 }
-"""Programs, and subcommands, that run another one only with options that begin so; those of one letter have others
-before them, too."""
+"""Programs, and subcommands, that run another program only with options that begin like these.
+
+One-letter options may also be combined with other letters before them.
+"""
 
 SUBCOMMANDS_THAT_RUN = {
     "git": frozenset("bisect config difftool filter-branch hook mergetool rebase submodule".split()),
@@ -73,7 +75,7 @@ SUBCOMMANDS_THAT_RUN = {
         frozenset("dlx exec node shell tool x".split()),
     ),
 }
-"""Programs whose subcommands of these names run what follows, or what their options or settings say."""
+"""Programs with subcommands that run other commands, given by their arguments, options or settings."""
 
 RUN_WORD = frozenset("conda hatch pdm pipenv poetry rye uv".split())
 """Programs whose subcommand `run` runs any command, not one that the project names."""
@@ -114,7 +116,7 @@ _VERSION = re.compile(r"[0-9.]+(?:[-.]\w+)?$")
 
 
 class OpaqueTextError(Exception):
-    """What this text runs cannot be told before it runs."""
+    """It cannot be known in advance which commands a text runs."""
 
 
 class _Word(Struct, frozen=True):
@@ -130,7 +132,7 @@ def read(text: str) -> tuple[ShellCommand, ...]:
 
 
 def find(text: str) -> tuple[ShellCommand, ...]:
-    """Return the simple commands that are found in a text, also in what wrappers and shells run; there may be more."""
+    """Return the simple commands found in a text, also inside wrappers and shells; bash may run more than these."""
     try:
         return tuple(_found(text, MAX_DEPTH, time.thread_time() + PARSE_SECONDS))
     except IntricateTextError:
@@ -147,7 +149,10 @@ def _found(text: str, depth: int, until: float) -> Iterator[ShellCommand]:
 
 
 def runs_others(words: Sequence[str], *, whole: bool) -> bool:
-    """Return whether a command may run others that its words do not show; `whole`: these are all of them."""
+    """Return whether a command may run others that its words do not show.
+
+    `whole` means that no further words follow.
+    """
     name = words[0].rpartition("/")[2]
     if name in KEYWORDS or (name in BUILTINS and name not in HARMLESS_BUILTINS):
         return True

@@ -1,7 +1,7 @@
-"""Find the simple commands in a shell text with a parser that recovers from what it cannot read.
+"""Finds the simple commands in a shell text with a parser that recovers from syntax that it does not know.
 
-What it finds may be less or other than what bash runs. It takes unbounded time and memory for some long texts, so those
-are parsed in pieces. Neither variables nor scripts in files are followed.
+The commands found may be fewer or others than those that bash runs. The parser takes unbounded time and memory for some
+long texts, so those are parsed in pieces. Neither variables nor scripts in files are followed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Determine the words of a command after the shell's quoting, as far as possible without running it."""
+"""Determines the words of a command after the shell's quoting, as far as possible without running it."""
 
 from __future__ import annotations
 

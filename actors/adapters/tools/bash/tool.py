@@ -1,8 +1,7 @@
-"""bash: run a command in the conversation's working directory, and manage commands that take longer as jobs.
+"""The tool bash: runs a command in the conversation's working directory, and manages long-running commands as jobs.
 
 A command is never killed because it takes long: when the wait is over the call returns, and the command continues as a
-job. Cancelling kills the command of the current call and nothing else; background processes that a command starts end
-with it.
+job. Cancelling kills only the command of the current call; background processes that a command starts end with it.
 """
 
 from __future__ import annotations

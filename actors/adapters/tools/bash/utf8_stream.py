@@ -1,4 +1,4 @@
-"""Decode live output: chunks of bytes to chunks of text."""
+"""Decodes live output from chunks of bytes to chunks of text."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Find text around some terms; reads a JSON object with search_terms and ripgrep from standard input.
+"""Finds text about some terms; reads a JSON object with search_terms and ripgrep from standard input.
 
 Runs as a tool's program in the working directory and searches the git repository around it, or else the directory.
 Prints "ok" on a line of its own, then its findings as a JSON object: what `rg -n -i -C 10` would print of the files
-that `search` covers, with long lines cut, and remarks. Or "error", and a text for the model.
+that `search` covers, with long lines cut, and remarks. After an error it prints "error", and a text for the model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Findings(NamedTuple):
 
     text: str
     remarks: list[str]
-    """Omissions and their reasons."""
+    """Sentences about what was omitted, and why."""
     root: str
     """The directory that paths are relative to; "" for the working directory."""
 
@@ -57,7 +57,7 @@ class FileMatches(NamedTuple):
 
 
 class Term:
-    """One term and its matches."""
+    """A search term and its matches."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -70,7 +70,7 @@ class Term:
 
     @property
     def too_much(self) -> bool:
-        """Return whether its matches exceed the size limit."""
+        """Return whether the matches of this term exceed the size limit."""
         return self.size > MAX_TERM_BYTES
 
     def look_at(self, name: str, text: str) -> None:
@@ -87,7 +87,7 @@ class Term:
             self._keep(FileMatches(name, matches, around(matches, text)) if least <= MAX_TERM_BYTES else None)
 
     def _keep(self, part: FileMatches | None) -> None:
-        """Add the matches in one file; None: they exceed the limit."""
+        """Add the matches in one file; None means that they exceed the limit."""
         if part is not None:
             self.parts[part.name] = part
             self.size += sum(len(block.encode(errors="replace")) + len(SEPARATOR) for block in blocks([part]))

@@ -1,7 +1,7 @@
-"""Patch a text file; reads JSON with path, patches, clipboards (name to text) and protected (real paths) from stdin.
+"""Patches a text file; reads JSON with path, patches, clipboards (name to text) and protected (real paths) from stdin.
 
-Prints "ok" on a line of its own and JSON with clipboards (those that were stored), notes and diff; or "error" and the
-text for the model, and then nothing has changed.
+Prints "ok" on a line of its own and JSON with clipboards (those that were stored), notes and diff. After an error it
+prints "error" and the text for the model, and nothing has changed.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Read part of a text file: PATH OFFSET LIMIT.
+"""Reads part of a text file; the arguments are PATH OFFSET LIMIT.
 
-Runs as a tool's program, so that a huge file, a slow disk or a hung mount can be killed. Prints "ok" or "error" on a
-line of its own, then the text for the model. Memory stays bounded for every file.
+Runs as a tool's program, so that it can be killed if the file is huge, the disk slow or the mount hung. Prints "ok" or
+"error" on a line of its own, then the text for the model. Memory stays bounded for every file.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Read a whole file that should be an image: PATH MAX_BYTES.
+"""Reads a whole file that should be an image; the arguments are PATH MAX_BYTES.
 
 Runs as a tool's program, with the permissions of the call. Prints "ok" or "error" on a line of its own, then the bytes
 of the file or the text for the model. The content is not examined here.

@@ -1,7 +1,7 @@
-"""Find lines in files; reads a JSON object with pattern, path, include, exclude, max_results and ripgrep from stdin.
+"""Finds lines in files; reads a JSON object with pattern, path, include, exclude, max_results and ripgrep from stdin.
 
-Runs as a tool's program, so that a pattern that backtracks for ever, a huge tree or a hung mount can be killed. Prints
-"ok" or "error" on a line of its own, then the text for the model. Memory stays bounded in every case.
+Runs as a tool's program, so that it can be killed if a pattern backtracks for ever, the tree is huge or a mount hangs.
+Prints "ok" or "error" on a line of its own, then the text for the model. Memory stays bounded in every case.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 MAX_TEXT = 120 * 1024
-"""Bytes of all lines shown."""
+"""Maximum bytes of all lines shown."""
 
 IGNORE_CASE = "(?i)"
 

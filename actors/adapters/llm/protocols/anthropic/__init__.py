@@ -1,1 +1,1 @@
-"""Anthropic Messages."""
+"""The wire protocol Anthropic Messages."""

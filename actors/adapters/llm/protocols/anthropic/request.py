@@ -1,4 +1,4 @@
-"""Encode a conversation as a request of Anthropic Messages. `response` reads the answer."""
+"""Encodes a conversation as a request of Anthropic Messages. The module `response` reads the answer."""
 
 from __future__ import annotations
 

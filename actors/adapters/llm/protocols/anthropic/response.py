@@ -1,4 +1,4 @@
-"""Read an answer of Anthropic Messages."""
+"""Reads an answer of Anthropic Messages."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class _Block:
                 return None
 
     def _thinking(self) -> str:
-        """Return the block to send back: the exact bytes if it was sent complete, else assembled from its deltas."""
+        """Return the reasoning block to send back: the exact bytes if it came complete, else built from its deltas."""
         if self._signature is None and self._text.text == (self._head.thinking or ""):
             return self._raw.decode()
         block: dict[str, Any] = msgspec.json.decode(self._raw)
@@ -159,7 +159,7 @@ class AnthropicReader:
         try:
             decoded = _EVENT.decode(event.data)
             if decoded.type == "content_block_delta" and decoded.delta and decoded.index in self._blocks:
-                self._blocks[decoded.index].add(decoded.delta)  # as _take does: nearly all events are of this kind
+                self._blocks[decoded.index].add(decoded.delta)  # same as in _take, inlined: most events
             else:
                 self._take(decoded.type or event.name, decoded, event.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,1 +1,1 @@
-"""OpenAI Chat Completions, and the dialects of other servers."""
+"""The wire protocol OpenAI Chat Completions, with the dialects of other servers."""

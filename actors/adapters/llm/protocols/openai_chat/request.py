@@ -1,4 +1,4 @@
-"""Encode a conversation as a request of OpenAI Chat Completions. `response` reads the answer."""
+"""Encodes a conversation as a request of OpenAI Chat Completions. The module `response` reads the answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
     if provider.stream_usage:
         head["stream_options"] = {"include_usage": True}
     if (prepared.info.known or request.max_output) and provider.max_tokens_field:
-        # Only with known limits; otherwise the server's own default is better.
+        # The limit is sent only if the model's limits are known; otherwise the server's own default is better.
         head[provider.max_tokens_field] = prepared.limits.reserved_output
     if provider.cache_key:
         head["prompt_cache_key"] = request.cache_key or request.conversation_id
@@ -85,7 +85,7 @@ def _messages(turn: Turn, prepared: PreparedRequest) -> Iterator[dict[str, Any]]
             # The protocol has no flag for a failed call.
             text = ("Error: " if is_failed(block) else "") + result_text(visible)
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
-            # Not every server accepts images in a tool message, all do in a user message.
+            # Not every server accepts images in a tool message, but all accept them in a user message.
             parts += [images_caption(block), *views] if views else []
     parts += user_parts(turn.content, prepared)
     if parts:

@@ -1,4 +1,4 @@
-"""Read an answer of OpenAI Chat Completions, in the dialects of all servers that implement it."""
+"""Reads an answer of OpenAI Chat Completions, in the dialects of all servers that implement it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What is said to the database about nodes, each a transaction of its own, so that nothing is locked between two.
+"""The SQL statements about nodes; each runs in a transaction of its own, so no lock is held between two statements.
 
-Times are the database's: nodes never compare theirs. `clock_timestamp()` and not `now()`, since a statement that has
-waited for a row looks at it again, and at the time as well.
+All times are those of the database's clock: nodes never compare theirs. The statements use `clock_timestamp()` and not
+`now()`, because a statement that waited for a locked row evaluates its condition again, and must then use the present
+time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from actors.adapters.store.postgres.owner_sql import has_workspace
 from actors.adapters.store.sql.queries import UNSETTLED
 
 LOCKS = 0x426564
-"""The class of the advisory locks that sessions hold; the other half of their key is the incarnation."""
+"""The first half of the key of the nodes' advisory locks; the second half is the incarnation."""
 
 _ALIVE = """
     EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead
@@ -26,12 +27,12 @@ _HELD = f"""
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 """  # noqa: S608
 _OVER = "(expires < clock_timestamp() OR expires > clock_timestamp() + 2 * make_interval(secs => lease_seconds))"
-"""A lease that ends far ahead was given before the database's clock was set back."""
+"""Matches leases that have run out. A lease that ends far ahead was given before the database's clock was set back."""
 
 NEXT = "SELECT nextval('node_incarnations')"
 
 LOCK = "SELECT pg_try_advisory_lock(%(locks)s, %(me)s)"
-"""False while the database still has the session of this node that was lost."""
+"""Returns false while the database still has this node's lost session, which holds the lock."""
 
 JOIN = """
 INSERT INTO nodes (incarnation, name, address, version, labels, session, lease_seconds, expires)
@@ -44,7 +45,7 @@ UPDATE nodes SET expires = clock_timestamp() + make_interval(secs => lease_secon
        active = %(active)s
 WHERE incarnation = %(me)s AND NOT dead RETURNING incarnation
 """
-"""No row: this node was declared dead."""
+"""Returns no row if this node was declared dead."""
 
 SEEN = f"""
 SELECT incarnation, name, address, version, labels, draining, active,
@@ -53,15 +54,18 @@ FROM nodes ORDER BY incarnation
 """  # noqa: S608
 
 LEASED = f"SELECT name, address, lease_seconds, draining FROM nodes WHERE NOT dead AND NOT {_OVER} ORDER BY incarnation"  # noqa: S608
-"""Those that have a lease, with what the first version of the table has: for programs that are no nodes."""
+"""The nodes with a valid lease. Uses only columns of the table's first version, for programs that are not nodes."""
 
 EXPIRED = f"""
 UPDATE nodes SET dead = true, expires = clock_timestamp() + 6 * make_interval(secs => lease_seconds)
 WHERE incarnation = %(other)s AND NOT dead AND expires::text = %(expires)s AND {_OVER} AND {_ALIVE}
 RETURNING incarnation
 """  # noqa: S608
-"""Declare a node dead whose lease is over. Of the dead, `expires` says until when their rows are kept: what they had
-sent before may still arrive."""
+"""Declare a node dead whose lease has run out.
+
+For a dead node, `expires` is the time until which its row is kept, since statements that it sent before may still
+arrive.
+"""
 
 GONE = f"""
 UPDATE nodes SET dead = true, expires = clock_timestamp() + 6 * make_interval(secs => lease_seconds)
@@ -69,7 +73,7 @@ WHERE incarnation = %(other)s AND NOT dead AND NOT draining AND session AND expi
       AND NOT {_HELD} AND {_ALIVE}
 RETURNING incarnation
 """  # noqa: S608
-"""Declare a node dead whose process is gone, before its lease is over."""
+"""Declare a node dead whose process is gone, before its lease has run out."""
 
 _TAKE = f"""
 WITH families AS MATERIALIZED (
@@ -83,11 +87,14 @@ WHERE taken.family = families.id AND (taken.owner IS NULL OR taken.owner = %(dea
 RETURNING taken.id, ({UNSETTLED})
 """  # noqa: S608
 TAKE = _TAKE.format(owned="owner = %(dead)s")
-"""Take families of a dead node with something unsettled in them, if this node has their workspace. A family is locked
-by the conversation at its top, as by every claim, and what somebody else has locked is his. One that this node has, or
-nobody, may still have members of the dead node: what it had sent before may have arrived late."""
+"""Take a dead node's conversations, with their sub-agents, if one is unsettled and this node has their workspace.
+
+Every claim locks the top-level conversation first; those that another node has locked are left to that node. A
+top-level conversation that this node or nobody owns may still have sub-agents of the dead node, because statements that
+the dead node sent earlier may arrive late.
+"""
 TAKE_ABANDONED = _TAKE.format(owned="owner IS NULL")
-"""Take families that nobody owns although something in them is unsettled: of a node that gave them up as it ended."""
+"""Take unsettled conversations that nobody owns, with their sub-agents: those that a node released as it ended."""
 
 RELEASE = """
 WITH found AS MATERIALIZED (
@@ -95,16 +102,18 @@ WITH found AS MATERIALIZED (
 )
 UPDATE conversations SET owner = NULL FROM found WHERE conversations.id = found.id RETURNING conversations.id
 """
-"""Let conversations be owned by nobody. It waits for no lock, so that nothing waits for it in a circle."""
+"""Make conversations owned by nobody. The statement skips locked rows, so that it cannot be part of a deadlock."""
 
 TWIN = f"SELECT name FROM nodes WHERE address = %(address)s AND NOT dead AND session AND {_HELD}"  # noqa: S608
-"""A node with a session that says to be reached at the same address."""
+"""Finds a node with a live session that registered the same address."""
 
 OWNS = "SELECT EXISTS (SELECT FROM conversations WHERE owner = %(owner)s)"
 
 LISTENS = "UPDATE nodes SET session = %(session)s WHERE incarnation = %(me)s"
-"""From now on a lost session and a closed port say that the node is gone; at once, since it may be killed before its
-next heartbeat."""
+"""From now on, a lost session and a closed port show that the node is gone.
+
+This is stored at once, because the node may be killed before its next heartbeat.
+"""
 
 RETIRE = "UPDATE nodes SET draining = true WHERE incarnation = %(me)s AND NOT dead"
 
@@ -126,4 +135,4 @@ WORKSPACE = """
 SELECT workspace_label FROM conversations WHERE workspace_label = ANY(%(above)s) AND workspace_label <> ''
 ORDER BY length(workspace_label) DESC LIMIT 1
 """
-"""The innermost workspace among some directories that a conversation is in: its nodes may all be gone."""
+"""The innermost of the given directories that is the workspace of a conversation; no node may have it any more."""

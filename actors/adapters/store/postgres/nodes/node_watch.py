@@ -1,4 +1,4 @@
-"""How this node sees the others: who lives, who has died, and what becomes of what the dead owned."""
+"""Watches the other nodes: which of them live, which died, and who takes over the conversations of dead ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class NodeWatch:
-    """Looks at the nodes. One thread; `nodes` and `is_alive` on any."""
+    """Watches the other nodes. Used by one thread; only `nodes` and `is_alive` are safe to call from any."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class NodeWatch:
         on_dead: Callable[[Node], object],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_dead` is called once for each node that is no longer there, before anything is taken from it."""
+        """`on_dead` is called once for each node that has died or left, before anything of it is taken over."""
         self._session = session
         self._me = me.incarnation
         self._timing = timing
@@ -46,7 +46,7 @@ class NodeWatch:
         self._abandoned_at: float | None = None
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return those that lived at the last look."""
+        """Return the nodes that lived at the last look, including this one."""
         return tuple(self._living.values())
 
     def is_alive(self, incarnation: int) -> bool:
@@ -58,7 +58,7 @@ class NodeWatch:
         return min(self._timing.confirm, self._timing.again) if self._judge.suspects else self._timing.again
 
     def look(self) -> bool:
-        """Look once; False if this node itself was declared dead. Raises StoreUnavailableError."""
+        """Look at all nodes once; return False if this node itself was declared dead. Raises StoreUnavailableError."""
         rows = {row.incarnation: row for row in (NodeRow(*each) for each in self._session.rows(said.SEEN))}
         mine = rows.pop(self._me, None)
         if mine is None or mine.dead:
@@ -74,7 +74,7 @@ class NodeWatch:
         return True
 
     def _declared(self, row: NodeRow) -> bool:
-        """Return whether this node has just declared another one dead."""
+        """Declare another node dead if it should be; return whether that was done just now."""
         statement = self._judge.verdict(row)
         if statement is None:
             return False

@@ -1,4 +1,4 @@
-"""Whether anybody still listens where a node did."""
+"""Probes whether a process still listens at a node's address."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from actors.ports.settings.settings_checks import host_and_port
 
 
 def refuses(address: str, *, seconds: float) -> bool:
-    """Return whether connections to "host:port" are refused, by all its addresses: the process there is gone.
+    """Return whether all addresses of "host:port" refuse connections, which proves that the process there is gone.
 
-    Anything else proves nothing: silence may be a machine that is cut off, and an accepted connection is one that the
-    kernel accepts for a process that is stopped. Blocks for `seconds` an address at most, besides the look-up.
+    Anything else proves nothing: silence may be a machine that is cut off, and the kernel accepts connections for a
+    stopped process. Blocks for at most `seconds` per address, plus the time of the name look-up.
     """
     where = host_and_port(address)
-    if where is None or not where[1]:  # a larger port would be taken modulo 65,536
+    if where is None or not where[1]:  # larger ports would be taken modulo 65,536
         return False
     try:
         found = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""What dead nodes owned goes to the living: what was interrupted at once, what is at rest when it is called for."""
+"""Distributes the conversations of dead nodes: living nodes take interrupted ones at once, idle ones on demand."""
 
 from __future__ import annotations
 
@@ -12,29 +12,32 @@ if TYPE_CHECKING:
     from actors.adapters.store.postgres.nodes.node_session import NodeSession
 
 MAX_FAMILIES = 200
-"""Families taken in one transaction: one by one took seconds, and all at once would hold their rows for as long."""
+"""Top-level conversations that one transaction takes: one each would take seconds; all at once lock rows for long."""
 MAX_RELEASED = 1_000
 
 
 class TakeOver:
-    """Takes for one node. One thread; each method raises StoreUnavailableError, and what was done by then is done."""
+    """Takes over conversations for one node. Used by one thread.
+
+    Each method raises StoreUnavailableError; what was taken before the error stays taken.
+    """
 
     def __init__(self, session: NodeSession, me: int, *, on_taken: Callable[[tuple[str, ...]], object]) -> None:
-        """`on_taken` is called with the unsettled conversations of each batch that is this node's from now on."""
+        """`on_taken` is called with the unsettled conversations of each batch that this node now owns."""
         self._session = session
         self._me = me
         self._on_taken = on_taken
 
     def from_dead(self, incarnation: int) -> None:
-        """Take what was interrupted, as other nodes do at the same time, and let the rest be owned by nobody.
+        """Take the interrupted conversations of a dead node, while others do the same, and release its idle ones.
 
-        Nothing is taken, only let go, if this node is itself declared dead or gives up what it has.
+        Nothing is taken, only released, if this node is itself declared dead or is draining.
         """
         self._take(said.TAKE, incarnation)
         release(self._session, incarnation)
 
     def abandoned(self) -> None:
-        """Take what nobody owns although it was interrupted."""
+        """Take interrupted conversations that nobody owns."""
         self._take(said.TAKE_ABANDONED, None)
 
     def _take(self, statement: str, dead: int | None) -> None:
@@ -45,7 +48,7 @@ class TakeOver:
 
 
 def release(session: NodeSession, owner: int) -> bool:
-    """Let all that a node owns be owned by nobody; returns whether nothing is left, which others had locked.
+    """Release all conversations that a node owns; return whether none is left. Rows that others have locked are left.
 
     Raises StoreUnavailableError.
     """

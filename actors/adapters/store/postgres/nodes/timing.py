@@ -1,4 +1,4 @@
-"""How long a lease lasts, and what follows from it."""
+"""The duration of a node's lease, and the time limits derived from it."""
 
 from __future__ import annotations
 
@@ -8,29 +8,32 @@ LONGEST_TTL = 60.0
 
 
 class Timing(Struct, frozen=True):
-    """Times in seconds."""
+    """Durations in seconds."""
 
     ttl: float = 10.0
-    """How long a heartbeat keeps a node alive in the database, from when it arrives there. Shorter finds stopped nodes
-    sooner, and takes starved ones for dead; 3 did so on a busy machine."""
+    """How long a heartbeat keeps a node alive in the database, from its arrival there.
+
+    With a shorter time, stopped nodes are found sooner, but slow ones are taken for dead, as happened with 3 s on a
+    busy machine.
+    """
     confirm: float = 0.25
-    """How long a session's lock has to be missing before the port of its node is tried."""
+    """How long the advisory lock of a node's session has to be missing before the node's port is probed."""
     grace: float = 0.5
-    """How long a process that is gone has to be gone, so that its tool hosts have noticed and ended its tools."""
+    """How long a process must be known to be gone, so that its tool hosts have noticed that and ended its tools."""
 
     @property
     def beat(self) -> float:
-        """Between two heartbeats."""
+        """The pause between two heartbeats."""
         return self.ttl / 5
 
     @property
     def again(self) -> float:
-        """After a heartbeat that failed, and between two looks at the other nodes."""
+        """The pause after a failed heartbeat, and between two looks at the other nodes."""
         return self.ttl / 20
 
     @property
     def young(self) -> float:
-        """How long after a heartbeat was sent tools may start and live: less than the lease by the time of a kill."""
+        """How long after sending a heartbeat tools may start and live: the lease minus the time that a kill takes."""
         return self.ttl * 0.8
 
     @property
@@ -40,5 +43,5 @@ class Timing(Struct, frozen=True):
 
     @property
     def statement(self) -> float:
-        """How long a statement may take."""
+        """The time limit of a statement."""
         return max(1.0, self.ttl / 2)

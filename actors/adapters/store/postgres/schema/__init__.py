@@ -1,1 +1,1 @@
-"""The tables on PostgreSQL."""
+"""The tables of the PostgreSQL database, and its migrations."""

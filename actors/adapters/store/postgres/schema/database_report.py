@@ -1,4 +1,4 @@
-"""What a database is like, for the person who operates it: a look of some seconds at most, which changes nothing."""
+"""Reports the condition of a PostgreSQL database to its operator, in some seconds and without changing anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from actors.adapters.store.postgres.engine import Address
 
 REPORT_SECONDS = 3
-"""How long a connection and each statement may take."""
+"""Time limit in seconds for the connection, and for each statement."""
 
 _ABOUT = f"SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())::float8, {FITNESS}"  # noqa: S608 -- ours
 _TABLES = """
@@ -29,7 +29,7 @@ _APPLIED = "SELECT name FROM schema_migration"
 
 
 class LivingNode(NamedTuple):
-    """A node that has a lease."""
+    """A node that has a valid lease."""
 
     name: str
     address: str
@@ -38,31 +38,31 @@ class LivingNode(NamedTuple):
 
 
 class DatabaseReport(NamedTuple):
-    """A database that was reached."""
+    """The condition of a database that could be reached."""
 
     shown: str
-    """Its address, without the password."""
+    """The database's address, without the password."""
     version: str
     encoding: str
     unfit: str
-    """Why it cannot serve; "" if it can."""
+    """Why the database cannot be used; "" if it can."""
     clock_ahead: float
-    """Seconds by which its clock is ahead of this machine's, as far as that can be told."""
+    """By how many seconds the database's clock is ahead of this machine's; an estimate."""
     schema: str
-    """Where its tables are, or would be made; "" if there is no such place."""
+    """The schema with Bedrock's tables, or where they would be created; "" if there is none."""
     may_create: bool
-    """Whether the user may make tables there."""
+    """Whether the user may create tables in that schema."""
     empty: bool
-    """Whether it has no tables of Bedrock yet."""
+    """Whether the database has no tables of Bedrock yet."""
     missing: tuple[str, ...]
-    """The migrations that the next start applies."""
+    """The migrations that the next start would apply."""
     unknown: tuple[str, ...]
-    """The migrations of a newer version."""
+    """The applied migrations that this version does not know."""
     nodes: tuple[LivingNode, ...]
 
 
 def database_report(url: str, directory: Path = MIGRATIONS) -> DatabaseReport:
-    """Look at a database. Raises StoreUnusableError if it cannot be reached, or the address cannot be read."""
+    """Examine a database. Raises StoreUnusableError if it cannot be reached, or if the address is invalid."""
     address = address_of(url)
     try:
         with _connected(address) as connection:

@@ -1,4 +1,4 @@
-"""Bring a database up to date: several servers may start at once, and older ones may still be at work.
+"""Applies migrations to a PostgreSQL database, where several servers may start at once and older ones may be at work.
 
 So a migration first only adds what a later version needs; what no version uses any more is removed by a later one.
 """
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 LOCK = 0x426564726F636B
-"""The advisory lock that a server holds while it migrates."""
+"""The key of the advisory lock that a server holds while it migrates."""
 
 
 class _Driver(Psycopg3Adapter):
-    """psycopg, although peewee was imported without it."""
+    """Gives peewee psycopg as its driver, because peewee was imported without it."""
 
     txn_idle, txn_inerror = psycopg.pq.TransactionStatus.IDLE, psycopg.pq.TransactionStatus.INERROR
     txn_unknown = psycopg.pq.TransactionStatus.UNKNOWN
 
     def check_driver(self) -> None:
-        """Do nothing: it is there."""
+        """Do nothing: the driver is imported above."""
 
     def connect(self, db: PostgresqlDatabase, **parameters: Any) -> psycopg.Connection[tuple[Any, ...]]:
         """Open a connection."""
@@ -39,14 +39,14 @@ class _Driver(Psycopg3Adapter):
 
 
 class _Database(PostgresqlDatabase):
-    psycopg2_adapter = psycopg3_adapter = _Driver  # whichever of the two peewee has found
+    psycopg2_adapter = psycopg3_adapter = _Driver  # peewee uses one of the two
 
 
 def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
-    """Apply missing migrations, each in a transaction of its own, while no other server does.
+    """Apply missing migrations, each in a transaction of its own, while no other server does so.
 
-    Raises StoreUnusableError if the database cannot be reached or cannot serve, if a newer version wrote it, or if what
-    is missing cannot be made.
+    Raises StoreUnusableError if the database cannot be reached or used, if a newer version wrote it, or if a migration
+    fails.
     """
     reached(address).close()
     parameters: dict[str, Any] = {name: value for name, value in address.parameters.items() if name != "dbname"}
@@ -67,7 +67,7 @@ def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
 
 
 def _missing(database: PostgresqlDatabase, address: Address, directory: Path) -> bool:
-    """Return whether a migration is missing. Raises StoreUnusableError if there are some that this version has not."""
+    """Return whether a migration is missing. Raises StoreUnusableError if some are applied that this version lacks."""
     status = Runner(database, str(directory)).status()
     if unknown := [migration.name for migration in status if migration.path is None]:
         raise StoreUnusableError(f"{address.shown} was written by a newer version: it has {', '.join(unknown)}")

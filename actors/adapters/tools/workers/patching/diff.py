@@ -1,4 +1,4 @@
-"""The unified diff of known edits: its cost depends on the size of the change, not of the file."""
+"""Makes the unified diff of known edits: its cost depends on the size of the change, not of the file."""
 
 from bisect import bisect_right
 from collections.abc import Iterator

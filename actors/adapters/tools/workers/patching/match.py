@@ -1,4 +1,4 @@
-"""Find the position of a text in a file: exactly, or else allowing for typical mistakes of models, one kind at a time.
+"""Finds the position of a text in a file: exactly, or else allowing for typical mistakes of models, one kind at a time.
 
 Each strategy must find exactly one position. If one finds several, the search ends, because less strict strategies
 would only find more.

@@ -1,4 +1,4 @@
-"""Compute the result of a call of patch, without file access. All patches are located in the original text."""
+"""Computes the result of a call of patch, without file access. All patches are located in the original text."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -8,13 +8,13 @@ from actors.adapters.tools.workers.patching.diff import Edit, applied, unified
 from actors.adapters.tools.workers.patching.match import Haystack, NoMatchError, Sought, TextMatch, find
 
 MAX_FILE = 8 << 20
-"""Bytes of a file, before and after the change."""
+"""Maximum size of a file in bytes, before and after the change."""
 
 MAX_CLIPBOARDS = 1 << 20
-"""Bytes of all clipboards of a conversation, names included."""
+"""Maximum size of all clipboards of a conversation in bytes, names included."""
 
 MAX_NAME_SHOWN = 80
-"""Characters of a clipboard's name that are shown."""
+"""Maximum characters of a clipboard's name that are shown."""
 
 MARKED = 2000
 """Bytes at the start of a file that are searched for a generator's mark."""
@@ -32,7 +32,7 @@ class PatchRefusedError(Exception):
 
 
 class Plan(NamedTuple):
-    """The result of all patches."""
+    """The result of applying all patches."""
 
     content: bytes
     clipboards: dict[str, str]
@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a file differs from the text that is patched."""
+    """The byte order mark and line ends that were removed from a file's text, to be restored when it is written."""
 
     crlf: bool
     bom: bool

@@ -1,4 +1,4 @@
-"""Open directories without ever escaping from a root: by openat2 where available, else component by component.
+"""Opens directories without ever leaving a root: by openat2 where available, else component by component.
 
 Returns O_PATH descriptors: operations relative to one are not affected by concurrent renames. Both ways refuse the same
 paths: `..` above the root, and symbolic links that are absolute or lead out of it.

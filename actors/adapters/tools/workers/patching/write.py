@@ -1,4 +1,4 @@
-"""Change one file atomically, relative to descriptors of its directory, so that renames cannot redirect the write.
+"""Changes one file atomically, relative to descriptors of its directory, so that renames cannot redirect the write.
 
 The new content is written beside the file and renamed over it: readers, also after a crash, see the old file or the new
 one. A crash may leave a file `.bedrock-patch-*.tmp`, or an empty new directory.
@@ -77,7 +77,7 @@ def located(path: str) -> Generator[FileLocation]:
 
 
 class Finder:
-    """Find the place of a path relative to `root`; only a `free` one may lead out of it."""
+    """Find the location of a path relative to `root`. If `free`, the path may lead out of `root`."""
 
     def __init__(self, root: int, free: bool) -> None:
         self.root = root
@@ -147,7 +147,7 @@ def check_protected(place: FileLocation, protected: list[str]) -> None:
 
 
 def identities(paths: list[str]) -> set[tuple[int, int]]:
-    """Return the identities of those paths that exist."""
+    """Return the identities (device and inode) of those paths that exist."""
     found: set[tuple[int, int]] = set()
     for path in paths:
         with suppress(OSError):
@@ -156,7 +156,7 @@ def identities(paths: list[str]) -> set[tuple[int, int]]:
 
 
 def identity(status: os.stat_result) -> tuple[int, int]:
-    """Return what identifies a file under any name: device and inode."""
+    """Return device and inode, which identify a file under any name."""
     return status.st_dev, status.st_ino
 
 

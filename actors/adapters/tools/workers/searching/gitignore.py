@@ -1,4 +1,4 @@
-"""Rules of a .gitignore file for names below its directory."""
+"""Reads the rules of a .gitignore file, for names below its directory."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 FILE = b".gitignore"
 
 MAX_BYTES = 1 << 20
-"""Bytes of a .gitignore; a larger file is ignored."""
+"""Maximum bytes of a .gitignore; a larger file is ignored."""
 
 
 class Rule(NamedTuple):
-    """One line of the file."""
+    """One rule, which is one line of the file."""
 
     pattern: Pattern
     by_name: bool
-    """Whether it is matched against the name alone instead of the path."""
+    """Whether the pattern is matched against the name alone instead of the path."""
 
 
 class Ignores:

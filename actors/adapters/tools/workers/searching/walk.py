@@ -1,4 +1,4 @@
-"""Walk the files to search: all below a directory, without ignored ones, build products, links and devices."""
+"""Walks the files to search: all below a directory, except ignored files, build products, links and devices."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How the tables came to be; what was released is never edited."""
+"""The migrations of the PostgreSQL database; released ones are never edited."""
