@@ -20,7 +20,7 @@ from server.contract.pagination import Page, position_of, size_of, token_of
 from server.wire.conversations.conversation_messages import pending_approvals, pending_questions, summary_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, MutableSequence
+    from collections.abc import Callable, Iterator, MutableSequence
 
     from actors.ports import ConversationReader, ConversationRecord
     from server.wire.context import ConversionContext
@@ -49,6 +49,23 @@ class _Position(Struct):
         return last is None or (last.entered, last.id) != (self.entered, self.id) or self.call > last.call
 
 
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A list of questions of one kind."""
+
+    kind: str
+    states: StateIs
+    """In which states a conversation may have some."""
+    principal: str
+    conversation_id: str | None
+    """The only conversation; None: all that the principal has."""
+
+    @property
+    def scope(self) -> tuple[str, str, str | None]:
+        """What page tokens are good for."""
+        return self.kind, self.principal, self.conversation_id
+
+
 def list_approvals(
     store: ConversationReader,
     conversion: ConversionContext,
@@ -57,14 +74,9 @@ def list_approvals(
     conversation_id: str | None,
 ) -> v1.ListApprovalsResponse:
     """Return a page of questions, of one conversation or of all that the principal has that can be read."""
-    listing = ("approvals", principal, conversation_id)
-    last = position_of(request.page_token, _Position, *listing)
     answer = v1.ListApprovalsResponse()
-    where = _Where(principal, conversation_id, last, APPROVALS_IN)
-    found = (
-        each for record in _waiting(store, where, answer.unreadable) for each in _approvals(conversion, record, last)
-    )
-    answer.next_page_token = _fill(answer.approvals, found, request.page_size, listing)
+    wanted = _List("approvals", APPROVALS_IN, principal, conversation_id)
+    _fill(answer, store, request, wanted, into=answer.approvals, found_in=lambda record: _approvals(conversion, record))
     return answer
 
 
@@ -76,14 +88,9 @@ def list_questions(
     conversation_id: str | None,
 ) -> v1.ListQuestionsResponse:
     """Return a page of what running tools ask, in one conversation or in all of the principal that can be read."""
-    listing = ("questions", principal, conversation_id)
-    last = position_of(request.page_token, _Position, *listing)
     answer = v1.ListQuestionsResponse()
-    where = _Where(principal, conversation_id, last, QUESTIONS_IN)
-    found = (
-        each for record in _waiting(store, where, answer.unreadable) for each in _questions(conversion, record, last)
-    )
-    answer.next_page_token = _fill(answer.questions, found, request.page_size, listing)
+    wanted = _List("questions", QUESTIONS_IN, principal, conversation_id)
+    _fill(answer, store, request, wanted, into=answer.questions, found_in=lambda record: _questions(conversion, record))
     return answer
 
 
@@ -95,7 +102,7 @@ def find_approval(
     if record is not None:
         _, tool_use_id = names.parse_child(request.name, "approvals") or ("", "")
         wanted = names.approval(conversation_id, tool_use_id)
-        for question, _ in _approvals(conversion, record, None):
+        for question, _ in _approvals(conversion, record):
             if question.name == wanted:
                 return question
     raise ConversationNotFoundError(request.name)
@@ -113,64 +120,59 @@ def find_question(
     raise ConversationNotFoundError(request.name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Where:
-    """The conversations of a list."""
-
-    principal: str
-    conversation_id: str | None
-    """The only conversation; None: all conversations of the principal."""
-    last: _Position | None
-    """The position where the previous page ended."""
-    states: StateIs
-
-
 def _waiting(
-    store: ConversationReader, where: _Where, unreadable: MutableSequence[str]
+    store: ConversationReader, wanted: _List, last: _Position | None, unreadable: MutableSequence[str]
 ) -> Iterator[ConversationRecord]:
     """Yield the conversations that may have questions after a position, beginning with the one at the position.
 
     The names of unreadable conversations are added to `unreadable`.
     """
-    last, only = where.last, where.conversation_id
+    only = wanted.conversation_id
     record = store.load(only or (last.id if last else ""))
     if record is not None and (only or last is None or record.state_updated_at == last.entered):
         yield record
     if only:
         return
-    selection = Selection(where.principal, where.states, LONGEST_WAITING_FIRST)
-    place = ListPosition(last.entered, last.id) if last else None
+    selection = Selection(wanted.principal, wanted.states, LONGEST_WAITING_FIRST)
+    position = ListPosition(last.entered, last.id) if last else None
     while True:
         found = store.list(
-            selection, after=place, limit=CHUNK, skipped=lambda id_: unreadable.append(names.conversation(id_))
+            selection, after=position, limit=CHUNK, skipped=lambda id_: unreadable.append(names.conversation(id_))
         )
         yield from found.records
         if found.more is None:
             return
-        place = found.more
+        position = found.more
 
 
 def _fill(
+    answer: v1.ListApprovalsResponse | v1.ListQuestionsResponse,
+    store: ConversationReader,
+    request: v1.ListApprovalsRequest | v1.ListQuestionsRequest,
+    wanted: _List,
+    *,
     into: MutableSequence[Shown],
-    found: Iterable[tuple[Shown, _Position]],
-    page_size: int,
-    listing: tuple[str, str, str | None],
-) -> str:
-    """Fill a page with the questions found; return the next page's token, "" for the last page."""
-    page, last = Page(size_of(page_size, limits.APPROVALS_PAGE), limits.PAGE_BYTES), None
-    for question, position in found:
-        if not page.take(question.ByteSize()):
-            assert last is not None  # noqa: S101 -- the first one always fits
-            return token_of(last, *listing)
-        into.append(question)
-        last = position
-    return ""
+    found_in: Callable[[ConversationRecord], Iterator[tuple[Shown, _Position]]],
+) -> None:
+    """Fill `into`, a field of `answer`, with the questions after the previous page, and set the next token."""
+    begin = last = position_of(request.page_token, _Position, *wanted.scope)
+    page = Page(size_of(request.page_size, limits.APPROVALS_PAGE), limits.PAGE_BYTES)
+    for record in _waiting(store, wanted, begin, answer.unreadable):
+        for question, position in found_in(record):
+            if not position.is_after(begin):
+                continue
+            if not page.take(question.ByteSize()):
+                assert last is not None  # noqa: S101 -- the first one always fits
+                answer.next_page_token = token_of(last, *wanted.scope)
+                return
+            into.append(question)
+            last = position
 
 
 def _approvals(
-    conversion: ConversionContext, record: ConversationRecord, last: _Position | None
+    conversion: ConversionContext, record: ConversationRecord
 ) -> Iterator[tuple[v1.PendingApproval, _Position]]:
-    """Yield the open approvals of a conversation after a position, each with its own position."""
+    """Yield the open approvals of a conversation, each with its position."""
     state = record.state
     if not isinstance(state, AwaitingToolApproval):
         return
@@ -178,19 +180,13 @@ def _approvals(
     summary = summary_of(conversion, record.id, state)
     shown = pending_approvals(conversion, record.id, summary)
     for call, question in zip(summary.undecided, shown, strict=True):
-        position = _Position(record.state_updated_at, record.id, numbers[call.id])
-        if position.is_after(last):
-            yield question, position
+        yield question, _Position(record.state_updated_at, record.id, numbers[call.id])
 
 
-def _questions(
-    conversion: ConversionContext, record: ConversationRecord, last: _Position | None
-) -> Iterator[tuple[v1.Question, _Position]]:
-    """Yield the questions of a conversation's running tool after a position, each with its own position."""
+def _questions(conversion: ConversionContext, record: ConversationRecord) -> Iterator[tuple[v1.Question, _Position]]:
+    """Yield the questions of a conversation's running tool, each with its position."""
     if not isinstance(record.state, ToolExecuting):
         return
     summary = summary_of(conversion, record.id, record.state)
     for asked, question in zip(summary.questions, pending_questions(record.id, summary), strict=True):
-        position = _Position(record.state_updated_at, record.id, asked.number)
-        if position.is_after(last):
-            yield question, position
+        yield question, _Position(record.state_updated_at, record.id, asked.number)
