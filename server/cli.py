@@ -60,7 +60,7 @@ USAGE = 2
     "--workspace-protected",
     type=str,
     help="Names that tools in workspace mode cannot change beside .git, with commas between them. "
-    "[.envrc,.vscode,.idea,node_modules/.bin]",
+    "[.envrc,.vscode,.idea,node_modules/.bin,.husky,.githooks,.devcontainer,.zed,.cursor,.claude,.mcp.json]",
 )
 @click.option(
     "--deny-read",

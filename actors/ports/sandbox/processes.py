@@ -9,7 +9,10 @@ from msgspec import Struct
 
 from actors.core.context import Mode
 
-WORKSPACE_PROTECTED = (".envrc", ".vscode", ".idea", "node_modules/.bin")
+WORKSPACE_PROTECTED = (
+    *(".envrc", ".vscode", ".idea", "node_modules/.bin"),
+    *(".husky", ".githooks", ".devcontainer", ".zed", ".cursor", ".claude", ".mcp.json"),
+)
 """Names in the working directory that stay read-only in workspace mode, beside `.git`; the default of the setting.
 
 People and programs later run what is in these files without looking at it.

@@ -76,6 +76,8 @@ def object_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 def native_output(schema: dict[str, Any]) -> NativeOutput | None:
     """Return the schema in the form in which providers enforce it; None if it has other keywords than they know."""
+    if "anyOf" in schema and not is_wrapped(schema):
+        return None  # no provider takes it at the top
     try:
         kept = _kept(object_schema(schema))
     except _NotKeptError:

@@ -66,6 +66,8 @@ KEPT = {
     "nested": "echo x > nested/.envrc",
     "a name that is not there yet": "mkdir -p new/deep && touch new/deep/.envrc",
     "another case": "touch .EnvRC",
+    "hooks of git": "mkdir -p .husky || mkdir .githooks",
+    "settings of agents": "mkdir .claude || touch .mcp.json",
     "by a link": "ln -s .git g && touch g/x",
     "by a directory that is moved": "mv nested other",
     "a name in two steps": "mkdir -p m/.bin && mv m node_modules && touch node_modules/.bin/x",

@@ -67,6 +67,11 @@ def test_a_value_that_is_no_object_is_sent_in_one() -> None:
         {"type": ["object", "null"], "properties": {"a": {"type": "null"}}},
         {"type": "object", "properties": {"a": True}},
         {"type": "object", "properties": {"a": {"$ref": "#"}}},
+        {
+            "type": "object",
+            "properties": {"a": {"type": "null"}},
+            "anyOf": [{"type": "object", "properties": {"a": {"type": "null"}}}],
+        },
     ],
     ids=json.dumps,
 )
