@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import urllib.request
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,21 +144,28 @@ def test_a_tool_round(conversation: Conversation, llmock: Llmock) -> None:
     llmock.assert_resilient()
 
 
+FAULTS: tuple[dict[str, Any], ...] = (
+    {"type": "fail", "status": 529},
+    {"type": "fail", "status": 429, "retry_after": 1.3},
+    {"type": "stream_fault", "kind": "truncate", "after_chunks": 3},
+    {"type": "stream_fault", "kind": "malformed", "after_chunks": 3},
+    {"type": "stream_fault", "kind": "stall", "after_chunks": 3, "stall_seconds": 2.0},
+)
+
+
 @pytest.mark.parametrize(
-    "fault",
-    [
-        {"type": "fail", "status": 529},
-        {"type": "fail", "status": 429, "retry_after": 1.3},
-        {"type": "stream_fault", "kind": "truncate", "after_chunks": 3},
-        {"type": "stream_fault", "kind": "malformed", "after_chunks": 3},
-        {"type": "stream_fault", "kind": "stall", "after_chunks": 3, "stall_seconds": 2.0},
-    ],
-    ids=lambda fault: str(fault.get("kind") or fault["status"]),
+    ("conversation", "fault"),
+    list(zip(cycle(MODELS), FAULTS, strict=False)),
+    indirect=["conversation"],
+    ids=lambda value: value if isinstance(value, str) else str(value.get("kind") or value["status"]),
 )
 def test_what_passes_is_outlived(
     fault: dict[str, Any], conversation: Conversation, llmock: Llmock, watch: Callable[..., Watcher]
 ) -> None:
-    """The fault meets the first request of a run with one tool round."""
+    """The fault meets the first request of a run with one tool round.
+
+    Each with one protocol: integration/llm has each of them with every protocol, and the server tries again in one way.
+    """
     llmock.will(fault)
     watcher = watch(conversation.name)
     assert within(conversation.send("Look around.").answer)
