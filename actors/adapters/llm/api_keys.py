@@ -17,7 +17,7 @@ from actors.ports.machine.resources import exhausted_resource, resource_failure
 
 #: Seconds that the command may take. Long, because a person may have to unlock a password store.
 COMMAND_SECONDS = 60.0
-#: Bytes of output that are read as a key; more is an error.
+#: Maximum bytes of the command's output; longer output is an error, since it cannot be a key.
 _MAX_KEY = 16 << 10
 
 

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 PATIENCE = Timeouts(connect=3, first_byte=5, idle=5, total=10)
 #: Seconds before a failed discovery is tried again.
 AGAIN_SECONDS = 60.0
-#: Bytes of a list of models that are read.
+#: Maximum bytes of a list of models that are read.
 _MAX_LIST = 16 << 20
 
 

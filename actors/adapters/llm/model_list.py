@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 LIST_TIMEOUTS = Timeouts(connect=2, first_byte=3, idle=3, total=5)
 #: Seconds before the list is fetched again, because its models change, and a server may be running again.
 AGAIN_SECONDS = 10.0
-#: Bytes of a list that are read; OpenRouter's has half a megabyte.
+#: Maximum bytes of a list that are read; OpenRouter's list has half a megabyte.
 _MAX_BYTES = 16 << 20
 #: Maximum number of names kept of one list.
 _MAX_NAMES = 5_000

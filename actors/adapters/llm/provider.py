@@ -49,7 +49,7 @@ PROTOCOLS = {
     OPENAI_RESPONSES: ProtocolTraits(family="openai", offers=frozenset({OPENAI_CHAT, OPENAI_RESPONSES})),
 }
 
-#: The name of a small model that means: use none.
+#: The value of `small_model` that means: use none.
 NO_MODEL = "none"
 #: The model name sent to a server when none is configured: servers of a single model often accept any name.
 ONLY_MODEL = "default"
@@ -182,7 +182,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     system_role: str = "system"
     """openai-chat only: the role of the system prompt; some servers expect "developer"."""
     echo_reasoning: str = "calls"
-    """openai-chat only: which answers are sent back with their reasoning: those with "calls", "always", "never"."""
+    """openai-chat only: send back the reasoning of which answers: "calls" (of those with calls), "always", "never"."""
     structured_output: bool = False
     """Whether the server obeys a JSON Schema in requests with tools; else runs with a schema end by a tool call."""
     cost_in_usage: bool = False

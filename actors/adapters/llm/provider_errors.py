@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from actors.adapters.llm.provider import ProviderConfig
     from actors.core.content import Usage
 
-#: Bytes of an error answer that are read.
+#: Maximum bytes of an error answer that are read.
 MAX_ERROR_BYTES = 64 << 10
-#: Characters of a provider's message that are passed on.
+#: Maximum characters of a provider's message that are passed on.
 MAX_SAID = 400
 #: An upper limit for waits (30 days), so that infinity and huge numbers become valid integers.
 _MAX_RETRY_AFTER_MS = 30 * 86_400_000

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: The pattern that matches every name.
 ANY = "*"
-#: Names that a refusal lists, at most.
+#: Maximum number of model names that an error message lists.
 _SHOWN = 20
 
 

@@ -233,7 +233,7 @@ def _login(where: str, url: str, given: Mapping[str, Any], environ: Mapping[str,
 
 
 def is_private(url: str) -> bool:
-    """Return whether nobody else can read what is sent to a URL: it is https, or of this machine."""
+    """Return whether nobody else can read what is sent to a URL: it is an https URL, or a URL of this machine."""
     try:
         scheme = urlsplit(url).scheme
     except ValueError:

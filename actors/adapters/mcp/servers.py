@@ -1,4 +1,4 @@
-"""All MCP servers, and their connections by conversation (ports.McpServers)."""
+"""The hub for all MCP servers: their connections by conversation, and the tools that they offer (ports.McpServers)."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ class Hierarchy(Struct, frozen=True):
 
     own: Path
     controllers: tuple[str, ...]
-    """Its controllers that are in WANTED."""
+    """The controllers of this hierarchy that are in WANTED."""
     unified: bool
-    """Whether it is a hierarchy of cgroup version 2."""
+    """Whether the hierarchy is of cgroup version 2."""
     topmost: bool = False
     """Whether this process can see no parent of its group, as in a container."""
 

@@ -58,10 +58,11 @@ class ForkServer:
     """
 
     def __init__(self, cpus: Set[int] | None = None, lease: int | None = None) -> None:
-        """Start nothing yet. `cpus`: those of the hosts, if this process itself runs on fewer.
+        """Keep the arguments; nothing is started yet.
 
-        `lease`: the descriptor of the file that says until when hosts let their programs live; None: for ever. It is
-        copied, because its owner closes it as soon as nothing may be started any more. Raises OSError.
+        `cpus` are the CPUs for the hosts, if this process itself runs on fewer. `lease` is the descriptor of the file
+        with the time until which hosts let their programs live; None: for ever. The descriptor is copied, because its
+        owner closes it as soon as nothing may be started any more. Raises OSError.
         """
         self._cpus = cpus
         self._lease = None if lease is None else os.dup(lease)

@@ -30,7 +30,7 @@ class PrivateDirectories:
 
     @property
     def path(self) -> str:
-        """Return its path; create another one if it was removed or replaced. Raises OSError."""
+        """Return the path of the directory; create another one if it was removed or replaced. Raises OSError."""
         with self._guard:
             if self._lock >= 0 and not self._in_place():
                 os.close(self._lock)
@@ -43,7 +43,7 @@ class PrivateDirectories:
         return tempfile.mkdtemp(prefix="call-", dir=self.path)
 
     def close(self) -> None:
-        """Remove it with all its content; idempotent."""
+        """Remove the directory with all its content; idempotent."""
         with self._guard:
             if self._lock >= 0:
                 if self._in_place():

@@ -1,4 +1,4 @@
-"""Run one program as a tool so that its whole process tree can always be stopped (REQ-BED-005).
+"""Runs one program as a tool so that its whole process tree can always be stopped (REQ-BED-005).
 
 Started by `fork_server.py` as an interpreter with `-I -S`, single-threaded, in a session of its own, with an empty
 environment: as the fork server, which has everything loaded and forks a host for each call, or as a host.

@@ -1,4 +1,4 @@
-"""Start tool hosts: the server's side of every program that runs as a tool."""
+"""Starts tool hosts: the server's side of every program that runs as a tool."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Stores: SQLite behind one writing connection, and an equivalent store in memory for tests."""
+"""Implementations of the store port: SQLite, PostgreSQL, and a store in memory for tests."""

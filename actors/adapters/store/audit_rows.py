@@ -1,4 +1,4 @@
-"""Rows of the audit trail: commands in conversations' logs, and refused calls in the table `audit`."""
+"""Converts rows of the audit trail: commands in conversations' logs, and refused calls in the table `audit`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actors.ports.store.audit import AuditFilter
 
 AUDIT = ("at", "outcome", "reason", "principal", "conversation_id", "count", "origin")
-"""Columns of the table `audit`, but for the number of a row."""
+"""The columns of the table `audit`, except the row's number."""
 
 _encode = json.Encoder().encode
 _LOG_AUDIT = json.Decoder(LogAudit)
@@ -50,8 +50,8 @@ def logged_query(
 ) -> tuple[str, dict[str, str | int]] | None:
     """Return the query for matching rows of the log, with its parameters except `limit`; None if none can match.
 
-    Its columns are those of `logged_entry`; `visible` is a condition on the conversation, `audited` one on the row:
-    whether its command is of `:principal`, "" being nobody.
+    Its columns are the parameters of `logged_entry`. `visible` is a condition that excludes deleted conversations.
+    `audited` is the condition that a row's command was sent by the principal `:principal`.
     """
     if wanted.outcome is Outcome.REFUSED:
         return None

@@ -1,4 +1,4 @@
-"""Verify the stored rows of a conversation: every row is unchanged, and none is missing.
+"""Verifies the stored rows of a conversation: every row is unchanged, and none is missing.
 
 `actors.core.invariants` verifies the transitions. Everything is read once, in order; unreadable rows are reported as
 findings.

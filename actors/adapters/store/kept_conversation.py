@@ -1,4 +1,4 @@
-"""A conversation of the in-memory store: all its rows, replaced as a whole by each commit."""
+"""A conversation of the in-memory store, with all its rows; each commit replaces it as a whole."""
 
 from __future__ import annotations
 

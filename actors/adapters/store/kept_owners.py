@@ -1,4 +1,7 @@
-"""Owners of conversations in the in-memory store: one server owns a family, a conversation with its sub-agents."""
+"""Owners of conversations in the in-memory store.
+
+One server owns a family: a top-level conversation with all its sub-agents.
+"""
 
 from __future__ import annotations
 

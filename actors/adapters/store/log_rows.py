@@ -1,4 +1,4 @@
-"""Rows of the log: how a transition is encoded and hashed.
+"""Encodes and hashes the rows of the log.
 
 A row's hash is SHA-256 over the row, then over the hash of the row before it. The row comes first so that the
 committing thread can digest it; the thread that writes, which alone knows the previous row, adds 64 bytes.
@@ -74,7 +74,7 @@ def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
 def _digest(
     numbers: tuple[str, int, int, int, int, int], notifications: bytes, event: bytes, context: bytes, audit: bytes
 ) -> hashlib._Hash:
-    """Digest all columns but the hashes, one per line; no line for an empty `audit`, which old rows do not have.
+    """Digest all columns except the hashes, one per line; without `audit` if it is empty, as in old rows.
 
     JSON contains no raw line breaks, so different rows never give the same bytes.
     """
@@ -153,7 +153,7 @@ def events_after(
 
 
 def refuse_before(begins: int, conversation_id: str, after: int) -> None:
-    """Raise RevisionTooOldError if a log that has no event after revision `after` begins only after `begins`."""
+    """Raise RevisionTooOldError if events after revision `after` were pruned: the log begins after `begins`."""
     if after < begins:
         raise RevisionTooOldError(f"the events of {conversation_id} begin after revision {begins}", oldest=begins)
 

@@ -60,7 +60,7 @@ class StoredData:
 
 
 class MemoryStore:
-    """Implement ports.Store in dictionaries under a lock. Any thread.
+    """Implement ports.Store in dictionaries under a lock. Safe to call from any thread.
 
     Acts for a single server; `node` returns a store that acts for one of several nodes.
     """
@@ -166,13 +166,13 @@ class MemoryStore:
             data.kept[conversation_id] = kept._replace(attachments=attachments)
 
     def put_audit(self, entries: Sequence[AuditEntry]) -> None:
-        """Store entries of the audit trail that are in no log; see ports.Store."""
+        """Store audit entries that belong to no conversation's log; see ports.Store."""
         with self._writing() as data:
             self._hit("store.before_commit")
             _add_audit(data, entries)
 
     def prune_audit(self, *, before: int, keep: int) -> int:
-        """Delete the oldest entries that are in no log, and return how many; see ports.Store."""
+        """Delete the oldest audit entries that belong to no conversation's log; return how many; see ports.Store."""
         with self._writing() as data:
             self._hit("store.before_commit")
             oldest = data.audit[-1].number - keep if data.audit else 0
@@ -209,7 +209,7 @@ class MemoryStore:
         return None if kept is None else kept.record
 
     def owner(self, conversation_id: str) -> str | None:
-        """Return the principal of a conversation; see ports.Store."""
+        """Return the principal that a conversation belongs to; None if the conversation is unknown; see ports.Store."""
         kept = self._read().get(conversation_id)
         return None if kept is None else kept.record.principal
 
@@ -245,14 +245,14 @@ class MemoryStore:
         return Listed(page, place_of(page[-1], order) if len(records) > limit else None)
 
     def children(self, conversation_id: str) -> tuple[str, ...]:
-        """Return the ids of its sub-agents; see ports.Store."""
+        """Return the ids of a conversation's sub-agents; see ports.Store."""
         kept = self._read()
         return tuple(id_ for id_ in kept if kept[id_].record.parent_conversation_id == conversation_id)
 
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
     ) -> ConversationRecord | None:
-        """Return the record, whose family this server owns from now on; see ports.Store."""
+        """Make this server the owner of a conversation's family, and return the record; see ports.Store."""
         if self._me is None:
             return self.load(conversation_id)
         with self._data.lock:
@@ -270,7 +270,7 @@ class MemoryStore:
         return record
 
     def unsettled(self) -> tuple[str, ...]:
-        """Return this server's conversations to recover on start; see ports.Store."""
+        """Return the conversations of this server that must be recovered on start; see ports.Store."""
         with self._data.lock:
             self._check_open()
             kept, owners = self._data.kept, self._data.owners
@@ -357,7 +357,7 @@ class MemoryStore:
         return _page(kept.fates if kept else (), after, before, limit, descending=descending)
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
-        """Return the record and its latest messages at one moment; see ports.Store."""
+        """Return the record and the latest messages of a conversation, read in one snapshot; see ports.Store."""
         kept = self._read().get(conversation_id)
         if kept is None:
             return None
@@ -402,7 +402,7 @@ class MemoryStore:
             return tuple(each for each in self._data.spent.values() if each.day >= since)
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes that a principal has stored, "": all; see ports.Store."""
+        """Return the bytes that a principal has stored; with "" those of all principals; see ports.Store."""
         return sum(
             sum(len(msgspec.json.encode(message.content)) for message in kept.messages)
             + sum(len(attachment.data) for attachment in kept.attachments.values())
@@ -454,7 +454,7 @@ Ended = TypeVar("Ended", StoppedRun, SettledInput)
 
 
 def _unsettled(records: Iterable[ConversationRecord]) -> tuple[str, ...]:
-    """Return those that a restart must recover."""
+    """Return the ids of the conversations that a restart must recover."""
     return tuple(
         record.id
         for record in records
@@ -468,7 +468,7 @@ def _add_audit(data: StoredData, entries: Sequence[AuditEntry]) -> None:
 
 
 def _add(spent: dict[tuple[str, int], Spending], more: Spending) -> None:
-    """Add to the sums of a principal's day."""
+    """Add an amount to the sum of the same principal and day."""
     key = more.principal, more.day
     before = spent.get(key, Spending(*key, 0, 0))
     spent[key] = Spending(*key, before.tokens + more.tokens, before.cost_micros + more.cost_micros)

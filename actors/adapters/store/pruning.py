@@ -1,4 +1,4 @@
-"""Prune the log: remove its oldest rows in batches and record the position where the remaining rows begin.
+"""Prunes the log: removes its oldest rows in batches and records the position where the remaining rows begin.
 
 The record distinguishes a pruned log from one whose beginning is missing for another reason. Rows that fail
 verification are kept, as evidence.

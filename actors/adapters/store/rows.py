@@ -1,6 +1,6 @@
-"""Convert records and messages to rows and back.
+"""Converts records and messages to rows and back.
 
-Text columns contain JSON written by msgspec; the order of the columns is defined here once.
+Text columns contain JSON written by msgspec. The order of the columns is defined here once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHANGING = (
 )  # fmt: skip
 """Columns that every transition writes, except `slug` and `log_hash`."""
 RECORD = (*FIXED, *CHANGING, "slug", "log_hash")
-"""Columns that `record_of` takes, with prompt and profile after them; `state_data` as bytes: it may be damaged."""
+"""The columns that `record_of` takes, before prompt and profile. `state_data` is read as bytes: it may be damaged."""
 MESSAGE = (
     "id", "conversation_id", "sequence_id", "message_type", "actor_kind", "content", "display_data", "usage_data",
     "created_at", "request_id", "attempt", "through_sequence", "digest",
@@ -96,7 +96,7 @@ def names(values: Iterable[str]) -> str:
 
 
 def _or_empty(value: int | str | None) -> int | str:
-    """Return a value for a column that may be NULL: see `statements.NULLABLE`."""
+    """Return a value for a column that may be NULL, with "" in place of None; see `statements.NULLABLE`."""
     return "" if value is None else value
 
 
@@ -234,7 +234,7 @@ def profile_values(conversation_id: str, profile: Profile) -> Row:
 
 
 def message_key(conversation_id: str, message_id: str) -> str:
-    """Return the key of a message; it includes the conversation, since messages of two may have the same id."""
+    """Return the key of a message; it contains the conversation id, because other conversations repeat message ids."""
     return f"{conversation_id}/{message_id}"
 
 

@@ -1,7 +1,7 @@
 """Outcomes of runs and queued inputs: extracted from a commit's events, and kept when the log is pruned.
 
-`runs` has a row for every stopped run, `fates` one for every steer and follow-up that is no longer queued. With the
-messages they contain everything that clients need from the log.
+The table `runs` has a row for every stopped run, `fates` one for every steer and follow-up that is no longer queued.
+Together with the messages they contain everything that clients need from the log.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def settled_inputs(part: Commit) -> Iterator[SettledInput]:
 
 
 def run_values(conversation_id: str, ended: StoppedRun) -> tuple[str | int, ...]:
-    """Return the values of the columns RUN. `message` has the output of a run that did not fail, which has no text."""
+    """Return the values of the columns RUN. For a run that did not fail, `message` contains the run's output."""
     stop = ended.stop
     values = (
         conversation_id, ended.revision, stop.run, stop.reason.value, stop.detail, stop.message or stop.output,

@@ -28,7 +28,7 @@ _ESCAPED_BYTES = 6
 
 _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
 
-#: Digits of a count that is written as a string.
+#: Maximum digits of a count that is written as a string.
 _DIGITS = 20
 
 #: An upper limit that no real count reaches, so that sums of counts fit into 64 bits.

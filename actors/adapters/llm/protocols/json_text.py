@@ -1,4 +1,4 @@
-"""Repair of JSON text that cannot be decoded as Unicode."""
+"""Repairs JSON text that cannot be decoded as Unicode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of tool calls between providers and the core: unique ids and valid JSON in both directions."""
+"""Converts tool calls between providers and the core: unique ids and valid JSON in both directions."""
 
 from __future__ import annotations
 

@@ -41,10 +41,10 @@ class Workspaces:
         self._programs = str(Path(__file__).parents[4])
 
     def refusal(self, directory: str, denied: Iterable[str], unmasked: Iterable[str]) -> str:
-        """Return why a directory cannot be a workspace, as text for people; "" if it can.
+        """Return a readable reason why a directory cannot be a workspace; "" if it can.
 
-        `denied`: real paths that no tool may change. `unmasked`: those that tools are kept from reading by rules for
-        all that is around them, so that nothing new beside them can be read.
+        `denied` are real paths that no tool may change. `unmasked` are paths that Landlock keeps tools from reading by
+        granting everything around them; a new file beside them would be unreadable.
         """
         root = os.path.realpath(directory)
         home = os.path.realpath(os.path.expanduser("~"))

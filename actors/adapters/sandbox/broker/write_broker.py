@@ -1,4 +1,4 @@
-"""Carry out a program's changes beneath its working directory: what MODE_WORKSPACE adds to the restricted mode.
+"""Carries out a program's changes beneath its working directory: what MODE_WORKSPACE adds to the restricted mode.
 
 The program itself has the rights of the restricted mode, so that the kernel refuses every change of it outside of its
 private directory. Its system calls that would change the file system are reported to init (seccomp user notification),

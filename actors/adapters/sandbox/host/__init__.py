@@ -1,1 +1,1 @@
-"""The program that runs one tool: its host, init and main, one after the other; see toolhost.py."""
+"""The program that runs one tool, as three processes: host, init and main; see toolhost.py."""

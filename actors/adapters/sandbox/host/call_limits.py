@@ -1,4 +1,4 @@
-"""The limits of one call: those of the kernel, and those that its host monitors."""
+"""The resource limits of one call: some are enforced by the kernel, others monitored by the call's host."""
 
 # ruff: noqa: SIM105 -- contextlib is one more import at every tool call
 

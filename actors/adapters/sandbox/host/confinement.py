@@ -1,4 +1,4 @@
-"""The restriction of a program, which it applies to itself: capabilities, Landlock, and the filter."""
+"""Restricts a program: the process that becomes it drops capabilities and applies Landlock and seccomp to itself."""
 
 import ctypes
 import errno

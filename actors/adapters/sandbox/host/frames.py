@@ -1,4 +1,4 @@
-"""What a tool host and its server send each other; see toolhost.py."""
+"""The messages (frames) between a tool host and its server; see toolhost.py."""
 
 PROGRAM, PYTHON = b"f", b"p"
 KILL, SIGNAL = b"K", b"N"

@@ -180,7 +180,7 @@ def reported() -> "dict[str, list[bytes]]":
 
 
 def unread() -> "dict[str, list[bytes]]":
-    """Refuse what tells of files that Landlock lets nobody read: watching a directory, and attributes."""
+    """Refuse calls that reveal facts about files that Landlock hides: watching a directory, and reading attributes."""
     calls: dict[str, list[bytes]] = dict.fromkeys(READ_ATTRIBUTES.split(), result(UNSUPPORTED))
     calls |= dict.fromkeys(("inotify_init", "inotify_init1"), result(UNKNOWN))
     return calls

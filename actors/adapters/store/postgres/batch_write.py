@@ -43,13 +43,16 @@ _ESCAPED = (b"\\u0000", b"\\u0001")
 
 
 class KnownHeads:
-    """Remembers the heads of the conversations that this server writes (the thread that writes)."""
+    """Remembers the current positions (heads) of conversations that this server writes.
+
+    Used by the thread that writes.
+    """
 
     def __init__(self) -> None:
         self._heads: OrderedDict[str, Head] = OrderedDict()
 
     def of(self, session: PostgresConnection, ids: Sequence[str]) -> dict[str, Head]:
-        """Return the heads of the existing ones among these conversations. Reads those that are not remembered."""
+        """Return the heads of those of these conversations that exist; reads the heads that are not remembered."""
         found = {id_: head for id_ in ids if (head := self._heads.get(id_)) is not None}
         if unknown := [id_ for id_ in ids if id_ not in found]:
             found |= heads(session, unknown)

@@ -44,7 +44,7 @@ class Change(Protocol):
 
 
 def heads(connection: Connection, ids: Iterable[str]) -> dict[str, Head]:
-    """Return the heads of these conversations; missing ones are omitted."""
+    """Return the current positions of these conversations by id; missing ones are omitted."""
     return {row[0]: Head(*row) for row in connection.execute(statements.HEADS, (list(ids),))}
 
 
@@ -230,9 +230,9 @@ class AbandonedFork:
 
 
 class Deletion:
-    """Hide a conversation and its sub-agents; their rows are removed later.
+    """A change that hides a conversation and its sub-agents; their rows are removed later.
 
-    Create commands are kept, for idempotency.
+    Its create commands are kept, so that a repeated command is still recognised.
     """
 
     def __init__(self, conversation_id: str, me: int, audit: AuditEntry | None = None) -> None:
@@ -268,7 +268,7 @@ class Pruning:
 
 
 class NewAttachment:
-    """Store bytes under their content hash; existing ones are kept."""
+    """A change that stores an attachment under its content hash; an existing one is kept."""
 
     def __init__(self, conversation_id: str, me: int, attachment: Attachment, at: int) -> None:
         self._id = conversation_id
@@ -282,7 +282,7 @@ class NewAttachment:
 
 
 def _refusal(error: psycopg.errors.IntegrityError) -> StoreError:
-    """Map a violated constraint to an exception of the port."""
+    """Convert a violated constraint to an exception of the port."""
     constraint = error.diag.constraint_name or ""
     text = f"{constraint}: {error.diag.message_primary}"
     if constraint == "conversations_slug":

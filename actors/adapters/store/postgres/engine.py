@@ -33,7 +33,7 @@ IDLE_SECONDS = 10
 
 _DEFAULTS = {
     "connect_timeout": str(CONNECT_SECONDS),
-    # a machine that is switched off closes no connection
+    # needed because a machine that is switched off closes no connection
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
@@ -89,10 +89,10 @@ def address_of(url: str) -> Address:
 
 
 class PostgresConnection:
-    """A connection in autocommit mode. One thread at a time.
+    """A connection in autocommit mode, used by one thread at a time.
 
-    Unlike SQLite, PostgreSQL accepts no NUL in a text. So NUL is stored as two characters U+0001, and U+0001 as
-    U+0001 U+0002, which preserves the order of texts.
+    Unlike SQLite, PostgreSQL accepts no NUL in a text. So NUL is stored as two characters U+0001, and U+0001 as U+0001
+    U+0002, which preserves the order of texts.
     """
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
@@ -124,12 +124,12 @@ class PostgresConnection:
 
     @property
     def lost(self) -> bool:
-        """Whether the connection is broken, as far as this side knows."""
+        """Whether the connection is known to be broken."""
         return self._connection.closed
 
     @property
     def ended(self) -> bool:
-        """Whether the server has closed this idle connection, as far as the news has arrived here.
+        """Whether the server has closed this idle connection, as far as that is known here.
 
         On an idle connection nothing else arrives, except TLS session tickets, which are read and ignored here.
         """

@@ -87,7 +87,7 @@ _STOPS = {
     "sensitive": _REFUSED,
 }
 
-#: The server failed although it closed the stream properly.
+#: The stop reasons by which a server reports that it failed, although it closed the stream properly.
 _BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_resource"})
 
 

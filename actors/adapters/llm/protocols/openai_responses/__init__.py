@@ -1,1 +1,1 @@
-"""OpenAI Responses, and the dialects of other servers."""
+"""The wire protocol OpenAI Responses, with the dialects of other servers."""

@@ -1,4 +1,4 @@
-"""Encode a conversation as a stateless request of OpenAI Responses. `response` reads the answer.
+"""Encodes a conversation as a stateless request of OpenAI Responses. The module `response` reads the answer.
 
 Every request contains the whole history as items. Messages, calls and results are rebuilt from their content; encrypted
 reasoning, which only the provider can read, is sent back byte for byte.

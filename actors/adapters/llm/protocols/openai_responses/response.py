@@ -1,7 +1,7 @@
-"""Read an answer of OpenAI Responses, in the dialects of all servers that implement it.
+"""Reads an answer of OpenAI Responses, in the dialects of all servers that implement it.
 
-An answer is a sequence of items. Each is assembled from its deltas, for live text; its final form, where one arrives,
-replaces the assembled one, since only that can be sent back.
+An answer is a sequence of items. Each item is assembled from its deltas, for live text; its final form, where one
+arrives, replaces the assembled one, since only the final form can be sent back.
 """
 
 from __future__ import annotations

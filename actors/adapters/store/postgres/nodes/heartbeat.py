@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from actors.ports.cluster.lease_clock import LeaseClock
 
 TWIN_TRIES, TWIN_SECONDS = 21, 0.1
-"""Number of checks for another node at this address: a session may outlive its process for a while."""
+"""How often a start checks for another node at this address: the session of an ended process may last a while."""
 
 
 class NewNode(Struct, frozen=True):
@@ -38,7 +38,10 @@ class NewNode(Struct, frozen=True):
 
 
 class Heartbeat:
-    """Joins, and renews the lease from then on. One thread at a time; `steady_for` on any."""
+    """Joins the cluster, and then renews the lease.
+
+    Used by one thread at a time; only `steady_for` is safe from any thread.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,10 @@ class Heartbeat:
         self._monotonic = monotonic
         self._incarnation = 0
         self.listening = False
-        """Whether the node listens at its address: before that, a closed port does not prove the process dead."""
+        """Whether the node listens at its address.
+
+        Before that, a closed port does not prove that the process is dead.
+        """
         self._opened = 0
         self._locked = False
         self._steady_since = 0

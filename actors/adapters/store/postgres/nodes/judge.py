@@ -1,12 +1,13 @@
-"""When a node may be declared dead.
+"""Decides when another node may be declared dead.
 
-One that lives may be slow, stopped for a while, or without a session of the database; the database may be away, and its
-clock may be set. So only a node judges that has itself had a lease without a gap for a while, and another one is dead
+A living node may be slow, suspended for a while, or without its database session; the database may be unreachable, and
+its clock may be changed. So a node judges others only after it has itself had a valid lease without interruption for a
+while. It then declares another node dead
 
-- if its lease is over by the database's clock (the model's EXPIRED), and was not renewed for as long on the monotonic
-  clock of the one that judges; or
-- if its session has lost its lock and it renews no lease, its port refuses connections (REFUSED), and that has been so
-  for the time that its tool hosts need to notice (GRACE).
+- if that node's lease has expired by the database's clock (EXPIRED in the protocol's model), and was not renewed for
+  the same time on the judging node's own monotonic clock; or
+- if that node's session has lost its advisory lock, its lease is not renewed, its port refuses connections (REFUSED),
+  and all this has lasted for the time that its tool hosts need to notice (GRACE).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PROBE_SECONDS = 0.2
 
 
 class NodeRow(NamedTuple):
-    """A row of `nodes`, in the order of the statement SEEN."""
+    """A row of the table `nodes`, with the columns of the statement SEEN."""
 
     incarnation: int
     name: str
@@ -38,40 +39,40 @@ class NodeRow(NamedTuple):
     active: int
     dead: bool
     session: bool
-    """Whether it keeps a lock of its session at all."""
+    """Whether the node's session holds an advisory lock while it lives."""
     held: bool
-    """Whether its session has its lock."""
+    """Whether the session holds that lock now."""
     ttl: float
     expires: str
     over: bool
     forgotten: bool
-    """Whether it has been dead for so long that its row may go."""
+    """Whether the node has been dead for so long that its row may be deleted."""
 
     @property
     def node(self) -> Node:
-        """Who it is."""
+        """The node that the row describes."""
         return node_of(self[:7])
 
 
 def node_of(columns: Sequence[Any]) -> Node:
-    """Return a node from the first columns of its row."""
+    """Return a node from the first seven columns of its row."""
     incarnation, name, address, version, labels, draining, active = columns
     return Node(incarnation, name, address, version, frozenset(labels), draining, active)
 
 
 class _Signs(NamedTuple):
-    """What was seen of a node, each since when on the monotonic clock."""
+    """The last observations of a node: its lease, and since when it was seen so, in monotonic seconds."""
 
     expires: str
     renewed: float
     missed: float | None = None
-    """When its session was first seen to be gone."""
+    """When the session was first seen without its lock."""
     refused: float | None = None
-    """When its port first refused a connection."""
+    """When the node's port first refused a connection."""
 
 
 class Judge:
-    """Remembers the signs of other nodes. One thread."""
+    """Remembers what was observed of other nodes, and decides which of them are dead. Used by one thread."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Judge:
         monotonic: Callable[[], float] = time.monotonic,
         refused: Callable[[str], bool] = lambda address: refuses(address, seconds=PROBE_SECONDS),
     ) -> None:
-        """`steady_for` returns for how many seconds this node has had its own lease without a gap.
+        """`steady_for` returns for how many seconds this node has had its own lease without interruption.
 
         `refused` returns whether an address refuses connections.
         """
@@ -95,17 +96,17 @@ class Judge:
 
     @property
     def suspects(self) -> bool:
-        """Whether the end of a node has to be confirmed soon."""
+        """Whether a node's session is missing, so that its end should be confirmed soon."""
         return any(signs.missed is not None for signs in self._signs.values())
 
     def keep(self, incarnations: Collection[int]) -> None:
-        """Forget all other nodes."""
+        """Forget all nodes except these."""
         self._signs = {incarnation: signs for incarnation, signs in self._signs.items() if incarnation in incarnations}
 
     def verdict(self, row: NodeRow) -> str | None:
-        """Note what is seen of another node; returns the statement that declares it dead, which asks again, or None.
+        """Note a node's present row; return the statement that declares the node dead, None if it may live.
 
-        May block for the time of a probe.
+        The statement checks the conditions again. May block for the time of a probe.
         """
         now = self._monotonic()
         signs = self._signs.get(row.incarnation)
@@ -115,16 +116,16 @@ class Judge:
         steady = self._steady_for() >= self._timing.steady
         if steady and row.over and now - signs.renewed >= row.ttl:
             return said.EXPIRED
-        # Where this node listens itself nobody else does: the node before it there is gone, whatever the database has
-        # been through.
+        # If this node listens at the same address, no other process does: the earlier node there has ended, whatever
+        # has happened to the database.
         sure = signs.refused is not None and now - signs.refused >= self._timing.grace
         return said.GONE if sure and (steady or row.address == self._me.address) else None
 
     def _looked_for(self, row: NodeRow, signs: _Signs, now: float) -> _Signs:
-        """Return the signs after a look for the process of a node.
+        """Return the observations after looking for the node's process.
 
-        One that drains has closed its port although it still works, and one that has just joined does not listen yet
-        (OPEN); one behind a pooler keeps no lock.
+        No probe is made for a draining node, which has closed its port but still works, for a node that does not listen
+        yet (OPEN), or behind a connection pooler, where sessions keep no locks.
         """
         if row.held or not row.session or row.draining or not row.address:
             return signs._replace(missed=None, refused=None)

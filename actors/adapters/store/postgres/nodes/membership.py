@@ -1,4 +1,4 @@
-"""The cluster on PostgreSQL: this node's place among the servers that share one database."""
+"""The PostgreSQL implementation of the cluster: joins the servers that share a database, and finds owners."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 PREDECESSOR_SECONDS = 5.0
-"""How long a start waits at most for the end of the node before it at the same address."""
+"""Maximum seconds that a start waits until an earlier node at the same address is dead."""
 RELEASE_SECONDS, RELEASE_PAUSE = 2.0, 0.02
-"""How long a node that leaves waits for rows that others have locked, and between two tries: what it can't let go, they
-have only after its lease."""
+"""How many seconds a leaving node waits for rows that others have locked, and the pause between two attempts.
+
+Others can take the conversations in the remaining rows only after this node's lease has expired.
+"""
 MAX_OWNERS = 20_000
-"""Conversations whose owners are remembered: some 3 MB."""
+"""Maximum number of conversations whose owners are remembered, which takes some 3 MB."""
 
 
 class PostgresCluster:
-    """Implements Cluster. It has two sessions of the database, and a thread for each."""
+    """Implements Cluster with two sessions of the database, each used by a thread of its own."""
 
     def __init__(
         self,
@@ -53,10 +55,10 @@ class PostgresCluster:
         active: Callable[[], int] = lambda: 0,
         outages: OutageLog | None = None,
     ) -> None:
-        """Join, and keep the lease from then on. The tables are there already.
+        """Join, and keep the lease from then on. The tables must exist.
 
-        `active` returns how many conversations have an actor here; any thread. `outages` gets the outages of the
-        database, of both sessions. Raises StoreUnavailableError,
+        `active` returns the number of conversations with an actor in this process; it is called on another thread.
+        `outages` gets the outages of the database as both sessions see them. Raises StoreUnavailableError,
         StoreUnusableError.
         """
         self.on_taken: Callable[[tuple[str, ...]], object] = _ignore
@@ -64,7 +66,7 @@ class PostgresCluster:
         self.on_lost: Callable[[], object] = _ignore
         self._timing = timing
         self._ended = threading.Event()
-        self._guard = threading.Lock()  # guards what follows
+        self._guard = threading.Lock()  # guards the fields below
         self._owners: OrderedDict[str, Node] = OrderedDict()
         self._lost = self._told = self._retired = False
         self._threads: list[threading.Thread] = []
@@ -88,10 +90,10 @@ class PostgresCluster:
         self._threads[0].start()
 
     def start(self) -> None:
-        """Begin to watch the other nodes, now that this one listens and whoever wants to be told is.
+        """Begin to watch the other nodes. Call this once this node listens and the callbacks are set.
 
-        Blocks until the node is declared dead that was here before, a few seconds at most: its conversations could not
-        be claimed. Raises StoreUnavailableError.
+        Blocks for at most PREDECESSOR_SECONDS, until an earlier node at this address is declared dead, because its
+        conversations cannot be claimed before. Raises StoreUnavailableError.
         """
         self._heartbeat.listening = True
         self._looks.rows(said.LISTENS, {"me": self._me.incarnation, "session": self._beats.direct})
@@ -110,7 +112,7 @@ class PostgresCluster:
 
     @property
     def lease(self) -> Lease:
-        """The lease as this node knows it: until a while before it ends in the database."""
+        """This node's own view of its lease, which ends a while before the lease in the database."""
         return self._lease
 
     def nodes(self) -> tuple[Node, ...]:
@@ -118,22 +120,22 @@ class PostgresCluster:
         return self._watch.nodes()
 
     def others(self) -> tuple[Node, ...]:
-        """Return the other living nodes, as the database has them now. Blocks. Raises StoreUnavailableError."""
+        """Return the other living nodes, read from the database. Blocks. Raises StoreUnavailableError."""
         found = (NodeRow(*each) for each in self._looks.rows(said.SEEN))
         living = (row.node for row in found if not (row.dead or row.over))
         return tuple(node for node in living if node.incarnation != self._me.incarnation)
 
     def other_leases(self, seconds: float) -> tuple[tuple[str, float], ...]:
-        """Return name and lease, in seconds, of the other nodes at work whose lease is another. Blocks.
+        """Return the names of other live nodes whose lease is not `seconds` long, and the lengths of their leases.
 
-        Not of one whose process is gone. Raises StoreUnavailableError.
+        Nodes whose process is gone are left out. Blocks. Raises StoreUnavailableError.
         """
         found = (NodeRow(*each) for each in self._looks.rows(said.SEEN))
         others = (row for row in found if row.address != self._me.address and not (row.dead or row.over))
         return tuple((row.name, row.ttl) for row in others if row.ttl != seconds and (row.held or not row.session))
 
     def remembered_owner(self, conversation_id: str) -> Node | None:
-        """Return a living owner from memory; see Cluster."""
+        """Return the owner of a conversation if it is remembered and alive; see Cluster."""
         with self._guard:
             owner = self._owners.get(conversation_id)
             if owner is None:
@@ -145,12 +147,12 @@ class PostgresCluster:
             return owner
 
     def owner_of(self, conversation_id: str) -> Node | None:
-        """Return the other node that owns a conversation; see Cluster."""
+        """Return the node that owns a conversation; None if this node owns it or may claim it; see Cluster."""
         owner = self.remembered_owner(conversation_id)
         if owner is None:
             label, owner = self._stored_owner(conversation_id)
             if owner is None:
-                return self._with(label)  # it is to be claimed: nothing to remember
+                return self._with(label)  # this node may claim it, so nothing is remembered
             with self._guard:
                 self._owners[conversation_id] = owner
                 if len(self._owners) > MAX_OWNERS:
@@ -158,7 +160,7 @@ class PostgresCluster:
         return None if owner.incarnation == self._me.incarnation else owner
 
     def place_of(self, directory: str) -> Node | None:
-        """Return the other node that has to serve what is about a directory; see Cluster."""
+        """Return the other node that has to serve requests about a directory; None for this node; see Cluster."""
         above = directories_above(directory)
         if EVERYTHING in self._me.labels:
             return None
@@ -169,33 +171,33 @@ class PostgresCluster:
         return self._with(workspace_of(directory, (*stored, *offered)))
 
     def place_of_fork(self, conversation_id: str) -> Node | None:
-        """Return the other node that has to create a fork of a conversation; see Cluster."""
+        """Return the other node that has to create a fork of a conversation; None for this node; see Cluster."""
         label, _ = self._stored_owner(conversation_id)
         return self._with(label)
 
     def label_of(self, directory: str) -> str:
-        """Return the workspace of a new conversation of this node; see Cluster."""
+        """Return the workspace label for a new conversation of this node in a directory; see Cluster."""
         return label_of(directory, self._me, self.nodes())
 
     def forget(self, conversation_id: str) -> None:
-        """Forget an owner; see Cluster."""
+        """Forget the remembered owner of a conversation; see Cluster."""
         with self._guard:
             self._owners.pop(conversation_id, None)
 
     def retire(self) -> None:
-        """Take no conversations any more, from others or for callers; see Cluster."""
+        """Take no further conversations, neither from dead nodes nor for callers; see Cluster."""
         self._retired = True
         self._looks.rows(said.RETIRE, {"me": self._me.incarnation})
 
     def drain(self) -> None:
-        """Give everything up, and leave; see Cluster."""
+        """Release all conversations and leave the cluster; see Cluster."""
         self.retire()
         self._release_all()
         self._end()
         self._beats.rows(said.LEAVE, {"me": self._me.incarnation})
 
     def _release_all(self) -> None:
-        """Let everything go. What others look at is locked for a moment, as by a call that would claim it."""
+        """Release all conversations. Retries while others have rows locked, which is short: claims lock rows, too."""
         until = time.monotonic() + RELEASE_SECONDS
         while not release(self._looks, self._me.incarnation):
             if time.monotonic() >= until:
@@ -203,22 +205,22 @@ class PostgresCluster:
             self._ended.wait(RELEASE_PAUSE)
 
     def close(self) -> None:
-        """End the threads and sessions; see Cluster. Without `drain` the others take this node for dead."""
+        """End the threads and sessions; see Cluster. Without `drain`, the other nodes consider this node dead."""
         self._end()
         self._beats.close()
         self._looks.close()
         self._lease.close()
 
     def _stored_owner(self, conversation_id: str) -> tuple[str, Node | None]:
-        """Return the workspace of a conversation, "" if there is no such one, and the living node that owns it."""
+        """Return the workspace of a conversation ("" if there is none) and its owner if that is alive."""
         found = self._looks.rows(said.OWNER, {"conversation": conversation_id})
         label, *owner = found[0] if found else ("", None)
         return label, None if owner[0] is None else node_of(owner)
 
     def _with(self, workspace: str) -> Node | None:
-        """Return another node that has a workspace; None: this one has it, and takes what is in it.
+        """Return another node that has a workspace; None if this node has it and serves it.
 
-        One that gives its conversations up takes nothing, if another can. Raises Rejected (WORKSPACE_OFFLINE).
+        A retired node serves a workspace only if no other node has it. Raises Rejected (WORKSPACE_OFFLINE).
         """
         others = (each for each in self.nodes() if each.incarnation != self._me.incarnation)
         if not has(self._me, workspace):
@@ -235,11 +237,11 @@ class PostgresCluster:
                 thread.join(4 * self._timing.statement)
 
     def _repeat(self, step: Callable[[], float | None], pause: float | None) -> None:
-        """Do a step after each pause that the last one returned, until one returns None: this node is dead."""
+        """Repeat `step`, after the pause in seconds that it last returned, until it returns None: this node is dead."""
         while not self._ended.wait(pause):
             try:
                 pause = step()
-            except StoreError:  # which the session has logged
+            except StoreError:  # already logged by the session
                 pause = self._timing.again
             if pause is None:
                 self._is_lost()
@@ -263,7 +265,7 @@ class PostgresCluster:
             self._tell_lost()
 
     def _tell_lost(self) -> None:
-        """Tell it once, to the first who wants to know."""
+        """Call `on_lost` once, as soon as it is set and this node was declared dead."""
         with self._guard:
             tell = self._lost and not self._told and self.on_lost is not _ignore
             self._told = self._told or tell

@@ -1,4 +1,4 @@
-"""A connection that is opened anew after it was lost: a node has two, beside those of the store."""
+"""A database connection that is reopened after a loss; each node has two, in addition to those of the store."""
 
 from __future__ import annotations
 
@@ -21,29 +21,32 @@ _LIMITS = "SELECT set_config('statement_timeout', %s, false), set_config('lock_t
 
 
 class NodeSession:
-    """Runs statements, each a transaction of its own. Any thread; one statement at a time, the others wait."""
+    """Runs statements, each in a transaction of its own.
+
+    Safe to call from any thread; one statement runs at a time, and other callers wait.
+    """
 
     def __init__(self, url: str, name: str, *, seconds: float, outages: OutageLog | None = None) -> None:
-        """`name` is what the database shows as the application's; a statement may take `seconds`.
+        """`name` is shown by the database as the application's name; `seconds` is the time limit of a statement.
 
-        Raises StoreUnusableError if the address cannot be read.
+        Raises StoreUnusableError if the address is invalid.
         """
         self._parameters: dict[str, Any] = dict(address_of(url).parameters)
         self._name = name
         self._seconds = seconds
         self._outages = outages or database_outages()
-        self._guard = threading.Lock()  # held for a statement, and to open and close
+        self._guard = threading.Lock()  # held during a statement, and to open and close
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._closed = False
         self._opened = 0
         self.direct = True
-        """Whether the connection is one of the database, not of a pooler, so that a lock of the session is kept."""
+        """Whether the connection leads to the database itself and not to a pooler. Only then sessions keep locks."""
 
     def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement and return its rows; [] if it has none.
+        """Run a statement and return its rows; [] if it returns none.
 
-        Raises StoreUnavailableError if there is no answer: the statement may have been carried out. Raises
-        StoreUnusableError if this database can't serve.
+        Raises StoreUnavailableError if there is no answer; the statement may have been executed nevertheless. Raises
+        StoreUnusableError if this database is not suitable.
         """
         with self._turn():
             connection = self._ready()
@@ -58,9 +61,9 @@ class NodeSession:
             return rows
 
     def open(self) -> int:
-        """Open a connection if there is none, and return how many there were: another number is another session.
+        """Open a connection if there is none; return how many were opened so far. A new number means a new session.
 
-        Raises as `rows` does.
+        Raises the same errors as `rows`.
         """
         with self._turn():
             self._ready()
@@ -69,8 +72,8 @@ class NodeSession:
     def close(self) -> None:
         """Close the connection for good; idempotent.
 
-        Waits for a statement that is under way, but not for one that is without an answer for too long: its thread
-        closes the connection, or the end of the process.
+        Waits for a running statement, up to its time limit. After that, the thread of the statement closes the
+        connection.
         """
         self._closed = True
         with suppress(StoreUnavailableError), self._turn():
@@ -126,7 +129,7 @@ class NodeSession:
     def _greet(self, connection: psycopg.Connection[tuple[Any, ...]], milliseconds: str) -> None:
         ((process, *fitness),) = connection.execute(f"SELECT pg_backend_pid(), {FITNESS}".encode()).fetchall()
         refuse_unfit(*fitness)
-        # A pooler tells another number than that of the process that serves a statement.
+        # A pooler reports another process id than that of the database process that runs the statement.
         self.direct = connection.info.backend_pid == process
         if self.direct:
             connection.execute(_LIMITS, (milliseconds, milliseconds))

@@ -1,4 +1,4 @@
-"""Prefilter files: only those that contain one of the texts that every matching line contains.
+"""Finds the files that can contain a match, before the exact search: those with one of the texts that a match needs.
 
 ripgrep, if available, only excludes files earlier. Every remaining file is read and tested here, so a result never
 depends on ripgrep, its version, its settings, or its dialect of regular expressions.

@@ -1,4 +1,4 @@
-"""The text of a searched file, line by line."""
+"""Reads the text of a file to search, line by line."""
 
 from __future__ import annotations
 
