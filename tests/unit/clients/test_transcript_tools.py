@@ -142,3 +142,20 @@ def test_what_is_too_long_is_set_in_where_it_goes_on() -> None:
         "漢字漢字漢字漢字漢字",
         "漢字",
     ]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_who_was_not_asked_reads_why_a_call_was_denied(asked: bool) -> None:
+    """A rule has denied it, or a person whom nobody watched."""
+    call = v1.ToolCall(tool_use_id="t1", tool="bash")
+    approval = v1.PendingApproval(name=f"{NAME}/approvals/t1", tool_call=call)
+    denied = v1.Event.ApprovalChanged(approval=approval, decision=v1.APPROVAL_DECISION_DENY, note="not now")
+    answered = stored("tool", result("Denied: a rule of the server denies bash."))
+    answered.message_added.content[0].tool_result.outcome = v1.TOOL_OUTCOME_DENIED
+    events = [
+        v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=approval)),
+        v1.Event(approval_changed=denied),
+    ]
+    lines = lines_of(stored("agent", v1.ContentBlock(tool_call=call)), *(events if asked else []), answered)
+    why = ["  denied bash: not now"] if asked else ["  │ Denied: a rule of the server denies bash."]
+    assert lines[-2:] == [*why, "  └ bash: denied"]

@@ -69,15 +69,15 @@ class ToolOutput:
         self._latest.extend(lines)
         self._count += len(lines)
 
-    def result(self, result: ToolResult, call: ToolCall | None) -> None:
-        """Print how a call ended, and the end of its output."""
+    def result(self, result: ToolResult, call: ToolCall | None, *, known: bool = False) -> None:
+        """Print how a call ended, and the end of its output; `known`: the text of a denial is on the screen already."""
         diff = result.display.get("diff")
         text = self._with_streamed(self._paint.clean(for_people(result)))
         self._kept.append(Output(call, text))
         if isinstance(diff, str) and diff:
             for line in diff_lines(diff, self._paint):
                 self._write(self._paint.text(self._paint.dim("  │"), " ", line))
-        elif self._flow.text or result.outcome != "denied":  # a denial without output is on the screen already
+        elif self._flow.text or not known:
             self._whole(text)
         self._begin()
         tool = call.tool if call else "tool"

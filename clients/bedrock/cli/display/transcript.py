@@ -61,6 +61,8 @@ class Transcript:
         self._hint = hint
         self._calls: dict[str, ToolCall] = {}
         self._approvals: dict[str, Approval] = {}
+        self._denied: set[str] = set()
+        """The calls whose denial by a person is printed, with the note, and whose results are not."""
         self._summing = False
         """Whether a summary is being written, under a heading that is printed already."""
         self.goes_on = False
@@ -148,7 +150,9 @@ class Transcript:
                 self._agent(message)
             case "tool":
                 for result in message.tool_results:
-                    self._output.result(result, self._calls.pop(result.tool_use_id, None))
+                    known = result.outcome == "denied" and result.tool_use_id in self._denied
+                    self._output.result(result, self._calls.pop(result.tool_use_id, None), known=known)
+                    self._denied.discard(result.tool_use_id)
                 for image in message.images:
                     self._write(self._paint.dim(f"    {described(image)}"))
             case "system" if not message.meta:
@@ -262,6 +266,8 @@ class Transcript:
         asked = self._approvals.pop(changed.approval.name, None)
         decision = {"approve": "approved", "deny": "denied"}.get(changed.decision, "withdrawn")
         paint = self._paint.good if decision == "approved" else self._paint.careful
+        if decision == "denied":
+            self._denied.add(changed.approval.tool_use_id)
         note = f": {changed.note}" if changed.note else ""
         about = "" if asked is None else question_title(asked) if several else asked.tool
         self._write(paint(f"  {decision} {about}".rstrip() + note))
