@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import to_builtins
 
 from tests.bench.figures import ROOT, machine
-from tests.soak.rounds import Outcome, Soak
+from tests.soak.rounds import ServerOutcome, Soak
 
 ROUND_SECONDS = 45.0
 KILL_EVERY = (2.0, 6.0)
@@ -59,7 +59,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: ServerOutcome) -> None:
     print(
         f"round {outcome.number}: {outcome.seconds:.0f} s, {outcome.kills} kills, {sum(outcome.accepted.values())} "
         f"messages in {outcome.conversations} conversations, {outcome.deleted} deleted, {outcome.sub_agents} "

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import field
 
 from tests.soak.checks import Checked, check
 from tests.soak.clients import Site, SoakClient
+from tests.soak.outcome import Outcome
 from tests.soak.programs import AskProgram, ChatProgram, NodeProgram
 from tests.soak.provider import Provider
 from tests.soak.python_clients import AsyncioClient, SyncClient
@@ -24,27 +24,14 @@ if TYPE_CHECKING:
 
 ORPHAN_SECONDS = 5.0
 """After which a process of a killed server has outlived it."""
-END_SECONDS = 90.0
-"""What a client has to finish what it is doing."""
 KINDS: tuple[type[SoakClient], ...] = (SyncClient, AsyncioClient, RawClient, AskProgram, ChatProgram)
 
 
-class Outcome(Struct):
-    """What one round did, and what was wrong."""
+class ServerOutcome(Outcome):
+    """What one round with one server did."""
 
-    number: int
-    seconds: float = 0.0
     kills: int = 0
-    requests: int = 0
-    """Of the model provider."""
     clients: list[str] = field(default_factory=list)
-    accepted: dict[str, int] = field(default_factory=dict)
-    conversations: int = 0
-    sub_agents: int = 0
-    deleted: int = 0
-    events: int = 0
-    steps: int = 0
-    wrong: list[str] = field(default_factory=list)
 
 
 class Soak:
@@ -59,16 +46,16 @@ class Soak:
         for folder in (self.journals, self.work, self.home):
             folder.mkdir(parents=True, exist_ok=True)
 
-    def round(self, number: int, seconds: float, kill_every: tuple[float, float]) -> Outcome:
+    def round(self, number: int, seconds: float, kill_every: tuple[float, float]) -> ServerOutcome:
         """Run one round of so many seconds, the checks apart."""
-        outcome, began = Outcome(number), time.monotonic()
+        outcome, began = ServerOutcome(number), time.monotonic()
         with Provider(f"{number}") as model:
             server = ServerProcess(self.home, **self._settings(model))
             try:
                 server = self._work(server, model, outcome, seconds, kill_every)
                 outcome.seconds = round(time.monotonic() - began, 1)
                 with server.client() as client:
-                    self._take(check(client, self.journals, self.work / "ledger", number), outcome)
+                    outcome.take(check(client, self.journals, self.work / "ledger", number))
                 self._end(server, model, outcome)
             finally:
                 server.dispose()
@@ -91,7 +78,12 @@ class Soak:
         return {**provider(model.url), "BEDROCK_TITLES": "false", "BEDROCK_IDLE_SECONDS": "2"}
 
     def _work(
-        self, server: ServerProcess, model: Provider, outcome: Outcome, seconds: float, kill_every: tuple[float, float]
+        self,
+        server: ServerProcess,
+        model: Provider,
+        outcome: ServerOutcome,
+        seconds: float,
+        kill_every: tuple[float, float],
     ) -> ServerProcess:
         """Clients and kills; returns the server that is there at the end."""
         chance = random.Random(f"{self.seed}/kills/{outcome.number}")
@@ -106,15 +98,10 @@ class Soak:
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(left, chance.uniform(*kill_every)))
             server = self._kill(server, model, outcome)
-        for client in clients:
-            client.stopping.set()
-        for client in clients:
-            client.join(END_SECONDS)
-            if client.is_alive():
-                outcome.wrong.append(f"the client {client.kind} did not come to an end")
+        outcome.end(clients)
         return server
 
-    def _kill(self, server: ServerProcess, model: Provider, outcome: Outcome) -> ServerProcess:
+    def _kill(self, server: ServerProcess, model: Provider, outcome: ServerOutcome) -> ServerProcess:
         server.kill()
         outcome.kills += 1
         began = time.monotonic()
@@ -126,7 +113,7 @@ class Soak:
         port = server.address.rpartition(":")[2]
         return ServerProcess(self.home, listen=f"127.0.0.1:{port}", **self._settings(model))
 
-    def _end(self, server: ServerProcess, model: Provider, outcome: Outcome) -> None:
+    def _end(self, server: ServerProcess, model: Provider, outcome: ServerOutcome) -> None:
         """Nothing runs when all is at rest, and nothing when the server has stopped."""
         try:
             eventually(lambda: not processes.sleepers(model.forever), "no tool runs", ORPHAN_SECONDS)
@@ -138,13 +125,6 @@ class Soak:
         outcome.wrong += _faults(server)
         if left := server.running():
             outcome.wrong.append(f"{len(left)} processes outlived the stop of the server")
-
-    @staticmethod
-    def _take(found: Checked, outcome: Outcome) -> None:
-        outcome.accepted = dict(Counter(found.accepted))
-        outcome.conversations, outcome.sub_agents = found.conversations, found.sub_agents
-        outcome.deleted, outcome.events, outcome.steps = found.deleted, found.events, found.steps
-        outcome.wrong += found.wrong
 
 
 def _faults(server: ServerProcess) -> list[str]:

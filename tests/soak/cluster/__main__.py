@@ -22,7 +22,7 @@ from msgspec import to_builtins
 from tests.bench.figures import ROOT, machine
 from tests.soak.cluster import clocks, networks
 from tests.soak.cluster.disturbances import KINDS, ON_SMALL_DISK, possible
-from tests.soak.cluster.rounds import Outcome, Round
+from tests.soak.cluster.rounds import ClusterOutcome, Round
 from tests.soak.cluster.three_nodes import NAMES, World
 from tests.soak.programs import AskProgram, ChatProgram
 from tests.soak.python_clients import AsyncioClient, SyncClient
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _run(options: argparse.Namespace, own: networks.Networks | None, without: dict[str, str]) -> int:
-    outcomes: list[Outcome] = []
+    outcomes: list[ClusterOutcome] = []
     for what, why in without.items():
         if why:
             print(f"cluster: no {what}: {why}")
@@ -126,7 +126,7 @@ class Order:
         return kind
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: ClusterOutcome) -> None:
     print(
         f"round {outcome.number}: {outcome.seconds:.0f} s, {sum(outcome.disturbances.values())} disturbances, "
         f"{sum(outcome.accepted.values())} messages in {outcome.conversations} conversations, {outcome.deleted} "
@@ -138,7 +138,7 @@ def _show(outcome: Outcome) -> None:
         print(f"  {text}", flush=True)
 
 
-def _write(about: dict[str, Any], outcomes: list[Outcome]) -> None:
+def _write(about: dict[str, Any], outcomes: list[ClusterOutcome]) -> None:
     """`about`: the machine as it was before, what it could not give, and the seed."""
     counted = ("seconds", "requests", "conversations", "sub_agents", "deleted", "events", "steps")
     report = {
@@ -155,7 +155,7 @@ def _write(about: dict[str, Any], outcomes: list[Outcome]) -> None:
     REPORT.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def _together(outcomes: list[Outcome], name: str, how: Callable[[list[float]], float]) -> dict[str, float]:
+def _together(outcomes: list[ClusterOutcome], name: str, how: Callable[[list[float]], float]) -> dict[str, float]:
     kinds = sorted({kind for each in outcomes for kind in getattr(each, name)})
     return {kind: how([getattr(each, name).get(kind, 0) for each in outcomes]) for kind in kinds}
 

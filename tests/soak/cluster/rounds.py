@@ -7,15 +7,16 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import field
 
 from tests.soak.checks import check
 from tests.soak.clients import Site, SoakClient
 from tests.soak.cluster.clients import Pause, Probe, StayingClient
 from tests.soak.cluster.disturbances import KINDS
 from tests.soak.cluster.three_nodes import NAMES, Cluster, Happened, World
+from tests.soak.outcome import Outcome
 from tests.soak.provider import Provider
-from tests.soak.rounds import END_SECONDS, ORPHAN_SECONDS
+from tests.soak.rounds import ORPHAN_SECONDS
 from tests.support import processes
 from tests.support.patience import eventually
 from tests.support.server_process import provider
@@ -30,22 +31,12 @@ ROAM_SECONDS = (0.5, 3.0)
 """After which every client has to connect again, to any node."""
 
 
-class Outcome(Struct):
-    """What one round did, and what was wrong."""
+class ClusterOutcome(Outcome):
+    """What one round with three nodes did."""
 
-    number: int
-    seconds: float = 0.0
     disturbances: dict[str, int] = field(default_factory=dict)
     longest_pause: dict[str, float] = field(default_factory=dict)
     """Seconds for which a conversation took no command, at most, by what happened meanwhile; "" for nothing."""
-    requests: int = 0
-    accepted: dict[str, int] = field(default_factory=dict)
-    conversations: int = 0
-    sub_agents: int = 0
-    deleted: int = 0
-    events: int = 0
-    steps: int = 0
-    wrong: list[str] = field(default_factory=list)
 
 
 class Round:
@@ -63,9 +54,9 @@ class Round:
         self._folder, self._seed, self._kinds = folder, seed, kinds
         self._journals, self._work = folder / "journals", folder / "work"
         self._work.mkdir(parents=True)
-        self._outcome = Outcome(number)
+        self._outcome = ClusterOutcome(number)
 
-    def run(self, disturbances: Iterable[str]) -> Outcome:
+    def run(self, disturbances: Iterable[str]) -> ClusterOutcome:
         """Work for as long as something happens, then check."""
         outcome, began = self._outcome, time.monotonic()
         name = f"{self._seed}/cluster/{outcome.number}"
@@ -106,12 +97,7 @@ class Round:
                 cluster.disturb(kind, KINDS[kind])
             time.sleep(CALM_SECONDS[1])
         finally:
-            for client in clients:
-                client.stopping.set()
-            for client in clients:
-                client.join(END_SECONDS)
-                if client.is_alive():
-                    self._outcome.wrong.append(f"the client {client.kind} did not come to an end")
+            self._outcome.end(clients)
             over.set()
             roaming.join()
         for happened in cluster.happened:
@@ -128,16 +114,7 @@ class Round:
 
     def _check(self, cluster: Cluster) -> None:
         with cluster.client(NAMES[0]) as client:
-            found = check(client, self._journals, self._work / "ledger")
-        outcome = self._outcome
-        outcome.accepted = {kind: count for kind, count in found.accepted.items() if count}
-        outcome.conversations, outcome.sub_agents, outcome.deleted = (
-            found.conversations,
-            found.sub_agents,
-            found.deleted,
-        )
-        outcome.events, outcome.steps = found.events, found.steps
-        outcome.wrong += found.wrong
+            self._outcome.take(check(client, self._journals, self._work / "ledger"))
 
     def _end(self, cluster: Cluster, model: Provider) -> None:
         """No tool runs when all is at rest, and nothing when the nodes have stopped."""
