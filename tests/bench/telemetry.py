@@ -1,14 +1,15 @@
 """What metrics and traces cost: the CPU of a turn with Prometheus, and with OTLP, as a ratio to one with both off.
 
-Three servers take the same turns in nine rounds, a few of them at a time: each of the three after each other one as
-often, since the first of them was several per cent dearer than the others where all did the same. A round of a server
-ends when its next one begins, so that what it sends to the collector afterwards counts, too.
+Each of nine rounds starts three servers, which take the same turns, a few at a time, each of them after each other one
+as often. Two processes of the same server differ by up to ten per cent, so that one of each would tell nothing. A round
+ends when the collector has got everything.
 """
 
 from __future__ import annotations
 
 import itertools
 import socket
+import time
 import urllib.request
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -23,32 +24,22 @@ from tests.support.collector import Collector
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.bench.running_server import RunningServer
-
 ROUNDS = 9
 CONVERSATIONS, TURNS = 10, 2
 """Of a server's turn among the others."""
 OFF, PROMETHEUS, OTLP = "off", "Prometheus", "OTLP"
 ORDERS = tuple(itertools.permutations((OFF, PROMETHEUS, OTLP)))
 """Of a round."""
+EXPORT_SECONDS = 5.5
+"""Within this time spans are sent, by the default of OpenTelemetry."""
 
 
 def run(report: Report) -> None:
-    with ExitStack() as opened:
-        url, collector = opened.enter_context(provider()), opened.enter_context(Collector())
-        port = _free_port()
-        settings = {
-            OFF: {},
-            PROMETHEUS: {"BEDROCK_METRICS_LISTEN": str(port)},
-            OTLP: {"BEDROCK_OTLP_ENDPOINT": collector.url},
-        }
-        servers = {
-            kind: opened.enter_context(running_server(url, None, "server", open_files=0, **more))
-            for kind, more in settings.items()
-        }
-        for server in servers.values():
-            on_loop(bedrock(server, CONVERSATIONS, 2))
-        used = _rounds(servers, port)
+    used: dict[str, list[float]] = {OFF: [], PROMETHEUS: [], OTLP: []}
+    with provider() as url, Collector() as collector:
+        for _ in range(ROUNDS):
+            for kind, seconds in _round(url, collector.url).items():
+                used[kind].append(seconds)
         assert collector.spans, "the collector got nothing"
     for kind in (PROMETHEUS, OTLP):
         ratios = [with_it / without for with_it, without in zip(used[kind], used[OFF], strict=True)]
@@ -64,17 +55,23 @@ def run(report: Report) -> None:
         )
 
 
-def _rounds(servers: Mapping[str, RunningServer], port: int) -> dict[str, list[float]]:
-    """Return the CPU seconds of each round of each server, from its beginning to that of the next."""
-    begins: dict[str, list[float]] = {kind: [] for kind in servers}
-    for number in range(ROUNDS + 1):
-        for kind, server in servers.items():
-            begins[kind].append(cpu_seconds(server.process.pid))
-        for order in ORDERS if number < ROUNDS else ():
-            for kind in order:
-                on_loop(bedrock(servers[kind], CONVERSATIONS, TURNS))
+def _round(url: str, collector: str) -> Mapping[str, float]:
+    """Return the CPU seconds of each of three new servers for the same turns."""
+    port = _free_port()
+    settings = {OFF: {}, PROMETHEUS: {"BEDROCK_METRICS_LISTEN": str(port)}, OTLP: {"BEDROCK_OTLP_ENDPOINT": collector}}
+    with ExitStack() as opened:
+        servers = {
+            kind: opened.enter_context(running_server(url, None, "server", open_files=0, **more))
+            for kind, more in settings.items()
+        }
+        for server in servers.values():
+            on_loop(bedrock(server, CONVERSATIONS, 2 * TURNS))
+        before = {kind: cpu_seconds(server.process.pid) for kind, server in servers.items()}
+        for kind in itertools.chain(*ORDERS):
+            on_loop(bedrock(servers[kind], CONVERSATIONS, TURNS))
         _scrape(port)
-    return {kind: [after - before for before, after in itertools.pairwise(each)] for kind, each in begins.items()}
+        time.sleep(EXPORT_SECONDS)
+        return {kind: cpu_seconds(server.process.pid) - before[kind] for kind, server in servers.items()}
 
 
 def _of_turn(seconds: float) -> float:
