@@ -186,7 +186,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     structured_output: bool = False
     """Whether the server obeys a JSON Schema in requests with tools; else runs with a schema end by a tool call."""
     cost_in_usage: bool = False
-    """openai-chat only: the usage has a "cost" in dollars, which replaces the price list."""
+    """openai-chat only: whether the usage has a "cost" in dollars, which is then used instead of the price list."""
 
     def __post_init__(self) -> None:
         if not self.name:

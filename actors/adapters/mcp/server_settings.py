@@ -212,7 +212,7 @@ def _oauth(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> 
 
 
 def _login(where: str, url: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> Login | None:
-    """Return how a person logs in at a URL; None for one that has other credentials, or that others can listen to."""
+    """Return how a person logs in at a URL; None if it has other credentials, or if others could read the traffic."""
     others = ["oauth"] if "oauth" in given else []
     others += ["headers"] if "authorization" in map(str.lower, given.get("headers", ())) else []
     wanted = given.get("login")

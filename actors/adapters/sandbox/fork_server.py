@@ -75,9 +75,9 @@ class ForkServer:
         program()  # compiles the program now, so that the first call does not wait for it
 
     def request(self, control: int, streams: Sequence[int], *, python: bool) -> tuple[int, HostProcess | None]:
-        """Request a host with this control socket; `python`: it runs Python source itself.
+        """Request a host with this control socket. With `python`, the host runs Python source itself.
 
-        `streams` are the descriptors of the program's stdin and stdout, as far as it does not have the host's.
+        `streams` are the descriptors of the program's own stdin, of its own stdin and stdout, or empty.
 
         Returns the number of the fork server's process that got the request (see `replace`), and the host if it is
         already known: a forked host reports its pid in its first frame. Raises OSError.

@@ -36,7 +36,7 @@ CLOSE_SECONDS = 0.5
 
 
 class ToolHostSandbox:
-    """Runs each program in its own tool host (ports.Sandbox). Any thread.
+    """Runs each program in its own tool host (ports.Sandbox). Safe to call from any thread.
 
     `pid_namespace=False` disables PID namespaces: trees are then found by walking /proc. A server without root needs a
     user namespace for a PID namespace, in which programs cannot become another user (sudo).
@@ -45,16 +45,17 @@ class ToolHostSandbox:
     Concurrent calls do not wait for each other's private directories: in tier A they share one mount point, on which
     each has its own tmpfs; in tier B each has its own directory, removed when the call has ended.
 
-    `cpus`: the CPUs of the programs, if this process itself runs on fewer. `threads`: for the output of each program.
+    `cpus`: the CPUs for the programs, if this process itself runs on fewer. `threads`: supplies the threads that read
+    the output of programs.
 
-    `deny_read`: paths, also of the home directory (~), that programs cannot read wherever `protected` ones are hidden.
+    `deny_read`: further paths to hide wherever `protected` ones are hidden; they may begin with `~`.
 
-    `system_paths`: what programs can read beside the paths of `Launch.readable`, if a launch has any.
+    `system_paths`: paths that a program limited to `Launch.readable` can read in addition.
 
-    `workspace_protected`: names that programs in workspace mode cannot change, beside .git.
+    `workspace_protected`: names, in addition to .git, that programs in workspace mode cannot change.
 
-    `lease`: until when programs may be started and live. Each tool host keeps to it by itself, also while this process
-    is stopped.
+    `lease`: the time until which programs may be started and live. Each tool host enforces it by itself, even while
+    this process is stopped.
 
     `groups`: control groups by which the kernel limits each call, closed with the sandbox. The tool host monitors the
     limits that they do not enforce.
@@ -358,7 +359,7 @@ class ToolHostSandbox:
 
 
 def _streams(launch: Launch, opened: ExitStack) -> tuple[int, ...]:
-    """Return the descriptors of the program's stdin and stdout, as far as it has its own. Raises OSError."""
+    """Return the descriptors of the program's own stdin, of its stdin and stdout, or (). Raises OSError."""
     if launch.service is not None:
         return launch.service.stdin, launch.service.stdout
     return (opened.enter_context(_memory_file(launch.stdin)).fileno(),) if launch.stdin else ()

@@ -51,7 +51,7 @@ def logged_query(
     """Return the query for matching rows of the log, with its parameters except `limit`; None if none can match.
 
     Its columns are the parameters of `logged_entry`. `visible` is a condition that excludes deleted conversations.
-    `audited` is the condition that a row's command was sent by the principal `:principal`.
+    `audited` is the condition that a row's command was sent by the principal `:principal`, or by none if that is "".
     """
     if wanted.outcome is Outcome.REFUSED:
         return None

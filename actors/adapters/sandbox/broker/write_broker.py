@@ -7,13 +7,13 @@ which is not restricted, and whose broker decides by the real path:
     beneath the working directory, not protected   the broker does it, and gives the program the descriptor or result
     anything else                                  the kernel continues the call, and refuses it as always
 
-A call that is continued is never relied on, so nothing is won by changing its arguments meanwhile; what the broker does
-is done with its own copies of them. It serves one call at a time, so no other change of the program comes between its
-checks and what it does.
+The broker never relies on the arguments of a call that the kernel continues, so a program gains nothing by changing
+them meanwhile; for its own work the broker uses copies of the arguments. It serves one call at a time, so no other
+change of the program happens between a check and the change that was checked.
 
-Protected are names (`.git`, `node_modules/.bin`) wherever they are, whatever their case, whether they exist or not, the
-directories that git takes for a repository without that name, paths of the server's own, and files with several names,
-because another of them may be outside. Mount points beneath the working directory belong to others.
+These are protected: certain names (`.git`, `node_modules/.bin`) in every directory, in any case, whether they exist or
+not; directories that git considers a repository although they have another name; the server's own paths; and files with
+several hard links, because another link may be outside. Mount points beneath the working directory are not changed.
 
 Imports only its neighbours, and `host`: it is part of the tool host, see toolhost.py.
 """

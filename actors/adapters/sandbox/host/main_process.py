@@ -60,8 +60,8 @@ def restore_signals() -> None:
 def arrange_files(streams: "tuple[int, ...]", pipes: "one_call.Pipes", channel: int) -> tuple[int, int]:
     """Keep only the three standard streams, the pipe for errors and `channel`; return the new numbers of both.
 
-    `streams`: stdin and stdout, as far as they are not those of other programs: /dev/null, and the pipe for output. It
-    is not the host's /dev/null, which is on a mount that can be changed. A `channel` of -1 is none.
+    `streams` are the program's own stdin, or stdin and stdout; the defaults are /dev/null and the pipe for output.
+    /dev/null is opened again, because the host's is on a mount that can be changed. A `channel` of -1 means none.
     """
     output, report = pipes.output_end, pipes.report_end
     if channel >= 0:

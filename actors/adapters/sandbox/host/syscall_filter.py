@@ -15,7 +15,7 @@ REFUSE, UNKNOWN, PRETEND = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 
 """Filter results: the system call fails with this error, or does nothing and reports success."""
 
 UNSUPPORTED, NOTIFY = 0x00050000 | errno.EOPNOTSUPP, 0x7FC00000
-"""Filter results: the system call fails with this error, or waits for what the holder of the listener says."""
+"""Filter results: the system call fails with this error, or waits for the decision of the listener's holder."""
 
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 """Offsets in struct seccomp_data; an argument takes 8 bytes, the lower half first."""
@@ -99,10 +99,10 @@ reading; the others are for devices."""
 def seccomp_program(
     machine: str, tier: str, abi: int, keepers: "tuple[int, ...]" = (), brokered: bool = False, *, apart: bool = False
 ) -> bytes:
-    """Return the filter for this architecture. Raises OSError for one whose system calls are not known here.
+    """Return the filter for an architecture. Raises OSError if the numbers of its system calls are not known here.
 
-    `brokered`: init's broker is asked about what changes the file system. `apart`: what Landlock does not restrict of
-    reading is refused, too.
+    With `brokered`, calls that change the file system are reported to init's broker. With `apart`, ways of reading that
+    Landlock does not restrict are refused, too.
     """
     table = system_calls.NUMBERS.get(machine)
     if table is None or sys.maxsize < 1 << 32:

@@ -68,7 +68,7 @@ class Dialect(NamedTuple):
     forked_from: str
     """An expression for the origin of the conversation if it is a fork, else ""."""
     audited: str
-    """A condition on a row of `log`: it has a command of the principal `:principal`; with "", of any."""
+    """A condition on a row of `log`: its command was sent by the principal `:principal`; "": by no principal."""
     contains: Callable[[str, str], Clause]
     """Returns the condition that a text (an SQL expression) contains another, case-folded text, regardless of case."""
     has_label: Callable[[str, str | None], Clause]

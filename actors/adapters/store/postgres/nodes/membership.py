@@ -197,7 +197,7 @@ class PostgresCluster:
         self._beats.rows(said.LEAVE, {"me": self._me.incarnation})
 
     def _release_all(self) -> None:
-        """Release all conversations. Retries while others have rows locked, which is short: claims lock rows, too."""
+        """Release all conversations. Retries while others have rows locked for a moment, as a claim does."""
         until = time.monotonic() + RELEASE_SECONDS
         while not release(self._looks, self._me.incarnation):
             if time.monotonic() >= until:
