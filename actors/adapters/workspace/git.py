@@ -17,7 +17,7 @@ SMALL = 4096
 """Maximum bytes read of HEAD, of a ref, and of a `.git` file, which are one short line each."""
 
 PACKED_REFS = 4 << 20
-"""Bytes of packed-refs that are searched, some 50,000 refs."""
+"""Maximum bytes of packed-refs that are searched: some 50,000 refs."""
 
 SHORT = 10
 """Number of digits of a commit id that are shown."""

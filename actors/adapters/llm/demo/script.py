@@ -127,7 +127,7 @@ def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | N
 
 
 def _of_clients(said: str, request: ModelRequest) -> _Scenes:
-    """Return a scene that calls each tool of a client whose words all occur in the text; no scene if there is none."""
+    """Return a scene that calls each client tool whose name's words all occur in the text; none if there is none."""
     words = set(_words_in(said))
     named = [tool for tool in _client_tools(request) if words.issuperset(_words_in(tool.name))]
     calls = tuple((tool.name, sample(tool.input_schema)) for tool in named)

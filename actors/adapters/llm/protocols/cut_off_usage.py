@@ -39,7 +39,7 @@ def cut_off_usage(prepared: PreparedRequest, reader: AnswerReader) -> Usage | No
 
 
 def prompt_tokens(request: ModelRequest) -> int:
-    """Estimate the tokens of a request; at least as many as the provider counted for an earlier part of it."""
+    """Estimate the tokens of a request; at least as many as the provider counted for its earlier turns."""
     texts = [request.system]
     for tool in request.tools:
         texts += (tool.name, tool.description, json.dumps(tool.input_schema))

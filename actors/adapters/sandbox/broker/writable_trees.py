@@ -110,7 +110,7 @@ class WritableTrees:
                 os.close(base)
 
     def nearest(self, base: int, path: bytes, private: bool) -> TreeEntry:
-        """Return the place of a path whose last name is not followed. Raises NotBrokeredError or OSError."""
+        """Return the entry at a path; a link as its last name is not followed. Raises NotBrokeredError or OSError."""
         head, slash, name = path.rstrip(b"/").rpartition(b"/")
         whole = name in {b"", b".", b".."}
         visible = open_place(base, path if whole else head + slash or b".", RESOLVE_NO_MAGICLINKS)
@@ -209,7 +209,7 @@ class WritableTrees:
     ) -> int:
         """Open an existing entry that may be changed. Raises NotBrokeredError or OSError."""
         path = call.text(address)
-        if private and follow and path.startswith(OWN_FILES):  # what the C library makes of a path and NOFOLLOW
+        if private and follow and path.startswith(OWN_FILES):  # how the C library implements NOFOLLOW
             return self.open_number(call, number_in(path))
         place = self.find(call, directory, path, follow, private=private)
         try:

@@ -157,7 +157,7 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
         "ioctl": ioctls(tier),
     }
     if tier == "B":
-        # allowed for touch, which sets the times of a new file to now: that has no effect
+        # Setting the times of a file to now pretends to succeed: touch does so after it has created a file.
         calls["utimensat"] = all_equal((1, 0), (1.5, 0), (2, 0), (2.5, 0), then=PRETEND)
     if tier == "B" and abi < 3:
         calls["open"] = unless_truncating_reader(1)
@@ -227,7 +227,7 @@ def unless_truncating_reader(flags: int) -> "list[bytes]":
 
 
 def all_equal(*wanted: "tuple[float, int]", then: int = ALLOW) -> "list[bytes]":
-    """Allow only calls with these values of arguments, by number; .5 is the upper half of an argument."""
+    """Allow a call only if these arguments, given by number, have these values; n.5 is the upper half of argument n."""
     program: list[bytes] = []
     for number, value in wanted:
         program += argument(number) + test(EQUAL, value, 1, 0) + result(REFUSE)

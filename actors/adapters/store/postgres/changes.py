@@ -162,7 +162,7 @@ def _check_exists(session: PostgresConnection, conversation_id: str) -> None:
 
 
 class Transition:
-    """All parts of one commit."""
+    """A change of one or several commits, which are written together or not at all."""
 
     def __init__(self, commits: Iterable[Commit], me: int) -> None:
         """Encode the commits. Raises ValueError as `CommitPart` does."""
@@ -200,14 +200,14 @@ class UnfinishedFork:
 
 
 class AttachmentCopies:
-    """Copy some attachments into an unfinished fork."""
+    """A change that copies some attachments into an unfinished fork."""
 
     def __init__(self, piece: Sequence[CopiedAttachment], me: int) -> None:
         self._piece = piece
         self._me = me
 
     def apply(self, session: PostgresConnection) -> None:
-        """Copy them within the database, omitting those that the origin no longer has.
+        """Copy the attachments within the database, omitting those that the origin no longer has.
 
         Raises FencedError if another server has removed the fork, because it considered this server dead.
         """

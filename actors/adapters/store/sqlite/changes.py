@@ -110,7 +110,7 @@ class CommitPart(EncodedCommit):
 
 
 class Transition:
-    """All commits that are written together: a conversation's, and those of its sub-agents if they change, too."""
+    """A change of one or several commits, which are written together or not at all."""
 
     def __init__(self, commits: Iterable[Commit]) -> None:
         """Encode the commits. Raises ValueError if a commit contradicts itself."""
