@@ -45,8 +45,10 @@ class Catalog:
     servers list models other than the presumed one. `small` names the model for all side queries (titles, excerpts), or
     is "none". Empty: the small model of the conversation's own provider, so that no third party gets its text. `models`
     holds the operator's limits and prices by model name prefix. `later` runs a callback after a number of milliseconds;
-    it is used to close idle connections. Raises ValueError, beginning with the name of the setting, for a default or
-    small model that no provider serves and for invalid limits; also for two providers of one name.
+    it is used to close idle connections.
+
+    Raises ValueError, beginning with the name of the setting, for a default or small model that no provider serves and
+    for invalid limits; also for two providers of one name.
     """
 
     def __init__(

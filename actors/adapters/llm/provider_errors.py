@@ -3,9 +3,10 @@
 Two cases need more than the HTTP status. An account without quota or credit looks like a rate limit (429) or a bad
 request (400) although waiting does not help: it is `invalid_request`, with a message that says where to pay. A 429 that
 says "do not retry" is `invalid_request`, too. Every other 4xx but 401, 403, 408, 409, 425 and 429 is `invalid_request`
-too, which fails at once (REQ-BED-006); everything else, redirects included, is a retryable `server_error`. A message
-contains the provider's own error text and nothing else of its answer: bounded, on one line, and with everything masked
-that looks like a key or contains a piece of a configured secret.
+too, which fails at once (REQ-BED-006); everything else, redirects included, is a retryable `server_error`.
+
+A message contains the provider's own error text and nothing else of its answer: bounded, on one line, and with
+everything masked that looks like a key or contains a piece of a configured secret.
 """
 
 from __future__ import annotations

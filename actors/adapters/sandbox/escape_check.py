@@ -1,9 +1,10 @@
 """Tries to break out of the sandbox that it runs in: MODE PROTECTED_FILE OUTSIDE_FILE [NEIGHBOUR_FILE].
 
 A neighbour's file is one of another principal, from which this program should be kept apart. In workspace mode the
-current directory is the workspace, and changing it must work. Prints what succeeded, or KEPT if nothing did. The probe
-runs it, as a program of its own that imports only the standard library, so that a sandbox is offered only where it
-holds.
+current directory is the workspace, and changing it must work.
+
+Prints what succeeded, or KEPT if nothing did. The probe runs it, as a program of its own that imports only the standard
+library, so that a sandbox is offered only where it holds.
 """
 
 import ctypes

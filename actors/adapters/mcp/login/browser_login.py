@@ -168,7 +168,7 @@ class _Provider(OAuthClientProvider):
             raise LoginError(f"{shown}: must be an https URL of another machine than this one")
 
     async def _initialize(self) -> None:
-        """Start with no tokens, whatever is stored."""
+        """Set the OAuth client: that of the settings, or the registration of an earlier login; begin without tokens."""
         if self._settings.client_id:
             self.context.client_info = OAuthClientInformationFull(
                 client_id=self._settings.client_id,

@@ -2,8 +2,10 @@
 
 A deletion only hides conversations: they are recorded in the table `deletions`, lose their slug, and get an epoch that
 makes every late change fail. Their rows are removed afterwards, so that no caller waits for the removal of a
-conversation with many sub-agents. An unfinished fork is hidden in the same way, with the negative number of its server
-as its depth. It is removed only if it is abandoned, or if that server is dead.
+conversation with many sub-agents.
+
+An unfinished fork is hidden in the same way, with the negative number of its server as its depth. It is removed only if
+it is abandoned, or if that server is dead.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 A deletion only hides conversations: they are recorded in the table `deletions`, lose their slug, and get an epoch that
 makes every late change fail. Their rows are removed afterwards in slices, so that no caller waits for the removal of a
-conversation with many sub-agents. After a crash, the next start resumes the removal. An unfinished fork is hidden in
-the same way, and removed only if it is abandoned, or after a crash.
+conversation with many sub-agents. After a crash, the next start resumes the removal.
+
+An unfinished fork is hidden in the same way, and removed only if it is abandoned, or after a crash.
 """
 
 from __future__ import annotations
