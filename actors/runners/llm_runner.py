@@ -155,20 +155,20 @@ class LlmRunner(Actor):
             self.terminate()
 
     def started(self) -> None:
-        """Record that the answer's stream has begun (port ModelSink)."""
+        """Record that the answer's stream has begun (interface ModelSink)."""
         if not self._streaming:
             self._streaming = True
             request = self._request
             self._start = LlmStreamStarted(self._clock.now_ms(), request.request_id, request.attempt)
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
-        """Buffer streamed text until `flush`. The first text also begins the stream (port ModelSink)."""
+        """Buffer streamed text until `flush`. The first text also begins the stream (interface ModelSink)."""
         if text:
             self.started()
             self._text.put(text, reasoning=reasoning)
 
     def flush(self) -> None:
-        """Send the buffered events to the actor, and wait before the next read if many streams run (port ModelSink)."""
+        """Send the buffered events to the actor; pause before the next read if many streams run (ModelSink)."""
         if self._request.cancel.cancelled:
             return
         if received := self._received():

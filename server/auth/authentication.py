@@ -210,7 +210,7 @@ class Authentication:
         return token is not None and self._caller(token) == replace(caller, certificate_ends=0.0)
 
     def permissions(self, principal: str) -> Permissions:
-        """Return the permissions of a principal; NOTHING if the settings do not name it (port PermissionsOf)."""
+        """Return the permissions of a principal; NOTHING if the settings do not name it (interface PermissionsOf)."""
         found = self._principals.get(principal) or self._of_issuer(principal)
         return NOTHING if found is None else found.permissions
 

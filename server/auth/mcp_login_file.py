@@ -75,7 +75,7 @@ class McpRegistrationFile(_Table[McpRegistration]):
 
 
 class McpLoginFile(_Table[McpLogin]):
-    """Implements the port McpLogins with the file."""
+    """The logins at MCP servers, in a JSON file. Implements the interface `McpLogins` of actors.ports."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, msgspec.json.Decoder(dict[str, McpLogin]), "logins")

@@ -94,7 +94,7 @@ def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
 
 
 class ForwardedStream(Stream):
-    """Forwards a stream from the owner frame by frame: reads the next one once the client has received the last one.
+    """Forwards a stream from the owner message by message: reads the next one once the client has received the last.
 
     The stream is counted, checked for stalls and ended at shutdown like the streams of this node.
     """
@@ -107,7 +107,7 @@ class ForwardedStream(Stream):
         self._calling: Any = None
         self.wake = self._end_at_shutdown
         self.began = False
-        """Whether a frame has been sent to the client."""
+        """Whether a message has been sent to the client."""
         self.trailers: Metadata = ()
 
     def close(self) -> None:
@@ -120,7 +120,10 @@ class ForwardedStream(Stream):
             self.close()
 
     async def _open(self) -> None:
-        """Forward all frames. Raises the errors of `forward`, and Rejected (SHUTTING_DOWN)."""
+        """Call the owner, and pass each message of its stream to the client, until the stream ends.
+
+        Raises the errors of `forward`, and Rejected (SHUTTING_DOWN) if this server shuts down meanwhile.
+        """
         call = self._call
         async with self._peer.channel(call.lane) as channel:
             method: Any = channel.unary_stream(call.method)

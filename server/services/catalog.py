@@ -312,7 +312,7 @@ def _seconds(value: float) -> Duration:
 @cache
 def version() -> str:
     """Return the version of the installed application, "0" if it is not installed."""
-    from importlib import metadata  # noqa: PLC0415 -- 20 ms that the start does not need
+    from importlib import metadata  # noqa: PLC0415 -- takes 20 ms, which the start need not wait for
 
     try:
         return metadata.version("phoenix-bedrock")

@@ -118,7 +118,8 @@ class Attempts:
         Raises:
             BedrockError: The error itself, if another attempt would not help, or all have been made.
         """
-        cut = error.code == "CANCELLED" and not error.reason  # by a server that stops: the caller gets no such error
+        # By a stopping server: a caller's own cancellation never arrives here.
+        cut = error.code == "CANCELLED" and not error.reason
         if self.last or not (cut or error.code == "UNAVAILABLE"):
             raise error
         self._left -= 1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     NameType = click.ParamType[str]
 else:
-    NameType = click.ParamType  # which is generic from click 8.2 on
+    NameType = click.ParamType  # before click 8.4 ParamType is not generic at run time
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -81,7 +81,8 @@ class StoreWrites(Generic[WriterT]):
         """Keep the writer; `closing` is the stack that `close` unwinds."""
         self._writer = writer
         self._clock = clock
-        self._copying = threading.Lock()  # limits one transaction to one piece of one fork
+        # Held while one batch of a fork's attachments is copied, so that no transaction contains two.
+        self._copying = threading.Lock()
         self._close_once = threading.Lock()  # a concurrent second close returns only after the first
         self._closing = closing
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     TimeType = click.ParamType[datetime]
 else:
-    TimeType = click.ParamType  # which is generic from click 8.2 on
+    TimeType = click.ParamType  # before click 8.4 ParamType is not generic at run time
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 #: Seconds between two looks at the audit trail with --follow.
