@@ -1,4 +1,4 @@
-"""Checks of the configured database for `bedrock doctor` and `bedrock config check`."""
+"""Checks of the configured database, and of the disk that it is on, for `bedrock doctor` and `bedrock config check`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.adapters.store.sqlite.files.data_directory import refuse_moved
+from actors.adapters.store.sqlite.files.disk_reserve import ENOUGH_BYTES, free_bytes
 from actors.ports import StoreError
 from server.app.store_choice import check_postgres, own_address
 from server.config import ConfigError, load
@@ -44,13 +45,14 @@ class DatabaseFinding(NamedTuple):
 
 
 def findings_of_settings(file: str | None) -> Iterator[DatabaseFinding]:
-    """Yield the findings for this machine's settings; none if they name no database."""
+    """Yield the findings for this machine's settings. Without a database in them, only problems."""
     try:
         config = load({}, file=Path(file) if file else None)
         if config.database:
             yield from database_findings(config)
         else:
             yield from _moved(config)
+        yield from _full_disk(config.data_dir)
     except ConfigError as error:
         yield DatabaseFinding(FAIL, "settings", str(error), "bedrock config check says more.")
 
@@ -60,6 +62,17 @@ def _moved(config: Config) -> Iterator[DatabaseFinding]:
         refuse_moved(config.data_dir)
     except StoreError as error:
         yield DatabaseFinding(FAIL, "database", str(error))
+
+
+def _full_disk(directory: Path) -> Iterator[DatabaseFinding]:
+    """Yield a finding if a server with this data directory can store nothing, or soon can't."""
+    try:
+        free = free_bytes(directory)
+    except OSError:  # the first start makes the directory
+        return
+    if free < ENOUGH_BYTES:
+        text = f"{free >> 10:,} KiB are free on the file system of {directory}"
+        yield DatabaseFinding(FAIL, "disk", text, f"Free at least {ENOUGH_BYTES >> 20} MiB: the server needs them.")
 
 
 def database_findings(config: Config) -> Iterator[DatabaseFinding]:

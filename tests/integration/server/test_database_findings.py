@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -64,6 +66,19 @@ def clustered(folder: Path, lease: float) -> Path:
     file.write_text(f"[cluster]\n{table}")
     file.chmod(0o600)
     return file
+
+
+def test_a_full_disk_is_found_where_the_server_keeps_its_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BEDROCK_DATA_DIR", str(tmp_path / "before-the-first-start"))
+    assert found() == {}
+    monkeypatch.setenv("BEDROCK_DATA_DIR", str(tmp_path))
+    assert found() == {}
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=25, f_frsize=4096))
+    disk = found()["disk"]
+    assert (disk.level, disk.text) == ("fail", f"100 KiB are free on the file system of {tmp_path}")
+    assert disk.advice == "Free at least 8 MiB: the server needs them."
 
 
 def test_a_database_that_can_serve_is_described_and_left_as_it_is(url: str) -> None:

@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 RESERVE = "reserve"
 """The name of the file in the data directory."""
 SIZE = 4 * 1024 * 1024
+ENOUGH_BYTES = 2 * SIZE
+"""Free bytes with which a server that ran out of space can work again."""
 START_BYTES = 1024 * 1024
 """Bytes written at a start: the index of a write-ahead log of some hundred MiB, and a few small files."""
 GIVE_BACK_PAGES = 256
@@ -63,7 +65,7 @@ def is_want_of_room(error: BaseException, directory: Path) -> bool:
 
 def disk_is_full(directory: Path) -> str:
     """Return an error message for users: the cause and the remedy."""
-    return f"the disk is full: free at least {2 * SIZE >> 20} MiB on the file system of {directory}, and try again"
+    return f"the disk is full: free at least {ENOUGH_BYTES >> 20} MiB on the file system of {directory}, and try again"
 
 
 class DiskReserve:
