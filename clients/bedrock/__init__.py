@@ -12,7 +12,7 @@ Say something and watch what happens::
 
 The loop ends with the run. It survives broken connections and restarts of the server and shows nothing twice. Just
 the answer: ``conversation.ask("…")`` or, in a conversation of its own, ``bedrock.ask("…")``. With asyncio:
-`AsyncClient`. What can go wrong: `bedrock.errors`. What an event holds: `bedrock.events`. The contract itself:
+`AsyncClient`. What can go wrong: `bedrock.errors`. What an event holds: `bedrock.events`. The API's protobuf messages:
 ``from bedrock import v1``.
 """
 
@@ -127,7 +127,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is first used, so that `import bedrock` is cheap."""
+    """Import a public name when it is first used, so that `import bedrock` is cheap."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOME_OF.get(name, "bedrock.errors")), name)

@@ -1,6 +1,6 @@
-"""Ctrl-C while a program starts or exits: print one line and end at once.
+"""Handles Ctrl-C while a program starts or exits: prints one line and ends the process at once.
 
-A KeyboardInterrupt during an import would print a traceback, or be swallowed by the module that is imported.
+A KeyboardInterrupt during an import would print a traceback, or the imported module might swallow it.
 """
 
 import os
@@ -10,19 +10,22 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-#: Exit code of a program that SIGINT has ended.
+# Exit code of a program that SIGINT (Ctrl-C) ended.
 INTERRUPTED = 130
 _LINE = b"bedrock: interrupted\n"
 
 
 def end_at_once() -> None:
-    """Make SIGINT print a line and end the process without clean-up. Called in the main thread."""
+    """Make SIGINT print a line and end the process without clean-up. Call this in the main thread only."""
     signal.signal(signal.SIGINT, _end)
 
 
 @contextmanager
 def ending_at_once() -> Generator[None]:
-    """Do `end_at_once` within the block. Does nothing outside of the main thread, which alone handles signals."""
+    """Make SIGINT end the process as `end_at_once` does, until the end of the ``with`` block.
+
+    Has no effect outside of the main thread, because only the main thread can set signal handlers.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -35,7 +38,10 @@ def ending_at_once() -> Generator[None]:
 
 
 def raise_again() -> None:
-    """Make SIGINT raise KeyboardInterrupt, which is Python's default. Called in the main thread."""
+    """Undo `end_at_once`: make SIGINT raise KeyboardInterrupt, as is Python's default.
+
+    Has no effect outside of the main thread, or if another handler is installed.
+    """
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,4 +1,4 @@
-"""The answer of a run, and the functions that decide about its tool calls."""
+"""The answer of a run, and the types of the functions that decide its approvals and answer its tools' questions."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "AsyncOnApproval", "AsyncOnQuestion", "OnApproval", "OnQuestion", "ToolAnswer"]
 
 Decide = Callable[[Approval], bool]
-"""Returns whether a tool call may run."""
+"""A function that returns whether a tool call may run."""
 
 AsyncDecide = Callable[[Approval], bool | Awaitable[bool]]
-"""The same for asyncio."""
+"""A function, possibly asynchronous, that returns whether a tool call may run."""
 
 OnApproval = Literal["approve", "deny"] | Decide
 """Decides about tool calls that need approval: "approve" lets every call run, "deny" none; a function gets the
 `Approval` and returns True or False."""
 
 AsyncOnApproval = Literal["approve", "deny"] | AsyncDecide
-"""The same for asyncio, where the function may be asynchronous."""
+"""`OnApproval` for the asyncio client, where the function may be asynchronous."""
 
 Content = Mapping[str, Any] | None
-"""What is filled into the form of a tool's question; None declines it."""
+"""The values that are filled into the form of a tool's question; None declines the question."""
 
 OnQuestion = Callable[[Question], Content]
-"""Answers what a running tool asks a person: gets the `Question`, and returns a value for each field of its form that
-is filled in, for an address ``{}`` once it was visited, or None to decline."""
+"""A function that answers what a running tool asks a person. It gets the `Question`. For a form it returns a value for
+each field that is filled in; for an address ``{}`` once the address was visited; None to decline."""
 
 AsyncOnQuestion = Callable[[Question], Content | Awaitable[Content]]
-"""The same for asyncio, where the function may be asynchronous."""
+"""`OnQuestion` for the asyncio client, where the function may be asynchronous."""
 
 ANSWERED = (NotAwaitingApproval, UnknownOrDecided)
-"""The errors raised on answering an approval, or a tool's question, that another client has already answered."""
+"""The errors that are raised if another client has already answered the approval or the tool's question."""
 
 DecideT = TypeVar("DecideT", bound=Callable[[Approval], Any])
 
@@ -50,13 +50,13 @@ class Answer(str):
     run: str
     """The resource name of the run."""
     usage: Usage
-    """The usage of the model's responses in this run; that of sub-agents is in their own conversations."""
+    """The usage of the model's responses in this run. Usage of sub-agents is in their own conversations."""
     output: Any
-    """The value of a run with an output schema; None if it had none."""
+    """The JSON value that the run ended with; None if the message had no output schema."""
 
     @classmethod
     def of(cls, text: str, *, run: str, usage: Usage, output: Any = None) -> Self:
-        """Create an answer from a text."""
+        """Create an answer from a text and the run that it belongs to."""
         answer = cls(text)
         answer.run, answer.usage, answer.output = run, usage, output
         return answer
@@ -79,10 +79,10 @@ class Answer(str):
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The result of a tool's function that has images; functions return any other value as it is."""
+    """A result with images, for the function of a tool to return. Results without images need no wrapper."""
 
     value: Any = ""
-    """A text, or a value that becomes JSON."""
+    """The result without its images: a text, or a value that can be written as JSON."""
     images: Sequence[bytes | str] = ()
     """The bytes of images for the model to see, or the paths of their files: PNG, JPEG, GIF or WebP."""
 

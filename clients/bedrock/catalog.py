@@ -1,4 +1,4 @@
-"""Models, tools, directories, the sandbox, the limits and the audit trail of a server."""
+"""What a server reports about itself: models, tools, directories, sandbox, limits, quotas, nodes, audit trail."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Model(Wrapper[v1.Model]):
     name: str
     """The resource name, ``models/{model}``."""
     display_name: str
-    """A name for people."""
+    """A name to show to people."""
     provider: str
-    """The provider that serves it, as it is called in the server's configuration."""
+    """The provider that serves the model, by its name in the server's configuration."""
     protocol: ModelProtocol
     """How the server talks to the provider."""
     context_window_tokens: int
@@ -60,17 +60,17 @@ class Model(Wrapper[v1.Model]):
     usable_window_tokens: int
     """Tokens of the context window that a conversation can use."""
     limits_assumed: bool
-    """Whether the limits above are an assumption."""
+    """Whether the limits above are assumed, because the provider did not report them."""
     images: bool
-    """Whether the model takes images."""
+    """Whether the model accepts images."""
     default: bool
-    """Whether it is the model of conversations that are created without one."""
+    """Whether new conversations use this model unless they name another."""
     reasoning_efforts: tuple[ReasoningEffort, ...]
-    """The efforts that `Generation` can ask it for."""
+    """The values of `Generation.reasoning_effort` that the model accepts."""
     temperature: bool
-    """Whether `Generation` can set its temperature."""
+    """Whether the model accepts `Generation.temperature`."""
     structured_output: bool
-    """Whether its provider keeps the output schema of a run by itself; otherwise the agent calls a tool."""
+    """Whether the provider itself makes the answer fit a run's output schema; if not, the agent calls a tool for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +80,21 @@ class Tool(Wrapper[v1.Tool]):
     name: str
     """The resource name, ``tools/{tool}``."""
     description: str
-    """The description of the tool for the model."""
+    """The description that the model gets."""
     input_schema: dict[str, Any] = field(hash=False)
-    """The JSON schema of its input."""
+    """The JSON Schema of the tool's input."""
     modes: tuple[Mode, ...]
-    """The modes in which it works; in others its calls fail."""
+    """The modes in which the tool works; calls in other modes fail."""
     group: ToolGroup
-    """The kind of work that it does."""
+    """The kind of work that the tool does."""
     retry_safe: bool
     """Whether a call may be tried again after an infrastructure failure."""
     requires_approval: bool
-    """Whether its calls need approval under every approval policy."""
+    """Whether calls need approval under every approval policy."""
     writes: bool
-    """Whether it can change something, so that the approval policy "ask_writes" applies to it."""
+    """Whether the tool can change something, so that the approval policy "ask_writes" applies to it."""
     audience: ToolAudience
-    """The agents that it is offered to."""
+    """The agents that are offered the tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,9 @@ class DirectoryEntry(Wrapper[v1.BrowseDirectoryResponse.Entry]):
     """An entry of a directory."""
 
     name: str
-    """Its name, without the path."""
+    """The entry's name, without the path."""
     directory: bool
-    """Whether it is a directory, or a symbolic link to one."""
+    """Whether the entry is a directory, or a symbolic link to a directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,9 @@ class DirectoryListing(Wrapper[v1.BrowseDirectoryResponse]):
     path: str
     """The real path of the directory."""
     entries: tuple[DirectoryEntry, ...]
-    """Its entries, directories first, each kind ordered by name."""
+    """The entries of the directory: directories first, then all others, both sorted by name."""
     truncated: bool
-    """Whether there are more than 100,000 entries, of which only so many are here."""
+    """Whether the directory has more than 100,000 entries; `entries` then contains only that many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Sandbox(Wrapper[v1.GetServerInfoResponse.Sandbox]):
     """The mechanism that enforces the restricted mode: "a" (namespaces, Landlock, seccomp), "b" (Landlock, seccomp) or
     "none"."""
     restricted_available: bool
-    """Whether conversations can be in the restricted mode."""
+    """Whether conversations can use the restricted mode."""
     reason: str
     """Why the tier is not a better one, and what an operator can do about it."""
     landlock_abi: int
@@ -135,15 +135,15 @@ class Sandbox(Wrapper[v1.GetServerInfoResponse.Sandbox]):
     hides_server_files: bool
     """Whether tools cannot reach the server's own files in the unrestricted mode either."""
     by_setting: bool
-    """Whether the operator chose this tier, so that the machine may be capable of a better one."""
+    """Whether the operator chose this tier, so that the machine may support a better one."""
     kernel_bounds_processes: bool
-    """Whether the kernel bounds the number of processes of a tool; else the server counts them."""
+    """Whether the kernel limits the number of a tool's processes; if not, the server counts them."""
     kernel_bounds_memory: bool
-    """Whether the kernel bounds the memory of all processes of a tool; else the server measures it."""
+    """Whether the kernel limits the memory of all processes of a tool; if not, the server measures it."""
     workspace_available: bool
-    """Whether conversations can be in the workspace mode, in directories that can be a workspace."""
+    """Whether conversations can use the workspace mode, if their working directory is suitable."""
     workspace_reason: str
-    """Why they cannot, and what an operator can do about it."""
+    """Why the workspace mode is not available, and what an operator can do about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,37 +151,37 @@ class Limits(Wrapper[v1.GetServerInfoResponse.Limits]):
     """The limits that clients may run into."""
 
     max_request_bytes: int
-    """Bytes of a request message."""
+    """Maximum size of a request message in bytes."""
     max_response_bytes: int
-    """Bytes of a response message, pages and batches of events included."""
+    """Maximum size of a response message in bytes; pages and batches of events count as one message."""
     max_text_bytes: int
-    """Bytes of the text of one message, in UTF-8."""
+    """Maximum size of one message's text, in bytes of UTF-8."""
     max_image_bytes: int
-    """Bytes of one image."""
+    """Maximum size of one image in bytes."""
     max_image_pixels: int
-    """Pixels of one image, width times height."""
+    """Maximum pixels of one image, width times height."""
     max_images_per_message: int
-    """Images of one message."""
+    """Maximum number of images in one message."""
     max_queue_length: int
-    """Steers and follow-ups that may wait in one conversation."""
+    """Maximum number of steers and follow-ups that wait in one conversation."""
     max_conversations_page_size: int
-    """Conversations on one page."""
+    """Maximum number of conversations on one page."""
     max_messages_page_size: int
-    """Messages on one page."""
+    """Maximum number of messages on one page."""
     max_request_cycles_page_size: int
-    """Request cycles on one page."""
+    """Maximum number of request cycles on one page."""
     max_queue_page_size: int
-    """Queued messages on one page."""
+    """Maximum number of queued messages on one page."""
     max_recent_messages: int
-    """Recent messages in a snapshot."""
+    """Maximum number of recent messages in a snapshot."""
     max_model_response_bytes: int
-    """Bytes of one response of the model: text, reasoning and input of tool calls together."""
+    """Maximum size of one model response in bytes: text, reasoning and input of tool calls together."""
     max_attempts: int
-    """Attempts of a request to the model, the first one included."""
+    """Maximum number of attempts of one request to the model, the first attempt included."""
     max_rounds_per_run: int
-    """Requests to the model in one run."""
+    """Maximum number of requests to the model in one run."""
     max_sub_agents: int
-    """Sub-agents that one call may start."""
+    """Maximum number of sub-agents that one call starts."""
     default_sub_agent_turns: int
     """Default number of turns of a sub-agent."""
     default_sub_agent_timeout: timedelta
@@ -191,54 +191,54 @@ class Limits(Wrapper[v1.GetServerInfoResponse.Limits]):
     max_sub_agent_timeout: timedelta
     """Maximum time limit that a task may ask for."""
     max_streams: int
-    """Streams that may be open on the server at the same time."""
+    """Maximum number of streams that are open on the server at the same time."""
     heartbeat_interval: timedelta
-    """The longest time between two events of a stream, heartbeats included."""
+    """The longest time between two events of a stream; heartbeats count as events."""
     watcher_stall_timeout: timedelta
-    """How long a watcher may leave waiting events unread before its stream is ended."""
+    """How long a client may leave events of a stream unread before the server ends the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpStdio(Value[v1.McpServer.Stdio]):
-    """A program that offers tools over its stdin and stdout."""
+    """How to start an MCP server that is a program: it offers tools over its stdin and stdout."""
 
     command: tuple[str, ...]
     """The program and its arguments."""
     environment: dict[str, str] = field(default_factory=dict, hash=False)
-    """Variables for the program, which are stored and shown as they are: no secrets."""
+    """Environment variables for the program. The server stores and shows the values in the clear: no secrets here."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpHttp(Value[v1.McpServer.Http]):
-    """A server that offers tools over streamable HTTP."""
+    """How to reach an MCP server over streamable HTTP."""
 
     url: str
-    """Its URL."""
+    """The server's URL."""
     headers: dict[str, str] = field(default_factory=dict, hash=False)
-    """Headers of every request; values name secrets of the operator: "secret:NAME"."""
+    """Headers of every request. A value "secret:NAME" stands for the operator's secret of that name."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpServer(Value[v1.McpServer]):
-    """A server of tools that speaks the Model Context Protocol: of the operator, or to give to a conversation."""
+    """A server that offers tools by the Model Context Protocol, set up by the operator or for one conversation."""
 
     name: str
-    """Its name; its tools are called ``mcp__{name}__{tool}``."""
+    """The server's name. Agents see its tools as ``mcp__{name}__{tool}``."""
     stdio: McpStdio | None = None
-    """How it is spoken with, if it is a program."""
+    """How to start the server, if it is a program."""
     http: McpHttp | None = None
-    """How it is spoken with, if it has a URL."""
+    """How to reach the server, if it has a URL."""
     read_only_tools: tuple[str, ...] = ()
-    """The tools that change nothing, by the server's own names. Only these run in restricted mode."""
+    """The tools that change nothing, by the MCP server's own names. Only these tools run in restricted mode."""
     state: McpServerState | Literal[""] = ""
-    """What is known of it. Set by the server, as all that follows."""
+    """The state of the connection. Set by Bedrock, like the fields below."""
     error: str = ""
-    """Why it failed, or how to log in; empty in other states."""
+    """Why the connection failed, or how to log in; empty in other states."""
     tools: tuple[str, ...] = ()
-    """The resource names of its tools, as it listed them last."""
+    """The resource names of the tools that the MCP server listed last."""
 
     def __post_init__(self) -> None:
-        """Create the message. Raises TypeError, whose text names the field."""
+        """Check the values. Raises TypeError if one does not fit; the text names the field."""
         proto = new_message(v1.McpServer, name=self.name, read_only_tools=self.read_only_tools)
         if isinstance(self.stdio, McpStdio):
             proto.stdio.CopyFrom(self.stdio.proto)
@@ -249,40 +249,40 @@ class McpServer(Value[v1.McpServer]):
 
 @dataclass(frozen=True, slots=True)
 class Quota(Wrapper[v1.Quota]):
-    """A limit of what a principal, or all of them together, may use."""
+    """A limit of what one principal, or all principals together, may use."""
 
     principal: str
-    """The principal; empty for all together."""
+    """The name of the principal; empty if the quota is for all principals together."""
     quota: str
-    """Its name, as the server's settings have it: "concurrent_runs", "tokens_per_day" and so on."""
+    """The name of the quota in the server's settings: "concurrent_runs", "tokens_per_day" and so on."""
     limit: int
-    """How much may be used; costs are in millionths of a dollar. Zero for no limit."""
+    """The maximum; for costs in millionths of a dollar. Zero means that there is no limit."""
     used: int
-    """How much is used."""
+    """How much is used at present, in the unit of `limit`."""
     reset_time: datetime | None
-    """When it is counted anew; None if it becomes free by what ends."""
+    """When counting starts again at zero; None if usage falls as runs end, streams close or data is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node(Wrapper[v1.Node]):
-    """A server, from its start to its end, as another one that shares its database sees it, or itself."""
+    """A server process, from its start to its end, among the servers that share one database."""
 
     incarnation: int
-    """Its number, which no other node ever has. Zero for a server that has its store to itself."""
+    """A number that no other node ever has. Zero for a server that shares its database with no other."""
     name: str
-    """What its operator calls it; empty unless it shares its conversations."""
+    """The operator's name for the server; empty unless the server shares its conversations with other servers."""
     address: str
-    """Where other nodes reach it, "host:port"; empty if it shares its conversations with no other."""
+    """The address for other nodes, "host:port"; empty if the server shares its database with no other."""
     version: str
-    """The version of its software."""
+    """The version of the server's software."""
     draining: bool
-    """Whether it is about to stop: it takes no more conversations."""
+    """Whether the server is about to stop, and takes over no more conversations."""
     active_conversations: int
-    """How many conversations it has in memory, as it last said."""
+    """The number of conversations in the server's memory, as it last reported."""
     answering: bool
-    """Whether it is the one that was asked."""
+    """Whether this is the server that answered the call."""
     workspaces: tuple[str, ...]
-    """The directories that not every node has, but this one: conversations in them are on such nodes only."""
+    """Directories that this node has and other nodes may lack. Only such nodes serve conversations in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,54 +300,54 @@ class ServerInfo(Wrapper[v1.GetServerInfoResponse]):
     default_mode: Mode
     """The default mode of conversations."""
     sqlite_version: str
-    """The version of the SQLite library of the store; empty if it uses another database."""
+    """The version of the SQLite library that the server uses; empty if the server uses another database."""
     mcp_servers: tuple[McpServer, ...]
     """The MCP servers that the operator has set up."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditDecision(Wrapper[v1.AuditEntry.Decision]):
-    """What was decided about a tool call."""
+    """A decision about a tool call."""
 
     tool_use_id: str
     """The id of the call."""
     tool: str
-    """The resource name of its tool; empty for the answer of a person."""
+    """The resource name of the call's tool; empty if a person decided."""
     verdict: AuditVerdict
-    """What was decided: "run", "ask" or "deny"; "approved" or "denied" by a person."""
+    """The decision: "run", "ask" or "deny"; or "approved" or "denied" by a person."""
     decider: AuditDecider
-    """Who or what decided."""
+    """The person or the part of the server that decided."""
     approval_rules: tuple[str, ...]
     """The resource names of the rules that decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry(Wrapper[v1.AuditEntry]):
-    """An entry of the audit trail: an accepted command, what decided about tool calls, or a refused call."""
+    """An entry of the audit trail: an accepted command, decisions about tool calls, or a refused call."""
 
     time: datetime
-    """When it was."""
+    """When the entry was made."""
     outcome: AuditOutcome
-    """What became of the call."""
+    """Whether the call was accepted, or how it was refused."""
     reason: str
-    """Why it was refused; empty for what was accepted."""
+    """Why the call was refused; empty if it was accepted."""
     principal: str
-    """Who called; empty for a caller without a valid token, and for what no caller asked for."""
+    """The principal who called; empty for a caller without a valid token, or if no caller was involved."""
     role: str
-    """The role by which it was accepted or refused."""
+    """The caller's role, by which the call was accepted or refused."""
     token: str
-    """The id of the token; empty for the server's own user."""
+    """The id of the caller's token; empty for the user that the server runs as."""
     peer: str
-    """The address of the other end, without its port."""
+    """The caller's address, without the port."""
     method: str
-    """The name of the call; empty for refusals that were too many to be kept one by one."""
+    """The name of the gRPC method; empty if no caller was involved, or for refusals that were not kept one by one."""
     conversation: str
-    """The resource name of the conversation; empty if it was refused before that was found."""
+    """The resource name of the conversation; empty if the call was refused before the conversation was looked up."""
     request_id: str
     """The request id, if the call had one."""
     count: int
-    """How many calls the entry stands for."""
+    """The number of calls that the entry stands for."""
     decisions: tuple[AuditDecision, ...]
-    """What was decided about tool calls."""
+    """The decisions about tool calls."""
     step: int
-    """The step of the conversation's log that holds the entry; 0 for an entry of no log."""
+    """The step of the conversation's log that contains the entry; 0 if the entry is not from a log."""

@@ -33,7 +33,7 @@ __all__ = [
 
 
 def quoted(text: str) -> str:
-    """Return a text in quotes, for a filter: ``f"labels.team = {quoted(team)}"``."""
+    """Quote a text for use in a filter: ``f"labels.team = {quoted(team)}"``."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -45,31 +45,31 @@ class ContextUsage(Value[v1.ContextUsage]):
     used_tokens: int = 0
     """Tokens in the context, as of the last response that reported them."""
     usable_window_tokens: int = 0
-    """Tokens that fit. The warning at 80 percent and the continuation at 90 percent refer to this number."""
+    """Maximum tokens in the context. The server warns at 80 percent of it, and starts a continuation at 90 percent."""
     warning: bool = False
     """Whether at least 80 percent are used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget(Value[v1.Budget]):
-    """Spending limits of a conversation. Zero, the default, means no limit; None is refused."""
+    """Spending limits of a conversation. Zero, the default, means no limit; None raises TypeError."""
 
     run_tokens: int = 0
-    """Tokens, counted as in `Usage`, that one run may consume."""
+    """Maximum tokens of one run, counted as in `Usage`."""
     conversation_tokens: int = 0
-    """Tokens that all runs together may consume, side queries such as those for titles included."""
+    """Maximum tokens of all runs together, including side queries such as those for titles."""
     conversation_cost_micros: int = 0
-    """Cost of the same requests in millionths of a US dollar; has no effect while the model's price is unknown."""
+    """Maximum cost of all runs and side queries in millionths of a US dollar; no effect if the price is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instructions(Value[v1.Instructions]):
-    """What the creator of a conversation tells its agent."""
+    """Instructions for the agent, from the creator of its conversation."""
 
     text: str = ""
     """The text for the model, 64 KiB at most."""
     replace: bool = False
-    """Whether it replaces the server's own prompt; what that says of directory, mode and notices stays."""
+    """Whether `text` replaces the server's own prompt. The prompt's facts on directory, mode and notices stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +85,22 @@ class ClientTool(Value[v1.ClientTool]):
     """A tool that clients run for the agent; `Conversation.submit_tool_result` answers a call of it."""
 
     name: str
-    """The name that the model calls it by."""
+    """The name by which the model calls the tool."""
     description: str = ""
-    """What it does, for the model."""
+    """The description that the model gets."""
     input_schema: dict[str, Any] = field(default_factory=dict, hash=False)
-    """The JSON Schema of its input, of type object; empty for a tool without input."""
+    """The JSON Schema of the tool's input, of type object; empty for a tool without input."""
     group: ToolGroup | Literal[""] = ""
-    """The kind of work that it does; "other" if empty."""
+    """The kind of work that the tool does; "other" if empty."""
     timeout: timedelta = timedelta()
     """How long a call waits for an answer; five minutes if zero."""
     read_only: bool = False
-    """Whether it changes nothing, so that it is offered in restricted mode, too."""
+    """Whether the tool changes nothing; in restricted mode the agent is offered only such tools."""
     requires_approval: bool = False
-    """Whether a person must approve every call."""
+    """Whether a person must approve every call of the tool."""
 
     def __post_init__(self) -> None:
-        """Create the message. Raises TypeError or ValueError, whose text names the field."""
+        """Check the values. Raises TypeError or ValueError if one does not fit; the text names the field."""
         proto = new_message(
             v1.ClientTool,
             name=self.name,
@@ -111,7 +111,7 @@ class ClientTool(Value[v1.ClientTool]):
         )
         if self.input_schema:
             proto.input_schema.CopyFrom(struct_message("input_schema", self.input_schema))
-        if not isinstance(self.timeout, timedelta):  # versions of protobuf tell it in different ways
+        if not isinstance(self.timeout, timedelta):  # versions of protobuf raise different errors for a wrong type
             raise TypeError(f"timeout: must be a timedelta, not {self.timeout!r}")
         if self.timeout:
             proto.timeout.FromTimedelta(self.timeout)
@@ -120,7 +120,10 @@ class ClientTool(Value[v1.ClientTool]):
 
 @dataclass(frozen=True, slots=True)
 class Generation(Value[v1.Generation]):
-    """How the model is to answer. What is not given is left to the model; what it cannot do is refused."""
+    """Settings for the model's answers.
+
+    The model's defaults hold for what is not set; unsupported values are refused.
+    """
 
     reasoning_effort: ReasoningEffort | Literal[""] = ""
     """How much to think before an answer."""
@@ -139,15 +142,15 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     slug: str
     """A short readable handle, unique on the server."""
     title: str
-    """A title for people."""
+    """A title to show to people."""
     working_directory: str
     """The absolute real path of the directory that tools start in."""
     model: str
-    """The resource name of the model that answers."""
+    """The resource name of the model that the conversation uses."""
     state: ConversationState
-    """The state of the conversation: its present activity."""
+    """The state: what the conversation is doing at present."""
     mode: Mode
-    """The mode: the rights of tools."""
+    """The mode: what tools are allowed to do."""
     context_usage: ContextUsage
     """How full the context is."""
     total_usage: Usage
@@ -161,19 +164,19 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     forked_from: str
     """The conversation that this one was forked from, which may be deleted; empty if it is no fork."""
     forked_at: str
-    """The last request cycle of that conversation that this one has, by its name there; empty if it is no fork."""
+    """The last request cycle that was taken over from `forked_from`, by its name there; empty if it is no fork."""
     continuation_summary: str
     """The summary that was written when the context was used up; empty before."""
     create_time: datetime
-    """When it was created."""
+    """When the conversation was created."""
     update_time: datetime
     """When its last durable event happened."""
     archive_time: datetime | None
-    """When it was archived; None while it is not."""
+    """When the conversation was archived; None if it is not archived."""
     revision: int
     """The revision of its last durable event."""
     etag: str
-    """Changes with every field that `update` can set; give it to `update` to overwrite no other client's change."""
+    """A value that changes with every field that `update` can set. Pass it to `update` to detect concurrent changes."""
     labels: dict[str, str] = field(hash=False)
     """Keys and values for the caller's own use."""
     approval_policy: ApprovalPolicy
@@ -183,21 +186,24 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     budget: Budget | None
     """Spending limits; None if there are none."""
     aside_usage: Usage
-    """The sum over side queries: model requests outside of the conversation's runs, such as those for its title."""
+    """The total usage of side queries: model requests outside of runs, for example for the title."""
     background_jobs: tuple[str, ...]
     """Handles of running background jobs. Set by `Conversation.get` and in the first snapshot only."""
     instructions: Instructions | None
-    """What its creator tells the agent. Set by `Conversation.get` and in the first snapshot only."""
+    """The creator's instructions for the agent. Set by `Conversation.get` and in the first snapshot only."""
     tools: ToolSelection | None
-    """The tools that the agent is offered; None if all."""
+    """The server's tools that the agent is offered; None if all."""
     client_tools: tuple[ClientTool, ...]
     """The tools that clients run. Set by `Conversation.get` and in the first snapshot only."""
     generation: Generation | None
     """How the model is to answer; None if nothing is set."""
     approval_rules: tuple[ApprovalRule, ...]
-    """Its own rules about tool calls, without those of the operator; `Conversation.approval_rules` lists all."""
+    """The conversation's own approval rules. `Conversation.approval_rules` lists those of the operator, too."""
     mcp_servers: tuple[McpServer, ...]
-    """Its MCP servers beside the operator's. Set by `Conversation.get` and in the first snapshot only."""
+    """MCP servers of this conversation besides the operator's.
+
+    Set by `Conversation.get` and in the first snapshot only.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +211,7 @@ class ConversationListEvent(Wrapper[v1.WatchConversationsResponse]):
     """One event of the list of conversations. Only the attribute named by `kind` is set."""
 
     conversation_changed: ConversationInfo | None
-    """A conversation as it is now, because it exists, is new, or has changed."""
+    """The present conversation: it existed when the stream began, is new, or has changed."""
     conversation_deleted: str
     """The resource name of a conversation that was deleted."""
     conversation_unmatched: str
@@ -219,12 +225,12 @@ class ConversationListEvent(Wrapper[v1.WatchConversationsResponse]):
 
 @dataclass(frozen=True, slots=True)
 class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
-    """The result of a cancel: what it has stopped."""
+    """The result of a cancel: the run, calls, queued messages and jobs that it affected."""
 
     no_op: bool
     """Whether there was nothing to cancel."""
     state: ConversationState
-    """The state right after the cancel; that of the next run if a queued follow-up has started one."""
+    """The state right after the cancel; if a queued follow-up has started the next run, the state of that run."""
     run: str
     """The resource name of the run that was cancelled."""
     llm_request_id: str
@@ -234,11 +240,11 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
     sub_agents: tuple[str, ...]
     """The resource names of the sub-agents that are being stopped."""
     returned_steers: tuple[QueuedMessage, ...]
-    """Steers that the model has not seen. They are not in the history."""
+    """Steers that the model has not seen. They are not in the history, and can be sent again."""
     discarded_follow_ups: tuple[QueuedMessage, ...]
     """Follow-ups that were discarded."""
     surviving_jobs: tuple[str, ...]
-    """Handles of the background jobs that keep running."""
+    """Handles of the background jobs that continue to run."""
     revision: int
     """The newest revision after the cancel."""
     ended_jobs: tuple[str, ...]
@@ -254,9 +260,9 @@ class SetModeResult(Wrapper[v1.SetModeResponse]):
     conversation: ConversationInfo
     """The conversation in its new mode."""
     surviving_jobs: tuple[str, ...]
-    """Handles of background jobs that keep running with wider rights than the mode."""
+    """Handles of background jobs that continue to run with more rights than the new mode allows."""
     surviving_tool_use_ids: tuple[str, ...]
-    """Tool calls that keep running with wider rights than the mode; one at most."""
+    """Ids of tool calls that continue to run with more rights than the new mode allows; at most one."""
     ended_jobs: tuple[str, ...]
     """Handles of background jobs that `stop_running` has ended."""
     stopped_tool_use_ids: tuple[str, ...]
@@ -268,41 +274,41 @@ class ReplayStep(Wrapper[v1.ReplayConversationResponse]):
     """One transition of the state machine, replayed from the log."""
 
     step: int
-    """Its number, counted from 1."""
+    """The number of the step, counted from 1."""
     revision: int
-    """The newest revision after it."""
+    """The newest revision after the step."""
     event_json: str
-    """Its input event as JSON, in the format of the server's log; empty if it is longer than 1 MiB."""
+    """The input event as JSON, in the format of the server's log; empty if longer than 1 MiB."""
     state_json: str
-    """The resulting state as JSON, in the same format."""
+    """The resulting state as JSON, in the format of the server's log."""
     difference: str
-    """How the result differs from the stored one; empty if it does not."""
+    """The difference between the replayed result and the stored one; empty if they are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The task of a sub-agent. Values that are not given default to those of the conversation or the server."""
+    """The task of a sub-agent. Values that are not given default to the conversation's or the server's."""
 
     task: str
-    """The task as text for the sub-agent, which knows nothing else about the conversation."""
+    """The task as text. The sub-agent knows nothing else about the conversation."""
     model: str = ""
     max_turns: int = 0
-    """Maximum number of turns, besides a last one to submit a result; zero for the server's default."""
+    """Maximum number of turns, besides a last turn to submit a result; zero for the server's default."""
     timeout: float = 0.0
     """Time limit in seconds; zero for the server's default."""
     read_first: Sequence[str] = field(default=(), hash=False)
-    """Paths of files whose content it gets at the start."""
+    """Paths of files whose content the sub-agent gets at the start."""
     working_directory: str = ""
 
     def __post_init__(self) -> None:
-        """Check the values on creation. Raises what `to_proto` raises."""
+        """Check the values. Raises the errors of `to_proto`."""
         self.to_proto()
 
     def to_proto(self) -> v1.SpawnSubAgentsRequest.Task:
-        """Create the message of the contract.
+        """Return the task as a protobuf message.
 
         Raises:
-            TypeError, ValueError: A value does not fit; the text names its field.
+            TypeError, ValueError: A value does not fit; the text names the field.
         """
         made = new_message(
             v1.SpawnSubAgentsRequest.Task,

@@ -1,6 +1,6 @@
 """The exceptions of this package.
 
-A refusal by the server says why in its `reason`; every reason of the contract has a class of its own, named like it.
+A refusal by the server says why in its `reason`; every reason in the gRPC API has a class of the same name.
 Catch the class that you can do something about, or a class higher up:
 
     BedrockError
@@ -58,7 +58,8 @@ Catch the class that you can do something about, or a class higher up:
         ├── StoreUnavailable
         └── WorkspaceOffline
 
-Reasons and codes that this version does not know become the class of their code, or `BedrockError` itself.
+A reason that this version does not know is raised as the class of its gRPC status code; an unknown code as
+`BedrockError` itself.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class BedrockError(Exception):
         self.fields = dict(fields or {})
         """The invalid fields of the request: field name to explanation."""
         self.metadata = dict(metadata or {})
-        """Further details from the server, by name."""
+        """Further details about the error from the server, by name."""
         self.resource = resource
         """The resource name that was not found, e.g. "conversations/x"; empty if the server named none."""
         self.retry_after = retry_after
@@ -165,7 +166,7 @@ class BedrockError(Exception):
 
 
 class Aborted(BedrockError):
-    """Another client was faster."""
+    """The conversation has changed since the caller read it: another client was faster, or an `etag` is outdated."""
 
     hint = "Read the conversation again and decide whether the call still makes sense."
 
@@ -175,7 +176,7 @@ class RunOver(Aborted):
 
 
 class UnknownOrDecided(Aborted):
-    """The approval was answered already, or the message is no longer queued."""
+    """The approval or question was answered already, or the message is no longer queued."""
 
 
 class AlreadyExists(BedrockError):
@@ -183,7 +184,7 @@ class AlreadyExists(BedrockError):
 
 
 class RequestIdReused(AlreadyExists):
-    """The request id was used before for a request with another body."""
+    """The request id was used before, for a request with different content."""
 
     hint = "Make up a new id for a new request."
 
@@ -229,13 +230,13 @@ class Archived(FailedPrecondition):
 
 
 class BudgetReached(FailedPrecondition):
-    """The budget of the conversation is spent."""
+    """The conversation has spent its budget."""
 
     hint = "Raise the budget of the conversation."
 
 
 class Cancelling(FailedPrecondition):
-    """A cancellation is in progress; it takes two seconds at most."""
+    """The conversation is being cancelled, which takes two seconds at most."""
 
     hint = "Send again once the conversation is idle."
 
@@ -269,7 +270,7 @@ class NotExhausted(FailedPrecondition):
 
 
 class NotForkable(FailedPrecondition):
-    """The conversation cannot be forked there: no cycle has ended, or its context was full or used up by then."""
+    """No fork is possible there: no request cycle has ended, or the context was full or used up by then."""
 
     hint = "Fork at an earlier request cycle, if there is one."
 
@@ -281,7 +282,7 @@ class CycleRunning(FailedPrecondition):
 
 
 class NotSubAgent(FailedPrecondition):
-    """The command applies to sub-agents only."""
+    """The call is possible for conversations of sub-agents only."""
 
 
 class SubAgent(FailedPrecondition):
@@ -299,7 +300,7 @@ class Internal(BedrockError):
 
 
 class InvalidArgument(BedrockError):
-    """The request is invalid; `fields` says why."""
+    """The request is invalid; `fields` contains the reason for each wrong field."""
 
 
 class GenerationUnsupported(InvalidArgument):
@@ -309,7 +310,7 @@ class GenerationUnsupported(InvalidArgument):
 
 
 class ImageInvalid(InvalidArgument):
-    """An image is damaged, too large, or not of the format that it claims to be."""
+    """An image is damaged, too large, or not in the format that it claims."""
 
 
 class ModelUnavailable(InvalidArgument):
@@ -319,7 +320,7 @@ class ModelUnavailable(InvalidArgument):
 
 
 class WorkingDirectoryInvalid(InvalidArgument):
-    """The path is not that of an existing directory which the server may use."""
+    """The path is no existing directory, or the server may not use it."""
 
 
 class Misconfigured(BedrockError):
@@ -327,7 +328,7 @@ class Misconfigured(BedrockError):
 
 
 class NotFound(BedrockError):
-    """There is nothing of this name, or it belongs to another user."""
+    """No object has this name, or the object belongs to another user."""
 
 
 class OutOfRange(BedrockError):
@@ -335,13 +336,13 @@ class OutOfRange(BedrockError):
 
 
 class RevisionTooOld(OutOfRange):
-    """The events after this revision are no longer kept."""
+    """The events after the given revision are no longer kept."""
 
     hint = "Start with a snapshot: ask for events without a revision."
 
 
 class PermissionDenied(BedrockError):
-    """The token is valid but does not allow this."""
+    """The token is valid but does not permit the call."""
 
 
 class McpNotAllowed(PermissionDenied):
@@ -370,7 +371,7 @@ class QuotaExceeded(ResourceExhausted):
 
 
 class ServerExhausted(ResourceExhausted):
-    """The server has run out of file descriptors, threads or memory; the message names the limit."""
+    """The server has run out of file descriptors, threads or memory; the message names the exhausted resource."""
 
     hint = "Try again later, with fewer conversations at the same time, or raise the limit."
 
@@ -391,11 +392,11 @@ class Unauthenticated(BedrockError):
 
 
 class Unavailable(BedrockError):
-    """The server cannot be reached, or takes no work at the moment."""
+    """The server cannot be reached, or accepts no calls at the moment."""
 
 
 class ServerNotRunning(Unavailable):
-    """No server is running on this machine, and no other one was named."""
+    """No server is running on this machine, and the client was given no address of another one."""
 
     hint = (
         "Start one with `bedrock serve`, or chat with one of your own: `bedrock chat --spawn`. "
@@ -416,7 +417,7 @@ class ShuttingDown(Unavailable):
 
 
 class StoreUnavailable(Unavailable):
-    """The server cannot read its database, or cannot confirm a change: try again, with the same request id."""
+    """The server cannot read its database, or cannot confirm a change. Try again with the same request id."""
 
 
 class WorkspaceOffline(Unavailable):

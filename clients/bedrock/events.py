@@ -58,49 +58,49 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TextDelta(Wrapper[v1.Event.TextDelta]):
-    """Text that the model is writing. A preview: the message that follows has the final text."""
+    """Text that the model is writing. It is a preview: the message that follows contains the final text."""
 
     llm_request_id: str
-    """Id of the request to the model; together with `attempt` it identifies the delta slot."""
+    """Id of the request to the model."""
     attempt: int
     """The attempt, counted from 1."""
     offset: int
-    """Where the text begins, in code points from the beginning of the text, or the reasoning, of the slot."""
+    """Where `text` begins, in code points from the start of the attempt's text, or of its reasoning."""
     text: str
     """The new text."""
     reasoning: bool
-    """Whether it is reasoning."""
+    """Whether the text is reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutputDelta(Wrapper[v1.Event.ToolOutputDelta]):
-    """Output that a tool is writing. A preview: the tool result has the final output."""
+    """Output that a tool is writing. It is a preview: the tool result contains the final output."""
 
     tool_use_id: str
     """Id of the tool call."""
     attempt: int
-    """Its attempt, counted from 1. Output of earlier attempts is void."""
+    """The attempt of the call, counted from 1. Output of earlier attempts is void."""
     offset: int
-    """Where the text begins, in code points from the beginning of the output of the attempt."""
+    """Where `text` begins, in code points from the start of the attempt's output."""
     text: str
     """The new text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientToolCallChanged(Wrapper[v1.Event.ClientToolCallChanged]):
-    """Whether a call of a client's tool waits for an answer. One that waited ends in exactly one other status."""
+    """A call of a client tool began to wait for a client's answer, or its wait ended."""
 
     call: ToolCall
     """The call."""
     status: CallStatus
     """"pending", "answered", "timed_out" or "withdrawn"."""
     deadline: datetime
-    """Until when an answer is waited for."""
+    """When the call times out unless a client answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionChanged(Wrapper[v1.Event.QuestionChanged]):
-    """Whether a tool waits for a person's answer. A question that was asked ends in exactly one other status."""
+    """A tool asked a person a question, or the question was answered or no longer waits."""
 
     question: Question
     """The question, with its status."""
@@ -115,7 +115,7 @@ class Snapshot(Wrapper[v1.Event.Snapshot]):
     messages: tuple[Message, ...]
     """The latest messages, oldest first."""
     partial: tuple[TextDelta, ...]
-    """Text that the model has written so far of a message that is not stored yet; also yielded as text deltas."""
+    """Text of a message that the model is still writing; also yielded as text deltas."""
     pending_approvals: tuple[Approval, ...]
     """The open approvals."""
     queue: tuple[QueuedMessage, ...]
@@ -123,22 +123,22 @@ class Snapshot(Wrapper[v1.Event.Snapshot]):
     sub_agents: SubAgentsChanged | None
     """The sub-agents that the conversation waits for; None in other states."""
     pending_client_tool_calls: tuple[ClientToolCallChanged, ...]
-    """The call that waits for an answer of a client; empty if none does."""
+    """The call that waits for a client's answer; empty if no call waits."""
     pending_questions: tuple[Question, ...]
-    """What the running tool asks a person, in the order of asking."""
+    """The open questions of the running tool to a person, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp(Wrapper[v1.Event.CaughtUp]):
-    """The watcher has now received everything that it had missed."""
+    """The watcher has received everything that it had missed; live events follow."""
 
     head_revision: int
-    """The newest durable revision at that moment."""
+    """The newest stored revision at that moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateChanged(Wrapper[v1.Event.StateChanged]):
-    """A change to another state, or of the details of the same state."""
+    """The conversation entered another state, or details of its state changed."""
 
     state: ConversationState
     """The state after the change."""
@@ -159,7 +159,7 @@ class RunStopped(Wrapper[v1.Event.RunStopped]):
     error: RunError | None
     """Why it failed; None unless the reason is "error"."""
     output: Any = field(hash=False)
-    """The value of a run with an output schema, which fits it; None if there is none."""
+    """The JSON value that the run ended with, fitting its output schema; None if the run had no schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class ApprovalChanged(Wrapper[v1.Event.ApprovalChanged]):
 
 @dataclass(frozen=True, slots=True)
 class Retrying(Wrapper[v1.Event.Retrying]):
-    """A failed attempt that is followed by another one."""
+    """An attempt failed, and another one follows."""
 
     llm_request_id: str
     """The request to the model that failed; empty if it was a tool call."""
@@ -185,7 +185,7 @@ class Retrying(Wrapper[v1.Event.Retrying]):
     attempt: int
     """The next attempt, counted from 1."""
     max_attempts: int
-    """How many attempts are made at most."""
+    """The maximum number of attempts."""
     retry_time: datetime
     """When the next attempt starts."""
     error: RunError
@@ -194,51 +194,51 @@ class Retrying(Wrapper[v1.Event.Retrying]):
 
 @dataclass(frozen=True, slots=True)
 class StreamDiscarded(Wrapper[v1.Event.StreamDiscarded]):
-    """A delta slot whose text is void: it is not in the history, and should be removed from the screen."""
+    """Text deltas are void: their text is not in the history, and should be removed from the screen."""
 
     llm_request_id: str
     """Id of the request to the model."""
     attempt: int
-    """The attempt, counted from 1."""
+    """The attempt whose text is void, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolTreeReaped(Wrapper[v1.Event.ToolTreeReaped]):
-    """The end of the processes of a cancelled tool call, or of a background job that was killed."""
+    """The processes of a cancelled tool call, or of a killed background job, have ended."""
 
     tool_use_id: str
-    """The call; for a job, the call that had started it."""
+    """The id of the tool call; for a job, of the call that had started the job."""
     pids: tuple[int, ...]
     """The processes that were ended."""
     duration: timedelta
     """Time from the cancel to the exit of the last process."""
     leaked: bool
-    """Whether some of them could not be confirmed as ended within two seconds."""
+    """Whether some processes could not be confirmed as ended within two seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """How a run ended, also if it never began."""
+    """How a run ended, or why a queued message never became a run."""
 
     reason: StopReason | Literal["deleted", "withdrawn", ""]
-    """"completed", "interrupted" or "error"; "withdrawn" or "deleted" if there was no run to end."""
+    """"completed", "interrupted" or "error"; "withdrawn" or "deleted" if the run never began."""
     detail: str = ""
     """The cause in more detail, e.g. "restart"; empty if there is none."""
     error_kind: ErrorKind | Literal[""] = ""
-    """Why it failed, e.g. "auth"; empty unless it failed."""
+    """The kind of failure, e.g. "auth"; empty unless the run failed."""
     error_message: str = ""
-    """The same for people, with what to do about it."""
+    """The error message for people, with advice; empty unless the run failed."""
     output: Any = field(default=None, hash=False)
-    """The value of a run with an output schema, which fits it; None if there is none."""
+    """The JSON value that the run ended with, fitting its output schema; None if the run had no schema."""
 
     @classmethod
     def of(cls, stopped: RunStopped) -> Stop:
-        """Create the end of a run from the event that reports it."""
+        """Create the object from the event that reports the end of a run."""
         kind, message = ("", "") if stopped.error is None else (stopped.error.kind, stopped.error.message)
         return cls(stopped.reason, stopped.detail, cast("ErrorKind", kind), message, stopped.output)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all attributes as values for JSON, empty ones too."""
+        """Return all attributes, also empty ones, as values for JSON."""
         return asdict(self)
 
 
@@ -283,7 +283,7 @@ class Event(Wrapper[v1.Event]):
 
     @property
     def message(self) -> Message | None:
-        """The message that was added, or that is or was queued."""
+        """The message that was added, or whose place in the queue changed."""
         return self.message_added if self.queue_changed is None else self.queue_changed.message
 
     @property
@@ -308,26 +308,26 @@ class Event(Wrapper[v1.Event]):
 
     @property
     def state(self) -> ConversationState | None:
-        """The state, of a state change, a snapshot or an update."""
+        """The state in a state change, a snapshot or an update; None for all other events."""
         if self.state_changed is not None:
             return self.state_changed.state
         return None if self.conversation is None else self.conversation.state
 
     @property
     def approval(self) -> Approval | None:
-        """The question that has just been asked; None if it was answered or withdrawn."""
+        """The approval that was just requested; None if the event reports its answer or withdrawal."""
         changed = self.approval_changed
         return None if changed is None or changed.decision else changed.approval
 
     @property
     def question(self) -> Question | None:
-        """What a tool has just asked a person; None if it was answered, declined, withdrawn or has timed out."""
+        """The question that a tool has just asked; None if the event reports how the question ended."""
         changed = self.question_changed
         return None if changed is None or changed.question.status != "pending" else changed.question
 
     @property
     def decision(self) -> ApprovalDecision | Literal[""]:
-        """How the question was decided: "approve", "deny" or "withdrawn"; empty while it is open."""
+        """How the approval was decided: "approve", "deny" or "withdrawn"; empty while it is open."""
         return "" if self.approval_changed is None else self.approval_changed.decision
 
     @property
@@ -360,7 +360,7 @@ class Event(Wrapper[v1.Event]):
 
     @property
     def run(self) -> str:
-        """The run in progress, or the one that ended; empty if the event does not say."""
+        """The run in progress, or the run that ended; empty if the event has no such information."""
         if self.run_stopped is not None:
             return self.run_stopped.request_cycle
         if self.message is not None:

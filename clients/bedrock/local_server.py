@@ -1,6 +1,6 @@
-"""How clients find the server on the same machine: the files that both sides use, and the checks that make them safe.
+"""Finds the server on the same machine: the names of the files that server and client share, and safety checks.
 
-Standard library only, and nothing else of this package, since the server uses it as well.
+Imports only the standard library, since the server uses this module as well.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def xdg_directory(variable: str, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the directory that an XDG variable names; None if unset, or relative: the specification ignores those."""
+    """Return the directory that an XDG variable names; None if the variable is unset.
+
+    Relative paths count as unset, as the XDG specification demands.
+    """
     path = Path(environ.get(variable, ""))
     return path if path.is_absolute() else None
 
@@ -63,7 +66,7 @@ def absolute_path(text: str) -> Path:
     """
     try:
         path = Path(text).expanduser()
-    except RuntimeError:  # ``~name`` of a user that does not exist
+    except RuntimeError:  # ``~name``, but there is no such user
         path = Path(text)
     if not path.is_absolute():
         raise ValueError(f"must be an absolute path, or begin with ~ (it is {text!r})")
@@ -115,7 +118,7 @@ def check_socket(path: Path) -> None:
         OSError: There is no such socket.
     """
     check_owner(path.parent)
-    if (mode := stat.S_IMODE(path.parent.stat().st_mode)) & 0o077:  # it may be /tmp, open to others
+    if (mode := stat.S_IMODE(path.parent.stat().st_mode)) & 0o077:  # it may be one like /tmp, in which all may write
         raise NotPrivateError(f"others may enter {path.parent} (mode {mode:04o}), where the socket {path.name} is")
     found = path.lstat()
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
@@ -123,10 +126,10 @@ def check_socket(path: Path) -> None:
 
 
 def open_regular(path: Path) -> int:
-    """Open a regular file for reading; return its descriptor. Does not block on a FIFO of that name.
+    """Open a regular file for reading and return its descriptor. Never blocks, even if the path is a FIFO.
 
     Raises:
-        OSError: It cannot be opened, or is no regular file.
+        OSError: The file cannot be opened, or is no regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -136,7 +139,10 @@ def open_regular(path: Path) -> int:
 
 
 def server_process(data_dir: Path) -> int:
-    """Return the id of the process that uses a data directory, reachable or not; 0 if none is found."""
+    """Return the id of the server process that uses a data directory; 0 if none is running.
+
+    The process need not be reachable.
+    """
     with suppress(OSError, ValueError):
         descriptor = open_regular(data_dir / LOCK_FILE)
         try:

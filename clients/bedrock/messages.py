@@ -1,4 +1,4 @@
-"""Messages of a conversation, with their content, tool calls and results; queued messages."""
+"""The content of messages: text, images, tool calls, tool results and usage. Also messages that wait in the queue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Usage(Value[v1.Usage]):
     """The cost in millionths of a US dollar; zero while the price of the model is unknown."""
 
     def __add__(self, other: Usage) -> Usage:
-        """Add up each count."""
+        """Return the sum of two usages."""
         return Usage(*[getattr(self, each.name) + getattr(other, each.name) for each in fields(self) if each.init])
 
     @property
@@ -57,7 +57,7 @@ class Image(Wrapper[v1.Image]):
 
 @dataclass(frozen=True, slots=True)
 class Attachment(Wrapper[v1.Attachment]):
-    """What a stored image is; `Conversation.attachment` reads its bytes."""
+    """The format and size of a stored image; `Conversation.attachment` reads its bytes."""
 
     name: str
     """The resource name."""
@@ -80,8 +80,9 @@ class ToolCall(Wrapper[v1.ToolCall]):
     tool: str
     """The tool as the model named it, e.g. "bash"."""
     input: dict[str, Any] = field(hash=False)
-    """The input. Empty if the model wrote no valid JSON object, or one too large or deep for a Struct; then `raw_input`
-    holds what it wrote.
+    """The input; empty if the model wrote no valid JSON object, or one that is too large or too deep.
+
+    `raw_input` then contains what the model wrote.
     """
     raw_input: str
     """The input as the model wrote it, if `input` does not hold it."""
@@ -94,7 +95,7 @@ class ToolResult(Wrapper[v1.ToolResult]):
     """How a tool call ended. Every call gets exactly one result."""
 
     tool_use_id: str
-    """Id of the tool call that it answers."""
+    """Id of the tool call."""
     outcome: ToolOutcome
     """"ok", "error", "cancelled", "skipped", "denied", or "timed_out" if no client answered."""
     output: str
@@ -102,7 +103,7 @@ class ToolResult(Wrapper[v1.ToolResult]):
     images: tuple[Image, ...]
     """Images that the model gets with the output."""
     display: dict[str, Any] = field(hash=False)
-    """Data to show to people instead of the output. Its keys depend on the tool."""
+    """Data to show to people instead of `output`. The keys depend on the tool."""
     duration: timedelta | None
     """How long the call ran; None if it never started."""
 
@@ -140,23 +141,23 @@ class Message(Wrapper[v1.Message]):
     usage: Usage | None
     """The usage of the response; None unless a model wrote the message and the provider reported it."""
     create_time: datetime
-    """When it was stored or, while it is queued, when it was accepted."""
+    """When the message was stored; while it is queued, when it was accepted."""
     request_cycle: str
-    """The resource name of its run; empty for a message outside of a run, and for a queued follow-up."""
+    """The resource name of the message's run; empty for a message outside of a run, and for a queued follow-up."""
     llm_request_id: str
-    """The request that the message is the response to; empty unless a model wrote it."""
+    """The request to the model that this message answers; empty unless a model wrote the message."""
     attempt: int
-    """The attempt of that request."""
+    """The attempt of that request, counted from 1."""
     system_kind: SystemMessageKind | Literal[""]
     """Why the server wrote this message to the model; empty for all other messages."""
     error_kind: ErrorKind | Literal[""]
     """Why the run failed; empty unless the role is "error"."""
     meta: bool
-    """Whether the message is for the model only, and need not be shown to people."""
+    """Whether the message is meant for the model only, and need not be shown to people."""
 
     @property
     def text(self) -> str:
-        """Its text. Empty if it has none, as for tool results."""
+        """All text of the message; empty if there is none, as in tool results."""
         return "\n\n".join(block.text for block in self.content if block.text)
 
     @property
@@ -166,17 +167,20 @@ class Message(Wrapper[v1.Message]):
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls that it asks for, in order."""
+        """The tool calls in the message, in order."""
         return tuple(block.tool_call for block in self.content if block.tool_call is not None)
 
     @property
     def tool_results(self) -> tuple[ToolResult, ...]:
-        """The tool results that it holds."""
+        """The tool results in the message."""
         return tuple(block.tool_result for block in self.content if block.tool_result is not None)
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The images that it holds, those of tool results too. `Conversation.attachment` reads one by its name."""
+        """The images in the message, also those in tool results.
+
+        `Conversation.attachment` reads an image by its name.
+        """
         found: list[Image] = []
         for block in self.content:
             if block.image is not None:
@@ -191,8 +195,8 @@ class QueuedMessage(Wrapper[v1.QueuedMessage]):
     """A queued steer or follow-up, and what became of it."""
 
     message: Message
-    """The message; its `delivery` says which of the two it is."""
+    """The message. Its `delivery` is "steer" or "follow_up"."""
     fate: Fate
     """"queued" at first, then "delivered", "returned", "discarded" or "withdrawn"."""
     settle_time: datetime | None
-    """When it left the queue; None while it is queued."""
+    """When the message left the queue; None while it is queued."""

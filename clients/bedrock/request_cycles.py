@@ -1,4 +1,4 @@
-"""Request cycles: the request of a run, all its steps, and how the run ended."""
+"""Request cycles: a message that started a run, all steps of the run, and how it ended."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class ToolCallGroup(Wrapper[v1.ToolCallGroup]):
     calls: tuple[ToolCall, ...]
     """The calls, in order."""
     results: dict[str, ToolResult] = field(hash=False)
-    """Their results by `tool_use_id`. A call without an entry has no result yet."""
+    """Results by `tool_use_id`. A call without an entry has no result yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class AiBlock(Wrapper[v1.AiBlock]):
-    """One text of the agent and the tool calls that followed it, up to the next text."""
+    """One text of the agent, with the tool calls that followed it before the next text."""
 
     assistant: str
     """The agent's text."""
@@ -44,10 +44,10 @@ class AiBlock(Wrapper[v1.AiBlock]):
 
 @dataclass(frozen=True, slots=True)
 class ResolutionStep(Wrapper[v1.ResolutionStep]):
-    """One step of a cycle, in the view for people. Exactly one attribute is set."""
+    """One step of a request cycle, in the view for people. Exactly one attribute is set."""
 
     root: Message | None
-    """The message that the cycle is about, always the first step."""
+    """The message that started the cycle; always the first step."""
     steer: Message | None
     """A message that reached the model during the run."""
     ai_block: AiBlock | None
@@ -63,13 +63,13 @@ class InferenceRound(Wrapper[v1.InferenceRound]):
     inputs: tuple[str, ...]
     """The resource names of the messages that were added to the request since the previous round."""
     output: str
-    """The resource name of the response's message; empty while there is none."""
+    """The resource name of the response's message; empty while there is no response."""
     usage: Usage | None
-    """The usage of the response; None while there is none."""
+    """The usage of the response; None while there is no response."""
     output_time: datetime | None
-    """When the response was stored; None while there is none."""
+    """When the response was stored; None while there is no response."""
     tool_use_ids: tuple[str, ...]
-    """The tool calls that the response asked for, in order."""
+    """Ids of the tool calls in the response, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +79,20 @@ class RequestCycle(Wrapper[v1.RequestCycle]):
     name: str
     """The resource name."""
     root_delivery: Delivery
-    """How its root message entered: "direct" or "follow_up"."""
+    """How the message that started the cycle was delivered: "direct" or "follow_up"."""
     stop_reason: StopReason | Literal[""]
     """How the run ended; empty while it continues."""
     stop_detail: str
     """The cause in more detail, e.g. "restart"; empty if there is none."""
     steps: tuple[ResolutionStep, ...]
-    """The view for people; empty unless requested."""
+    """The view for people; empty unless the call asked for it."""
     rounds: tuple[InferenceRound, ...]
-    """The requests to the model; empty unless requested."""
+    """The requests to the model; empty unless the call asked for them."""
     start_time: datetime
-    """When its root message was stored."""
+    """When the message that started the cycle was stored."""
     end_time: datetime | None
     """When the run ended; None while it continues."""
     events: tuple[str, ...]
-    """The events that both views are made of, a JSON object each; empty unless requested."""
+    """The log events that both views are made of, each a JSON object; empty unless the call asked for them."""
     output: Any = field(hash=False)
-    """The value of a run with an output schema; None if there is none."""
+    """The JSON value that the run ended with; None if the run had no output schema."""

@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RunError(Wrapper[v1.RunError]):
-    """Why a run or an attempt failed. A value, not an exception."""
+    """The reason why a run or an attempt failed. This class is a value, not an exception."""
 
     kind: ErrorKind
     """The kind of failure, e.g. "auth"."""
@@ -45,52 +45,52 @@ class RunError(Wrapper[v1.RunError]):
 
 @dataclass(frozen=True, slots=True)
 class ModeUpgrade(Wrapper[v1.PendingApproval.ModeUpgrade]):
-    """A request of the agent for a wider mode."""
+    """The agent's request to change to a mode with more rights."""
 
     tool_use_id: str
-    """The tool call by which the agent asks."""
+    """The id of the tool call by which the agent asks."""
     reason: str
     """The agent's reason, in its own words; it may be false."""
     mode: Mode
-    """The mode that it asks for: "workspace" or "unrestricted". An approval grants no more."""
+    """The requested mode: "workspace" or "unrestricted". An approval grants no wider mode than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRule(Wrapper[v1.ApprovalRule]):
-    """A rule about tool calls. One of `tool`, `command`, `command_prefix`, `path` and `mcp_server` is set.
+    """A rule about tool calls. Exactly one of `tool`, `command`, `command_prefix`, `path`, `mcp_server` is set.
 
-    A denial comes before a question, and a question before a permission, whoever made the rules.
+    If several rules match a call, "deny" wins over "ask", and "ask" wins over "allow", whoever made the rules.
     """
 
     name: str
     """The resource name; empty in a suggestion."""
     action: RuleAction
-    """What becomes of the calls that it matches: "allow", "ask" or "deny"."""
+    """What happens to matching calls: "allow", "ask" or "deny"."""
     tool: str
-    """The resource name of a tool: all its calls."""
+    """The resource name of a tool: the rule matches all calls of it."""
     command: str
-    """A shell command, exactly."""
+    """The exact shell command that the rule matches."""
     command_prefix: str
-    """The words that shell commands begin with."""
+    """The first words of the shell commands that the rule matches."""
     path: str
-    """A directory, with everything beneath it, for the tools that take a path."""
+    """A directory: the rule matches calls of tools with a path in it or beneath it."""
     mcp_server: str
-    """The name of an MCP server: all calls of its tools."""
+    """The name of an MCP server: the rule matches all calls of its tools."""
     create_time: datetime | None
-    """When it was made; None if that is not known, and for rules of the operator."""
+    """When the rule was made; None if unknown, and for rules of the operator."""
     creator: str
-    """Who made it; empty if that is not known."""
+    """Who made the rule; empty if unknown."""
     origin: RuleOrigin
-    """Where it comes from: "conversation" or "operator"."""
+    """Whose rule it is: "conversation" or "operator"."""
 
     @property
     def kind(self) -> str:
-        """What it is about: "tool", "command", "command_prefix", "path" or "mcp_server"."""
+        """The name of the field that is set: "tool", "command", "command_prefix", "path" or "mcp_server"."""
         return self.proto.WhichOneof("subject") or ""
 
     @property
     def subject(self) -> str:
-        """The value of the field that `kind` names; for a tool without ``tools/``."""
+        """The value of the field that `kind` names; a tool's name comes without ``tools/``."""
         return str(getattr(self, self.kind)).removeprefix("tools/") if self.kind else ""
 
 
@@ -110,18 +110,18 @@ class Approval(Wrapper[v1.PendingApproval]):
     create_time: datetime | None
     """When the approval was requested; None in an event that reports only the decision."""
     suggestions: tuple[ApprovalRule, ...]
-    """Rules that would allow calls like this one, the narrowest first; for `rule` of `approve` and `deny`."""
+    """Rules that would allow calls like this one, the narrowest first; `approve` and `deny` accept one as `rule`."""
     rule: ApprovalRule | None
-    """The rule that made the call ask: one that asks, or one that might deny it; None if no rule did."""
+    """The rule because of which a person is asked: it asks, or might deny the call. None if no rule is the cause."""
 
     @property
     def tool_use_id(self) -> str:
-        """The tool call in question."""
+        """The id of the tool call in question."""
         return self.name.rpartition("/")[2]
 
     @property
     def tool(self) -> str:
-        """The tool that is to run; "request_mode_upgrade" if the agent asks for a wider mode."""
+        """The name of the tool that is to run; "request_mode_upgrade" if the agent asks for another mode."""
         if self.mode_upgrade is not None:
             return "request_mode_upgrade"
         return "" if self.tool_call is None else self.tool_call.tool
@@ -141,21 +141,21 @@ class Approval(Wrapper[v1.PendingApproval]):
 
 @dataclass(frozen=True, slots=True)
 class Question(Wrapper[v1.Question]):
-    """What a running tool asks a person: an MCP server wants to know something in the middle of a call.
+    """A question that a running tool (an MCP server) asks a person: a form to fill in, or an address to visit.
 
-    Its words are the server's own. A form is not for secrets.
+    The texts are the MCP server's own words. A form must not be used for secrets.
     """
 
     name: str
     """The resource name of the question; answers refer to it."""
     tool_use_id: str
-    """The tool call that asks."""
+    """The id of the tool call during which the question was asked."""
     tool: str
-    """The resource name of its tool."""
+    """The resource name of the tool."""
     mcp_server: str
     """The name of the MCP server."""
     message: str
-    """What it asks."""
+    """The text of the question."""
     requested_schema: dict[str, Any] | None = field(hash=False)
     """For a form: a JSON Schema of an object whose `properties` are the fields, without anything nested; else None.
 
@@ -164,9 +164,9 @@ class Question(Wrapper[v1.Question]):
     url: str
     """Instead of a form: the address that the person is asked to visit; else empty."""
     create_time: datetime
-    """When it was asked."""
+    """When the question was asked."""
     deadline: datetime
-    """Until when an answer is waited for."""
+    """When the question times out unless it is answered."""
     status: QuestionStatus
     """"pending", "answered", "declined", "timed_out" or "withdrawn"."""
 
@@ -178,10 +178,10 @@ class Question(Wrapper[v1.Question]):
 
 @dataclass(frozen=True, slots=True)
 class PendingSubAgent(Wrapper[v1.SubAgent]):
-    """A sub-agent at work, as the conversation that started it knows it."""
+    """A sub-agent at work, as the conversation that started it sees it."""
 
     conversation: str
-    """The resource name of its conversation."""
+    """The resource name of the sub-agent's conversation."""
     task: str
     """The first line of its task, 200 characters at most."""
     task_index: int
@@ -195,7 +195,7 @@ class SubAgentReport(Wrapper[v1.Event.SubAgentsChanged.Report]):
     """How one sub-agent ended."""
 
     conversation: str
-    """The resource name of its conversation; empty if it could not be started."""
+    """The resource name of the sub-agent's conversation; empty if it could not be started."""
     task: str
     """The first line of its task, 200 characters at most."""
     task_index: int
@@ -205,7 +205,7 @@ class SubAgentReport(Wrapper[v1.Event.SubAgentsChanged.Report]):
     result: str
     """The result that it submitted; the first 4096 characters."""
     error: RunError | None
-    """Why it failed; None unless it did."""
+    """Why the sub-agent failed; None unless it did."""
     partial_result: str
     """The last text it wrote, the first 4096 characters; empty unless it failed."""
 
@@ -222,10 +222,10 @@ class SubAgentsChanged(Wrapper[v1.Event.SubAgentsChanged]):
 
 @dataclass(frozen=True, slots=True)
 class SubAgentStatus:
-    """A sub-agent, at work or ended, as its parent's events show it. Its own conversation shows what it is doing."""
+    """A sub-agent, running or ended, as the events of its parent show it. Details are in its own conversation."""
 
     name: str
-    """The resource name of its conversation; empty if it could not be started."""
+    """The resource name of the sub-agent's conversation; empty if it could not be started."""
     task: str
     """The first line of its task."""
     index: int
@@ -235,9 +235,9 @@ class SubAgentStatus:
     result: str = ""
     """The result that it submitted or, if it failed, the last text it wrote; a long one is truncated."""
     error_kind: ErrorKind | Literal[""] = ""
-    """Why it failed, e.g. "timed_out"."""
+    """The kind of failure, e.g. "timed_out"; empty unless the sub-agent failed."""
     error_message: str = ""
-    """The error message for people; empty unless it failed."""
+    """The error message for people; empty unless the sub-agent failed."""
 
     @classmethod
     def in_order(
@@ -267,9 +267,9 @@ class LlmRequestingDetail(Wrapper[v1.ConversationState.LlmRequesting]):
     llm_request_id: str
     """Identifies the request; all its attempts have the same id."""
     attempt: int
-    """The present attempt, counted from 1, or the next one while the phase is "backoff"."""
+    """The current attempt, counted from 1; while the phase is "backoff", the next one."""
     max_attempts: int
-    """How many attempts are made at most."""
+    """The maximum number of attempts."""
     phase: RequestPhase
     """"connecting", "streaming" or "backoff"."""
     retry_time: datetime | None
@@ -280,7 +280,7 @@ class LlmRequestingDetail(Wrapper[v1.ConversationState.LlmRequesting]):
 
 @dataclass(frozen=True, slots=True)
 class AwaitingApprovalDetail(Wrapper[v1.ConversationState.AwaitingApproval]):
-    """Approvals that a person must answer before any call of the response runs."""
+    """Open approvals. A person must answer all of them before any tool call of the response runs."""
 
     pending: tuple[Approval, ...]
     """The open approvals, in the order of the response."""
@@ -288,34 +288,34 @@ class AwaitingApprovalDetail(Wrapper[v1.ConversationState.AwaitingApproval]):
 
 @dataclass(frozen=True, slots=True)
 class ToolExecutingDetail(Wrapper[v1.ConversationState.ToolExecuting]):
-    """Tool calls at work."""
+    """The progress of running tool calls."""
 
     current: ToolCall
-    """The call that runs, or will run again at `retry_time`."""
+    """The call that is running, or will run again at `retry_time`."""
     attempt: int
-    """Its attempt, counted from 1."""
+    """The attempt of that call, counted from 1."""
     max_attempts: int
-    """How many attempts are made at most."""
+    """The maximum number of attempts."""
     retry_time: datetime | None
     """When the next attempt starts; None while the call runs."""
     remaining_count: int
-    """How many further calls of the response have not started."""
+    """How many calls of the response are still to be started."""
     completed_count: int
     """How many calls of the response have ended."""
     deadline: datetime | None
-    """Until when the answer of a client is waited for; None for the server's own tools."""
+    """When the call times out unless a client answers; None for the server's own tools."""
     questions: tuple[Question, ...]
-    """What the tool asks a person and waits for, in the order of asking."""
+    """The open questions of the tool to a person, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitingSubAgentsDetail(Wrapper[v1.ConversationState.AwaitingSubAgents]):
-    """Sub-agents at work."""
+    """The progress of sub-agents."""
 
     pending: tuple[PendingSubAgent, ...]
     """The running sub-agents, in the order of their tasks."""
     completed_count: int
-    """How many have ended, completed or failed."""
+    """How many sub-agents have ended, completed or failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,12 +333,12 @@ class FailedDetail(Wrapper[v1.ConversationState.Failed]):
     error: RunError
     """Why it failed."""
     partial_result: str
-    """The last text it wrote; empty if it wrote none, or reported the failure itself."""
+    """The last text that the sub-agent wrote; empty if there is none, or if the sub-agent reported the failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationState(Wrapper[v1.ConversationState]):
-    """The state of a conversation. Of the details only the one that belongs to `kind` is set, if there is one."""
+    """The state of a conversation. At most one of the detail attributes is set: the one that belongs to `kind`."""
 
     kind: StateKind | Literal[""]
     """The name of the state; empty if this version does not know it."""
@@ -359,7 +359,7 @@ class ConversationState(Wrapper[v1.ConversationState]):
     failed: FailedDetail | None
     """Details of the state "failed"; else None."""
     busy: bool
-    """Whether a direct message would be refused because something is in progress."""
+    """Whether the conversation would refuse a direct message because something is in progress."""
     run: str
     """The resource name of the run in progress; empty between runs."""
 
@@ -370,10 +370,10 @@ class ConversationState(Wrapper[v1.ConversationState]):
 
     @property
     def approvals(self) -> tuple[Approval, ...]:
-        """The open approvals; empty in states that have none."""
+        """The open approvals; empty in states without approvals."""
         return () if self.awaiting_approval is None else self.awaiting_approval.pending
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """What the running tool asks a person; empty in states that have no such question."""
+        """The open questions of the running tool to a person; empty in states without questions."""
         return () if self.tool_executing is None else self.tool_executing.questions

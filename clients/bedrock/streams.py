@@ -26,7 +26,7 @@ U = TypeVar("U")
 
 
 class Closing(ABC):
-    """A context manager that is closed at the end of its block."""
+    """A base class of context managers that call `close` at the end of the ``with`` block."""
 
     @abstractmethod
     def close(self) -> None:
@@ -42,7 +42,7 @@ class Closing(ABC):
 
 
 class AsyncClosing(ABC):
-    """A context manager for ``async with`` that is closed at the end of its block."""
+    """A base class of context managers that call `close` at the end of the ``async with`` block."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -71,13 +71,16 @@ class Stream(Closing, Generic[T]):
         return self._first.pop() if self._first else next(self._items)
 
     def open(self) -> Self:
-        """Wait for the first item, which raises the errors of the call now; the item is not lost."""
+        """Wait for the first item, so that errors of the call are raised now. The item is not lost."""
         if not self._first:
             self._first.extend(islice(self._items, 1))
         return self
 
     def map(self, convert: Callable[[T], U]) -> Stream[U]:
-        """Return a stream of the converted items. Use it instead of this one; closing it closes this one."""
+        """Return a stream of the converted items, to be used instead of this one.
+
+        Closing it closes this stream, too.
+        """
 
         def converted() -> Generator[U]:
             with self:
@@ -106,14 +109,17 @@ class AsyncStream(AsyncClosing, Generic[T]):
         return self._first.pop() if self._first else await anext(self._items)
 
     async def open(self) -> Self:
-        """Wait for the first item, which raises the errors of the call now; the item is not lost."""
+        """Wait for the first item, so that errors of the call are raised now. The item is not lost."""
         if not self._first:
             with suppress(StopAsyncIteration):
                 self._first.append(await anext(self._items))
         return self
 
     def map(self, convert: Callable[[T], U]) -> AsyncStream[U]:
-        """Return a stream of the converted items. Use it instead of this one; closing it closes this one."""
+        """Return a stream of the converted items, to be used instead of this one.
+
+        Closing it closes this stream, too.
+        """
 
         async def converted() -> AsyncGenerator[U]:
             async with self:
@@ -128,4 +134,4 @@ class AsyncStream(AsyncClosing, Generic[T]):
         await self._items.aclose()
 
     aclose = close
-    """The name that `contextlib.aclosing` expects."""
+    """Close the stream: `close` under the name that `contextlib.aclosing` expects."""

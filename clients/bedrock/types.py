@@ -1,8 +1,8 @@
-"""Literal types of the names that this package takes and returns: type checkers report a misspelt one.
+"""Literal types for the names of modes, policies, states and so on, so that type checkers report misspelt names.
 
-Each is a name of the contract in lower case and without its prefix: ``"ask_writes"`` is ``APPROVAL_POLICY_ASK_WRITES``.
-What they mean is written in ``protos/bedrock/v1``. The empty string means that a value is not set. A value that only a
-newer version of the contract knows is its number in digits.
+A name is that of an enum value of the gRPC API in lower case and without its prefix: ``"ask_writes"`` is
+``APPROVAL_POLICY_ASK_WRITES``. The files in ``protos/bedrock/v1`` describe the values. The empty string means that a
+value is not set. A value that only newer versions of the API have is given as its number in digits.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ EventKind = Literal[
     "client_tool_call_changed",
     "question_changed",
 ]
-"""The fields of the contract's `Event`, and a separate kind for reasoning; heartbeats are not yielded."""
+"""The names of an event's data fields in the gRPC API, and "reasoning_delta". Heartbeats are not yielded."""
 ListEventKind = Literal[
     "conversation_changed", "conversation_deleted", "conversation_unmatched", "caught_up", "heartbeat"
 ]
-"""The fields of the contract's `WatchConversationsResponse`."""
+"""The names of the fields of the gRPC API's `WatchConversationsResponse`."""

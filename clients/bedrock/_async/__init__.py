@@ -1,1 +1,1 @@
-"""The client for asyncio: the source of `bedrock._sync`."""
+"""The asyncio client. `bedrock._sync` is generated from this package."""

@@ -1,4 +1,4 @@
-"""The client: the connection to a server, and the calls that are not about one particular conversation."""
+"""`AsyncClient`: the connection to a server, and all calls that do not belong to one particular conversation."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class AsyncClient(AsyncClosing):
             ca_file: Certificates to trust instead of those of the system. If not given, BEDROCK_CA_FILE.
             certificate_file: The client's own certificate with its chain (PEM), for a server that asks for one. If not
                 given, BEDROCK_CERTIFICATE_FILE.
-            key_file: The key of that (PEM). If not given, BEDROCK_KEY_FILE.
+            key_file: The private key of `certificate_file` (PEM). If not given, BEDROCK_KEY_FILE.
             timeout: Seconds that one call may take. Streams of events have no such limit.
             reconnect_for: Seconds for which a broken stream of events is tried again before its error is raised.
             on_disconnect: Called when a stream of events has broken and will be resumed, with the error and the seconds
@@ -101,7 +101,7 @@ class AsyncClient(AsyncClosing):
         self.conversations_stub = self._transport.conversations
         """The stub of ConversationService, for calls that this class does not offer."""
         self.catalog_stub = self._transport.catalog
-        """The stub of CatalogService."""
+        """The stub of CatalogService, for calls that this class does not offer."""
 
     @property
     def address(self) -> str:
@@ -267,7 +267,7 @@ class AsyncClient(AsyncClosing):
         """Iterate over the conversations, the latest changed first.
 
         Args:
-            archived: Show the archived ones instead; with None both.
+            archived: True for archived conversations only, False for all others, None for both.
             parent: Show the sub-agents of this conversation instead.
             working_directory: Show only those of this directory of the server's machine; of all if None.
             filter: Show only those that match, as in ``busy = true AND labels.team = "docs"``; `quoted` quotes a text
@@ -286,10 +286,10 @@ class AsyncClient(AsyncClosing):
                 yield ConversationInfo.from_proto(conversation)
 
     async def approvals(self, *, timeout: float | None = None) -> AsyncIterator[Approval]:
-        """Iterate over the open approvals of all conversations, those of the one that has waited longest first.
+        """Iterate over the open approvals of all conversations; the conversation that has waited longest comes first.
 
-        ``client.conversation(approval.conversation)`` answers one with `approve` or `deny`. `timeout` is the time limit
-        of each page in seconds.
+        To answer an approval, call `approve` or `deny` of ``client.conversation(approval.conversation)``. `timeout` is
+        the time limit of each page in seconds.
         """
         request = v1.ListApprovalsRequest(parent="conversations/-")
         async for page in self.pages(self.conversations_stub.ListApprovals, request, timeout):
@@ -297,10 +297,10 @@ class AsyncClient(AsyncClosing):
                 yield Approval.from_proto(approval)
 
     async def tool_questions(self, *, timeout: float | None = None) -> AsyncIterator[Question]:
-        """Iterate over what running tools ask a person in all conversations.
+        """Iterate over the open questions of running tools in all conversations.
 
-        ``client.conversation(question.conversation)`` answers one with `answer_question` or `decline_question`.
-        `timeout` is the time limit of each page in seconds.
+        To answer a question, call `answer_question` or `decline_question` of
+        ``client.conversation(question.conversation)``. `timeout` is the time limit of each page in seconds.
         """
         request = v1.ListQuestionsRequest(parent="conversations/-")
         async for page in self.pages(self.conversations_stub.ListQuestions, request, timeout):
@@ -328,7 +328,7 @@ class AsyncClient(AsyncClosing):
             timeout: Time limit of each page in seconds; the client's if None.
 
         Raises:
-            PermissionDenied: The token has not the role of an operator.
+            PermissionDenied: The token does not have the role of an operator.
         """
         request = requests.audit(
             since=since, until=until, principal=principal, conversation=conversation, outcome=outcome
@@ -346,13 +346,14 @@ class AsyncClient(AsyncClosing):
         order_by: str = "",
         timeout: float | None = None,
     ) -> AsyncStream[ConversationListEvent]:
-        """Follow the list of conversations. A broken connection ends the stream with an error: start again then.
+        """Return a stream of changes to the list of conversations. A broken connection ends it with an error.
 
         Args:
             changes_only: Omit the conversations that exist already.
             include_sub_agents: Show sub-agents, too.
-            filter: Show only those that match, as for `conversations`. One that ceases to match is `unmatched` then.
-            order_by: The order of those that exist already, as for `conversations`.
+            filter: Show only conversations that match, as for `conversations`. When a conversation ceases to match,
+                `conversation_unmatched` reports it.
+            order_by: The order of the conversations that exist already, as for `conversations`.
             timeout: Seconds that the whole stream may take; no limit if None.
         """
         request = v1.WatchConversationsRequest(
@@ -362,7 +363,7 @@ class AsyncClient(AsyncClosing):
         return entries.map(ConversationListEvent.from_proto)
 
     async def models(self, *, timeout: float | None = None) -> list[Model]:
-        """Return the models that conversations can use now."""
+        """Return the models that conversations can use at present."""
         pages = self.pages(self.catalog_stub.ListModels, v1.ListModelsRequest(), timeout)
         return [Model.from_proto(model) async for page in pages for model in page.models]
 
@@ -372,12 +373,12 @@ class AsyncClient(AsyncClosing):
         return [Tool.from_proto(tool) async for page in pages for tool in page.tools]
 
     async def model(self, name: str, *, timeout: float | None = None) -> Model:
-        """Return one of the models that conversations can use now. Raises NotFound for any other."""
+        """Return one of the models that conversations can use at present. Raises NotFound if there is no such model."""
         request = v1.GetModelRequest(name=resource_name("models", name))
         return Model.from_proto((await self.call(self.catalog_stub.GetModel, request, timeout)).model)
 
     async def tool(self, name: str, *, timeout: float | None = None) -> Tool:
-        """Return one of the tools that agents can call. Raises NotFound for any other."""
+        """Return one of the tools that agents can call. Raises NotFound if there is no such tool."""
         request = v1.GetToolRequest(name=resource_name("tools", name))
         return Tool.from_proto((await self.call(self.catalog_stub.GetTool, request, timeout)).tool)
 
@@ -387,12 +388,12 @@ class AsyncClient(AsyncClosing):
         return ServerInfo.from_proto(response)
 
     async def quotas(self, *, timeout: float | None = None) -> list[Quota]:
-        """Return the quotas of this client's principal and what is used of each; to an operator those of all."""
+        """Return the quotas of this client's principal and their usage; for an operator the quotas of all."""
         response = await self.call(self.catalog_stub.GetQuotas, v1.GetQuotasRequest(), timeout)
         return [Quota.from_proto(quota) for quota in response.quotas]
 
     async def nodes(self, *, timeout: float | None = None) -> list[Node]:
-        """Return the servers that share the database of this one, itself included. Needs the role of an operator.
+        """Return the servers that share this server's database, itself included. Needs the role of an operator.
 
         `timeout` is the time limit of each page in seconds.
         """
@@ -400,7 +401,7 @@ class AsyncClient(AsyncClosing):
         return [Node.from_proto(node) async for page in pages for node in page.nodes]
 
     async def browse(self, path: str = "", *, timeout: float | None = None) -> DirectoryListing:
-        """Return what a directory of the server's machine contains; the home directory of its user if empty."""
+        """Return the content of a directory on the server's machine; of its user's home directory if empty."""
         listing = v1.BrowseDirectoryResponse()
         async for page in self.pages(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path), timeout):
             listing.MergeFrom(page)
@@ -409,7 +410,7 @@ class AsyncClient(AsyncClosing):
     async def call(
         self, method: Callable[..., Awaitable[Response]], request: Any, timeout: float | None = None
     ) -> Response:
-        """Call a method of a stub, with token, time limit and the errors of this package.
+        """Call a method of a gRPC stub with this client's token and time limit; errors are those of `bedrock.errors`.
 
         The call is repeated if the connection is lost and the repetition is safe.
         """
@@ -418,11 +419,14 @@ class AsyncClient(AsyncClosing):
     def pages(
         self, method: Callable[..., Awaitable[PageT]], request: Any, timeout: float | None = None
     ) -> AsyncIterator[PageT]:
-        """Iterate over the pages of a call that lists something; the page token of the request is changed."""
+        """Iterate over the pages of a call that lists something. The page token in `request` is changed."""
         return self._transport.pages(method, request, timeout)
 
     def stream(
         self, method: Callable[..., AsyncIterable[Response]], request: Any, timeout: float | None = None
     ) -> AsyncStream[Response]:
-        """Return the responses of a streaming call, which starts at the first read; closing the stream cancels it."""
+        """Return the responses of a streaming call.
+
+        The call starts at the first read; closing the stream cancels it.
+        """
         return self._transport.stream(method, request, timeout)

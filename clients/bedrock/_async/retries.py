@@ -1,4 +1,4 @@
-"""Calls that are repeated for as long as a broken stream is."""
+"""Repeats calls to an unreachable server, for as long as a broken stream of events would be resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 async def insist(transport: AsyncTransport, method: Callable[..., Any], request: Any, deadline: Deadline) -> Any:
-    """Make an idempotent call; repeat it for as long as a broken stream is tried again."""
+    """Make an idempotent call. While the server is unavailable, repeat the call for `reconnect_for` seconds at most.
+
+    Raises Unavailable after that.
+    """
     backoff = Backoff(transport.reconnect_for)
     while True:
         try:
@@ -29,7 +32,7 @@ async def insist(transport: AsyncTransport, method: Callable[..., Any], request:
 
 
 async def pause(transport: AsyncTransport, error: BedrockError, delay: float) -> None:
-    """Report the interruption to `on_disconnect`, and wait."""
+    """Report the interruption to `on_disconnect`, and wait `delay` seconds."""
     if transport.on_disconnect is not None:
         transport.on_disconnect(error, delay)
     await transport.pause(delay)

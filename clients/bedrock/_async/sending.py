@@ -29,12 +29,15 @@ Sent = v1.SendMessageResponse | v1.SpawnSubAgentsResponse
 
 
 class AsyncSending(AsyncStream[Event]):
-    """The stream of events of a message, which begins by sending it. Awaiting it only sends the message."""
+    """A stream of events that sends a message when it is first read. Awaiting the object sends the message only."""
 
     message: Message
-    """The message as it was stored or queued, once it was accepted."""
+    """The message as the server stored or queued it. Not set before the server accepted the message."""
     disposition: Disposition | Literal[""]
-    """"direct", "steer_queued", "follow_up_queued" or, if the server had accepted this call before, "duplicate"."""
+    """What the server did with the message: "direct", "steer_queued", "follow_up_queued" or "duplicate".
+
+    "duplicate" means that the server had accepted this call before.
+    """
     sub_agents: list[str]
     """The resource names of the sub-agents that `AsyncConversation.spawn` started, in the order of the tasks."""
 
@@ -51,7 +54,7 @@ class AsyncSending(AsyncStream[Event]):
         return await self._sent()
 
     async def _sent(self) -> Self:
-        """Send the message, if it was not sent before."""
+        """Send the message, unless it was sent already."""
         if self._sending is not None:
             sending, self._sending = self._sending, None
             response = await sending
@@ -64,29 +67,29 @@ class AsyncSending(AsyncStream[Event]):
 
 
 class AsyncOpenedStream(AsyncStream[T]):
-    """A stream whose ``async with`` waits for the first item, so that errors of the call are raised there."""
+    """A stream whose ``async with`` waits for the first item, so that an error of the call is raised on entry."""
 
     async def __aenter__(self) -> Self:
         return await self.open()
 
 
 def opened(items: AsyncGenerator[T]) -> AsyncStream[T]:
-    """Return a stream that raises errors of its call on entering its ``async with`` block, not in the block."""
+    """Return a stream whose ``async with`` raises errors of the call on entry, not within the block."""
     return AsyncOpenedStream(items)
 
 
 async def decided(decision: bool | Awaitable[bool]) -> bool:
-    """Return a decision, after awaiting it if the function that decides is asynchronous."""
+    """Return the decision about a tool call, awaited if the deciding function is asynchronous."""
     return checked(await decision if inspect.isawaitable(decision) else decision)
 
 
 async def filled_in(content: Content | Awaitable[Content]) -> Content:
-    """Return what is filled into a form, after awaiting it if the function that answers is asynchronous."""
+    """Return the content of a question's form, awaited if the answering function is asynchronous."""
     return checked_content(await content if inspect.isawaitable(content) else content)
 
 
 async def carried_out(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Return what a tool's function returns; one that is not asynchronous runs in a thread."""
+    """Call a tool's function and return its result. A function that is not asynchronous runs in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
     value = await asyncio.to_thread(function, **arguments)
@@ -94,5 +97,5 @@ async def carried_out(function: Callable[..., Any], arguments: dict[str, Any]) -
 
 
 def fitting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a tool's function, asynchronous or not."""
+    """Return a tool's function unchanged; it may be asynchronous here."""
     return function

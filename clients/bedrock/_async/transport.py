@@ -33,7 +33,7 @@ PageT = TypeVar("PageT", bound=Page)
 
 
 class AsyncTransport:
-    """Makes calls with token, time limit, retries and the errors of this package, on one event loop."""
+    """Makes gRPC calls on one event loop. Adds the token, time limits and retries, and raises `bedrock.errors`."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class AsyncTransport:
                 left = max(0.0, until - time.monotonic())
                 return await method(request, timeout=left)
             except grpc.RpcError as error:
-                self._ensure_open()  # otherwise closing the client would look like a failure of the server
+                self._ensure_open()  # otherwise closing the client would look like a server failure
                 failure, unsent = self._failure(error), nothing_was_sent(error)
             except ServerNotRunning as error:
                 failure, unsent = error, False
@@ -99,7 +99,7 @@ class AsyncTransport:
     async def pages(
         self, method: Callable[..., Awaitable[PageT]], request: Any, timeout: float | None = None
     ) -> AsyncIterator[PageT]:
-        """Iterate over the pages of a call that lists something; the page token of the request is changed."""
+        """Iterate over the pages of a call that lists something. The page token in `request` is changed."""
         while True:
             page = await self.call(method, request, timeout)
             yield page
@@ -158,7 +158,7 @@ class AsyncTransport:
         await self.pause(delay)
 
     async def _use_new_connection(self) -> bool:
-        """Try a new connection, and return whether calls use it now."""
+        """Try to connect anew. Return whether a new connection succeeded and is used from now on."""
         try:
             settings, channel = self._connection.candidate()
         except ServerNotRunning:
@@ -187,7 +187,7 @@ class AsyncTransport:
         self._connection.look_again()
 
     def _raise_if_closed_under_a_call(self) -> None:
-        """Raise Unavailable if closing the client, and not a cancelled task, has cancelled a call."""
+        """Raise Unavailable if a call was cancelled because the client was closed, and not because of its task."""
         if (task := asyncio.current_task()) is None or not task.cancelling():
             self._ensure_open()
 
@@ -200,7 +200,7 @@ class AsyncTransport:
 
 
 async def _is_ready(channel: grpc.aio.Channel) -> bool:
-    """Connect a new channel, and return whether the first attempt succeeded."""
+    """Connect a new channel. Return whether the first attempt succeeded within the time limit for connecting."""
     with suppress(TimeoutError):
         async with asyncio.timeout(CONNECT_SECONDS):
             while (state := channel.get_state(try_to_connect=True)) not in CONNECT_ENDS:

@@ -1,5 +1,5 @@
 # Generated from clients/bedrock/_async/client_tools.py by `make client-sync`; edit that file.
-"""Functions of this program that answer calls of clients' tools."""
+"""Answers calls of client tools (tools that clients run for the agent) with functions of this program."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ _log = logging.getLogger("bedrock")
 
 
 class ClientTools:
-    """The functions for the tools of one conversation, which its runs and `serve_tools` share."""
+    """The functions that answer calls of one conversation's client tools; its runs and `serve_tools` share them."""
 
     def __init__(self, transport: Transport, conversation: str, functions: Sequence[ToolFunction] = ()) -> None:
-        """Begin with the functions of tools that the conversation has already."""
+        """`functions` belong to tools that the conversation has already; `add` is for further tools."""
         self._transport = transport
         self._conversation = conversation
         self._functions = {function.declaration.name: function for function in functions}
         self._declared = True
         self._taken: dict[str, object] = {}
-        """What answers each call, by the call's id: no call is answered twice by one program."""
+        """For each call id, a mark of the `answer` that handles the call: this program answers no call twice."""
 
     def add(self, function: ToolFunction) -> None:
-        """Add the function of a tool that is to be declared before the next run."""
+        """Add the function of a tool. `declare` must tell the server about the tool before the next run."""
         self._functions[function.declaration.name] = function
         self._declared = False
 
     def declare(self, timeout: float | None = None) -> None:
-        """Declare the tools that were added, unless the conversation has them so. Other tools of clients stay.
+        """Declare the added tools to the server, unless the conversation has them already; its other client tools stay.
 
         Raises:
-            AgentBusy: They cannot be changed during a run.
-            InvalidArgument: One of them cannot be offered.
+            AgentBusy: The tools cannot be changed during a run.
+            InvalidArgument: The server does not accept one of the tools.
         """
         if self._declared:
             return
@@ -60,7 +60,10 @@ class ClientTools:
         self._declared = True
 
     def answer(self, calls: Sequence[ToolCall], deadline: Deadline) -> None:
-        """Answer those of the calls that have a function here and that still wait; what a function raises, too."""
+        """Run the functions for those calls that still wait, and send the results or errors to the server.
+
+        Calls without a function here are skipped.
+        """
         for call in calls:
             function, me = self._functions.get(call.tool), object()
             if function is None or self._taken.setdefault(call.tool_use_id, me) is not me:
@@ -68,12 +71,15 @@ class ClientTools:
             try:
                 if self._waits(call, deadline):
                     self._submit(self._result(call, function), deadline)
-            except BaseException:  # of the connection, or a cancelled task: the next one to see the call answers it
+            except BaseException:  # if the answer was not sent, a later `answer` may try again
                 del self._taken[call.tool_use_id]
                 raise
 
     def _waits(self, call: ToolCall, deadline: Deadline) -> bool:
-        """Return whether a call still waits: an event may be old, and another client may have been faster."""
+        """Return whether a call still waits.
+
+        It may not: an event can be old, and another client can have been faster.
+        """
         request = v1.GetConversationRequest(name=self._conversation)
         try:
             got = insist(self._transport, self._transport.conversations.GetConversation, request, deadline)
@@ -83,7 +89,7 @@ class ClientTools:
         return running.HasField("deadline") and running.current.tool_use_id == call.tool_use_id
 
     def _result(self, call: ToolCall, function: ToolFunction) -> v1.SubmitToolResultRequest:
-        """Return the request that answers a call: with what its function returned, or raised."""
+        """Run the function and return the request with its result; if the function raises, with the error."""
         try:
             answer = answer_of(carried_out(function.function, function.arguments(call)))
             return requests.tool_result(self._conversation, call, answer.value, images=answer.images)
@@ -92,9 +98,9 @@ class ClientTools:
             return requests.tool_result(self._conversation, call, error=failure_of(error))
 
     def _submit(self, request: v1.SubmitToolResultRequest, deadline: Deadline) -> None:
-        """Send an answer. One that is not accepted, as too long, is replaced by an error that says so."""
+        """Send the answer of a call. If the server does not accept it, e.g. as too long, send an error instead."""
         method = self._transport.conversations.SubmitToolResult
-        with suppress(UnknownOrDecided, NotFound):  # cancelled, timed out or deleted meanwhile
+        with suppress(UnknownOrDecided, NotFound):  # call cancelled or timed out, or conversation deleted
             try:
                 insist(self._transport, method, request, deadline)
             except InvalidArgument as error:

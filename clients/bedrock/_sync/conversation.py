@@ -1,5 +1,5 @@
 # Generated from clients/bedrock/_async/conversation.py by `make client-sync`; edit that file.
-"""A conversation as an object; most methods are calls of the server."""
+"""`Conversation`: one conversation on the server, as an object whose methods call the server."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ __all__ = ["Conversation"]
 
 
 class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions, ConversationTools):
-    """One conversation. Holds its name and the functions of its tools, and caches nothing: its methods call the server.
+    """One conversation. The object holds the conversation's name and the functions of its tools, and caches nothing.
 
-    `timeout` is the seconds that a call may take before DeadlineExceeded is raised, the client's if None. For iterators
-    it limits each page, for streams the whole stream, which has no limit if None.
+    Most methods call the server. `timeout` is the number of seconds after which a call raises DeadlineExceeded; if
+    None, the client's time limit holds. Iterators apply it to each page. Streams apply it to the whole stream, and have
+    no time limit if it is None.
     """
 
     def set_mode(self, mode: Mode, *, stop_running: bool = False, timeout: float | None = None) -> SetModeResult:
@@ -65,7 +66,7 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
     ) -> ConversationInfo:
         """Change the given settings; None leaves a setting unchanged.
 
-        `generation` replaces what was set about answers; with `merge_generation` what it leaves out stays.
+        `generation` replaces all settings for answers; with `merge_generation` settings that it leaves out stay.
 
         Raises:
             Aborted: The `etag` is given and outdated.
@@ -91,13 +92,13 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
         return ConversationInfo.from_proto(response.conversation)
 
     def archive(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Take the conversation off the list of active ones."""
+        """Archive the conversation, so that the list of active conversations omits it."""
         request = v1.ArchiveConversationRequest(name=self.name)
         response = self._transport.call(self._stub.ArchiveConversation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
 
     def unarchive(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Put the conversation back on the list of active ones."""
+        """Undo `archive`: put the conversation back on the list of active ones."""
         request = v1.UnarchiveConversationRequest(name=self.name)
         response = self._transport.call(self._stub.UnarchiveConversation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
@@ -109,8 +110,8 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
 
         Args:
             force: Cancel a run in progress first.
-            missing_ok: Succeed if it does not exist.
-            etag: Delete only if the conversation has this `etag`; whatever it has if empty.
+            missing_ok: Succeed if the conversation does not exist.
+            etag: Delete only if the conversation has this `etag`; without this condition if empty.
             timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
@@ -129,7 +130,7 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
     def continue_(
         self, *, include_summary: bool = True, request_id: str | None = None, timeout: float | None = None
     ) -> Conversation:
-        """Return the successor of a conversation whose context is used up; the first call creates it."""
+        """Return the successor of a conversation whose context is used up. The first call creates the successor."""
         request = v1.ContinueConversationRequest(
             name=self.name, include_summary=include_summary, request_id=request_id or requests.new_request_id()
         )

@@ -1,5 +1,5 @@
 # Generated from clients/bedrock/_async/retries.py by `make client-sync`; edit that file.
-"""Calls that are repeated for as long as a broken stream is."""
+"""Repeats calls to an unreachable server, for as long as a broken stream of events would be resumed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def insist(transport: Transport, method: Callable[..., Any], request: Any, deadline: Deadline) -> Any:
-    """Make an idempotent call; repeat it for as long as a broken stream is tried again."""
+    """Make an idempotent call. While the server is unavailable, repeat the call for `reconnect_for` seconds at most.
+
+    Raises Unavailable after that.
+    """
     backoff = Backoff(transport.reconnect_for)
     while True:
         try:
@@ -30,7 +33,7 @@ def insist(transport: Transport, method: Callable[..., Any], request: Any, deadl
 
 
 def pause(transport: Transport, error: BedrockError, delay: float) -> None:
-    """Report the interruption to `on_disconnect`, and wait."""
+    """Report the interruption to `on_disconnect`, and wait `delay` seconds."""
     if transport.on_disconnect is not None:
         transport.on_disconnect(error, delay)
     transport.pause(delay)

@@ -1,5 +1,5 @@
 # Generated from clients/bedrock/_async/run.py by `make client-sync`; edit that file.
-"""Runs of a conversation: from an accepted message to the answer."""
+"""`Run`: the run that a message starts, from sending the message to the agent's answer."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ class Run(Sending):
     It yields all events of the conversation, also those of an earlier run that a follow-up waits for. The iterator
     survives broken connections and restarts of the server. Ending the loop early does not cancel the run.
 
-    An approval request, ``event.approval``, is yielded first. If it is still open when the next event is read,
-    `on_approval` decides it; without `on_approval` it is denied. The agent reads the denial, and a later event shows
-    it, with ``event.decision == "deny"`` and ``event.note``. With `wait_for_others` it stays open for other clients.
+    The loop gets an approval request, ``event.approval``, before anything answers it. If the approval is still open
+    when the next event is read, `on_approval` decides it; without `on_approval` it is denied. The agent reads the
+    denial, and a later event shows it, with ``event.decision == "deny"`` and ``event.note``. With `wait_for_others`
+    the approval stays open for other clients.
 
-    So is what a running tool asks a person, ``event.question``: `on_question` answers it; without `on_question` it is
-    declined.
+    In the same way the loop gets a question of a running tool, ``event.question``. If the question is still open when
+    the next event is read, `on_question` answers it; without `on_question` it is declined.
 
-    A call of a tool that `Conversation.tool` has a function for is yielded first, too, and answered when the next
-    event is read.
+    A call of a tool that `Conversation.tool` has a function for is yielded, and answered when the next event is
+    read.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Run(Sending):
 
     @property
     def name(self) -> str:
-        """The resource name of the run; empty while a follow-up waits."""
+        """The resource name of the run; empty as long as the message waits in the queue as a follow-up."""
         return self._progress.run
 
     @property
@@ -83,7 +84,7 @@ class Run(Sending):
     def wait(self, *, timeout: float | None = None) -> Stop | None:
         """Wait for the end of the run and return how it ended; None if the iterator was closed before.
 
-        An approval request is decided by `on_approval`, or denied at once; what a tool asks is answered by
+        An approval request is decided by `on_approval`, or denied at once; a tool's question is answered by
         `on_question`, or declined at once.
 
         Args:
@@ -178,15 +179,15 @@ def ask(
     *,
     new: bool = False,
 ) -> Answer:
-    """Send a message and wait for the answer; see `question`, and `Conversation.ask`."""
+    """Send a message and wait for the answer. The parameters are those of `question`; see `Conversation.ask`."""
     with question(transport, request, policy, deadline, tools, new=new) as run:
         return run.answer(timeout=deadline.left())
 
 
 def _cancel(transport: Transport, request: v1.SendMessageRequest, run: Run | None) -> None:
-    """Cancel the run of a message that the server may have accepted although no response arrived."""
+    """Cancel the run that a message has started, even if no response has reported the run's name yet."""
     with suppress(BedrockError):
-        if run is None or not run.name:  # idempotent: the same request id yields the same run
+        if run is None or not run.name:  # sending again is idempotent: the same request id yields the same run
             run = send(transport, request, QuestionPolicy(None, None, wait_for_others=False), None)
             run._sent()
         cancel = requests.cancel_abandoned(request.name, run.name)
@@ -200,7 +201,10 @@ def send(
     timeout: float | None,
     tools: ClientTools | None = None,
 ) -> Run:
-    """Send a message, after declaring the tools that were added."""
+    """Return the run of a message, which sends the message when it is awaited or iterated.
+
+    Tools that were added to `tools` are declared to the server before.
+    """
     return Run(transport, request.name, _sent(transport, request, timeout, tools), policy, tools)
 
 

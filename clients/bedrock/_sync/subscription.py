@@ -1,5 +1,5 @@
 # Generated from clients/bedrock/_async/subscription.py by `make client-sync`; edit that file.
-"""Follow a conversation, or one of its runs to the end, across broken connections."""
+"""Streams the events of a conversation, or of one of its runs, and reconnects when a stream breaks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class RunWatch:
-    """Follows one run to its end, decides its approvals, and answers tools' questions and calls of clients' tools."""
+    """Follows one run to its end. Decides its approvals, and answers its tools' questions and its client tool calls."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class RunWatch:
             transport: Makes the calls.
             cursor: Where to begin; it advances with the events.
             progress: The known state of the run, which the events update.
-            policy: Decides its approvals, and answers its tools' questions.
+            policy: Decides the run's approvals, and answers its tools' questions.
             deadline: When to raise DeadlineExceeded.
-            tools: Answers calls of clients' tools.
+            tools: Answers calls of client tools.
         """
         self._transport = transport
         self._cursor = cursor
@@ -62,11 +62,11 @@ class RunWatch:
         self._tools = tools
 
     def events(self) -> Generator[Event]:
-        """Yield events to the end of the run. What an event asks is answered when the next event is read.
+        """Yield events to the end of the run. Approvals, questions and calls are answered at the next read.
 
         Raises:
             ApprovalNeeded: An earlier run waits for an approval, so this one cannot begin.
-            DeadlineExceeded: The time is up. The run continues; a new watch with the same cursor resumes.
+            DeadlineExceeded: The time is up. The run continues; a new `RunWatch` with this cursor can resume.
             NotFound: The conversation has no such run.
         """
         resuming = self._cursor.revision is not None
@@ -84,7 +84,7 @@ class RunWatch:
                 self._settle()
 
     def _look_up(self, snapshot: Snapshot) -> None:
-        """Look up the run in the request cycles, because its events are no longer available."""
+        """Read the run's end from its request cycle, because the events of the run are no longer available."""
         self._progress.observe_gap(snapshot)
         recent = bool(self._progress.message) or snapshot.conversation.state.run == self._progress.run
         request = requests.latest_cycles(self._cursor.name)
@@ -98,7 +98,7 @@ class RunWatch:
         self._progress.lost(snapshot)
 
     def _settle(self) -> None:
-        """Answer the calls that wait for a function here, decide the open approvals and answer tools' questions."""
+        """Answer what is open: client tool calls with a function here, approvals, and questions of tools."""
         if self._tools is not None:
             self._tools.answer(self._progress.waiting_calls(), self._deadline)
         if self._policy.wait_for_others:
@@ -113,7 +113,7 @@ class RunWatch:
             self._progress.settled(question)
 
     def _answer(self, approval: Approval) -> None:
-        """Decide an approval by the policy; deny it if the policy has no function."""
+        """Decide an approval as the policy says. Without a function in the policy, deny the approval."""
         if not self._progress.run:
             raise question_of_others(approval)
         if self._policy.decide is None:
@@ -125,13 +125,13 @@ class RunWatch:
 
     def _resolve(self, approval: Approval, decision: ApprovalDecision, note: str) -> None:
         request = requests.resolve(self._cursor.name, approval, decision, note)
-        with suppress(*ANSWERED, NotFound):  # or deleted meanwhile
+        with suppress(*ANSWERED, NotFound):  # another client answered, or the conversation was deleted
             self._insist(self._transport.conversations.ResolveApproval, request)
 
     def _fill_in(self, question: Question) -> None:
-        """Answer what a tool asks by the policy; decline it if the policy has no function.
+        """Answer a tool's question as the policy says. Without a function in the policy, decline the question.
 
-        Raises InvalidArgument if what it fills in does not fit the form; that is declined, too.
+        Raises InvalidArgument, and declines the question, if the function's answer does not fit the form.
         """
         content = None
         if self._policy.fill_in is None:
@@ -149,11 +149,11 @@ class RunWatch:
             raise
 
     def _reply(self, request: v1.AnswerQuestionRequest) -> None:
-        with suppress(*ANSWERED, NotFound):  # or deleted meanwhile
+        with suppress(*ANSWERED, NotFound):  # another client answered, or the conversation was deleted
             self._insist(self._transport.conversations.AnswerQuestion, request)
 
     def _is_asked(self, question: Question) -> bool:
-        """Return whether a tool still waits for the answer to a question."""
+        """Return whether a question of a tool still waits for an answer."""
         try:
             self._insist(self._transport.conversations.GetQuestion, v1.GetQuestionRequest(name=question.name))
         except NotFound:
@@ -161,7 +161,7 @@ class RunWatch:
         return True
 
     def _waits(self, approval: Approval) -> bool:
-        """Return whether an approval is still open: one answer can also decide others of the same response."""
+        """Return whether an approval is still open. One answer can decide several approvals of the same response."""
         request = v1.GetConversationRequest(name=self._cursor.name)
         try:
             response = self._insist(self._transport.conversations.GetConversation, request)

@@ -1,1 +1,1 @@
-"""The methods of a conversation, in parts by what they are about."""
+"""The methods of `AsyncConversation`, in one module for each subject."""

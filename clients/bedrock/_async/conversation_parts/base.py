@@ -1,4 +1,4 @@
-"""What each part of a conversation's methods needs: its name and how to call the server."""
+"""The base class of the parts of `AsyncConversation`: the conversation's name and its connection to the server."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ __all__ = ["AsyncConversationBase"]
 
 
 class AsyncConversationBase:
-    """A conversation on the server, by name; its methods are in the classes that inherit from this."""
+    """A conversation on the server, known by its name. Subclasses add the methods."""
 
     def __init__(self, transport: AsyncTransport, name: str, functions: Sequence[ToolFunction] = ()) -> None:
-        """Use `AsyncClient.conversation` or `AsyncClient.create`, whose tools `functions` are for."""
+        """Not for callers: use `AsyncClient.conversation` or `AsyncClient.create`.
+
+        `functions` answer its client tools.
+        """
         self.name = name
         """The resource name, ``conversations/{id or slug}``."""
         self._transport = transport
@@ -32,7 +35,7 @@ class AsyncConversationBase:
         return f"AsyncConversation({self.name!r})"
 
     async def get(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Read the conversation."""
+        """Return the conversation as it is now."""
         request = v1.GetConversationRequest(name=self.name)
         response = await self._transport.call(self._stub.GetConversation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)

@@ -1,4 +1,4 @@
-"""A conversation's methods about what a person decides: approvals, rules for them, and questions of tools."""
+"""The methods of `AsyncConversation` about what a person decides: approvals, approval rules, and tools' questions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["AsyncConversationDecisions"]
 
 
 class AsyncConversationDecisions(AsyncConversationBase):
-    """Decide what the agent asks a person: approvals, rules for them, and questions of tools."""
+    """Answer what the agent asks a person: approvals and questions of tools. Manage the rules about approvals."""
 
     async def approvals(self, *, timeout: float | None = None) -> AsyncIterator[Approval]:
-        """Iterate over the open approvals, in the order of the model's response."""
+        """Iterate over the open approvals, in the order in which the model asked for the tool calls."""
         request = v1.ListApprovalsRequest(parent=self.name)
         async for page in self._transport.pages(self._stub.ListApprovals, request, timeout):
             for approval in page.approvals:
@@ -78,14 +78,17 @@ class AsyncConversationDecisions(AsyncConversationBase):
         return ConversationInfo.from_proto(response.conversation)
 
     async def approval_rules(self, *, timeout: float | None = None) -> AsyncIterator[ApprovalRule]:
-        """Iterate over the rules that hold in this conversation: those of the operator, then its own."""
+        """Iterate over the approval rules in force here: first the operator's, then those of this conversation."""
         request = v1.ListApprovalRulesRequest(parent=self.name)
         async for page in self._transport.pages(self._stub.ListApprovalRules, request, timeout):
             for rule in page.approval_rules:
                 yield ApprovalRule.from_proto(rule)
 
     async def approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> ApprovalRule:
-        """Read a rule: the rule, its name or its id; a rule of the operator by its name. Raises NotFound."""
+        """Return an approval rule. `rule` is the rule, its name or its id; an operator's rule needs its name.
+
+        Raises NotFound if there is no such rule.
+        """
         request = v1.GetApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
         response = await self._transport.call(self._stub.GetApprovalRule, request, timeout)
         return ApprovalRule.from_proto(response.approval_rule)
@@ -130,21 +133,24 @@ class AsyncConversationDecisions(AsyncConversationBase):
         return ApprovalRule.from_proto(response.approval_rule)
 
     async def delete_approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> None:
-        """Revoke a rule of this conversation: the rule, its name or its id. Raises NotFound."""
+        """Delete an approval rule of this conversation. `rule` is the rule, its name or its id.
+
+        Raises NotFound if there is no such rule.
+        """
         request = v1.DeleteApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
         await self._transport.call(self._stub.DeleteApprovalRule, request, timeout)
 
     async def tool_questions(self, *, timeout: float | None = None) -> AsyncIterator[Question]:
-        """Iterate over what the running tool asks a person, in the order of asking."""
+        """Iterate over the open questions of the running tool, oldest first."""
         request = v1.ListQuestionsRequest(parent=self.name)
         async for page in self._transport.pages(self._stub.ListQuestions, request, timeout):
             for asked in page.questions:
                 yield Question.from_proto(asked)
 
     async def tool_question(self, name: str, *, timeout: float | None = None) -> Question:
-        """Read what a running tool asks a person, by the name or the id of the question.
+        """Return an open question of a tool. `question` is its name or its id.
 
-        Raises NotFound, also if it does not wait any more.
+        Raises NotFound if there is no such question, or if it no longer waits for an answer.
         """
         request = v1.GetQuestionRequest(name=requests.child_name(self.name, "questions", name))
         response = await self._transport.call(self._stub.GetQuestion, request, timeout)
@@ -180,7 +186,10 @@ class AsyncConversationDecisions(AsyncConversationBase):
     async def decline_question(
         self, question: Question | str, *, request_id: str | None = None, timeout: float | None = None
     ) -> Question:
-        """Refuse to answer what a running tool asks; what becomes of the call is up to it. See `answer_question`."""
+        """Refuse to answer a tool's question.
+
+        The tool decides how its call goes on. Raises the same as `answer_question`.
+        """
         request = requests.decline_question(self.name, question, request_id)
         response = await self._transport.call(self._stub.AnswerQuestion, request, timeout)
         return Question.from_proto(response.question)

@@ -1,4 +1,4 @@
-"""A conversation's methods about tools that are functions of this program."""
+"""The methods of `AsyncConversation` that offer functions of this program to the agent as tools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["AsyncConversationTools"]
 
 
 class AsyncConversationTools(AsyncConversationBase):
-    """Give the agent functions of this program as tools, and answer their calls."""
+    """Offer functions of this program to the agent as tools, and answer the calls of these tools."""
 
     @overload
     def tool(self, function: FunctionT, /) -> FunctionT: ...

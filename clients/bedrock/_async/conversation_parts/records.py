@@ -1,4 +1,4 @@
-"""A conversation's methods that read what the server keeps of it."""
+"""The methods of `AsyncConversation` that read stored data: messages, queue, request cycles, log and images."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["AsyncConversationRecords"]
 
 
 class AsyncConversationRecords(AsyncConversationBase):
-    """Read what the server keeps of a conversation."""
+    """Read what the server has stored about a conversation."""
 
     async def messages(
         self, *, after_sequence: int = 0, newest_first: bool = False, timeout: float | None = None
@@ -35,7 +35,10 @@ class AsyncConversationRecords(AsyncConversationBase):
                 yield Message.from_proto(message)
 
     async def message(self, name: str, *, timeout: float | None = None) -> Message:
-        """Read a message by its resource name or id; also one that waits in the queue. Raises NotFound."""
+        """Return a message by its resource name or id, also if it still waits in the queue.
+
+        Raises NotFound if there is no such message.
+        """
         request = v1.GetMessageRequest(name=requests.child_name(self.name, "messages", name))
         response = await self._transport.call(self._stub.GetMessage, request, timeout)
         return Message.from_proto(response.message)
@@ -128,31 +131,34 @@ class AsyncConversationRecords(AsyncConversationBase):
                 yield ConversationInfo.from_proto(conversation)
 
     async def verify(self, *, timeout: float | None = None) -> list[str]:
-        """Check the stored conversation and return its defects, one sentence each; usually none."""
+        """Let the server check the stored conversation. Return a sentence for each defect; usually there is none."""
         request = v1.VerifyConversationRequest(name=self.name)
         response = await self._transport.call(self._stub.VerifyConversation, request, timeout)
         return list(response.violations)
 
     def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> AsyncStream[ReplayStep]:
-        """Replay the log through the state machine; each step has its difference from the stored one."""
+        """Replay the log through the state machine. Each returned step contains its difference from the stored step."""
         request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
         steps = self._transport.stream(self._stub.ReplayConversation, request, timeout)
         return steps.map(ReplayStep.from_proto)
 
     async def export(self, *, timeout: float | None = None) -> AsyncIterator[str]:
-        """Iterate over the conversation, its messages and its events as lines of JSON."""
+        """Iterate over lines of JSON that contain the conversation, its messages and its events."""
         request = v1.ExportConversationRequest(name=self.name)
         async for piece in self._transport.stream(self._stub.ExportConversation, request, timeout):
             yield piece.line
 
     async def attachment_info(self, name: str, *, timeout: float | None = None) -> Attachment:
-        """Return the format and the size of an image by the name that a message holds. Raises NotFound."""
+        """Return the format and the size of an image by the image's name in a message.
+
+        Raises NotFound if there is no such image.
+        """
         request = v1.GetAttachmentRequest(name=name)
         response = await self._transport.call(self._stub.GetAttachment, request, timeout)
         return Attachment.from_proto(response.attachment)
 
     async def attachment(self, name: str, *, timeout: float | None = None) -> bytes:
-        """Read the bytes of an image by the name that a message holds, as they were sent."""
+        """Return the bytes of an image, as they were sent, by the image's name in a message."""
         request = v1.DownloadAttachmentRequest(name=name)
         pieces = self._transport.stream(self._stub.DownloadAttachment, request, timeout)
         return b"".join([piece.data async for piece in pieces])

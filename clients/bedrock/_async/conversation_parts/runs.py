@@ -1,4 +1,4 @@
-"""A conversation's methods that send messages, start runs, watch them and stop them."""
+"""The methods of `AsyncConversation` that send messages and start, watch and cancel runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["AsyncConversationRuns"]
 
 
 class AsyncConversationRuns(AsyncConversationBase):
-    """Send messages, start runs, watch them and stop them."""
+    """Send messages, and start, watch and cancel runs."""
 
     def send(
         self,
@@ -213,7 +213,7 @@ class AsyncConversationRuns(AsyncConversationBase):
         return progress.outcome()
 
     async def _check_own_run(self, name: str, deadline: Deadline) -> None:
-        """Raise NotFound if a name is that of a run of another conversation, given by its id or its slug."""
+        """Raise NotFound if a run's full name names another conversation than this one, by its id or by its slug."""
         owner, separator, _ = name.partition("/requestCycles/")
         if not separator or owner == self.name:
             return

@@ -1,5 +1,5 @@
 # Generated from clients/bedrock/_async/conversation_parts/base.py by `make client-sync`; edit that file.
-"""What each part of a conversation's methods needs: its name and how to call the server."""
+"""The base class of the parts of `Conversation`: the conversation's name and its connection to the server."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ __all__ = ["ConversationBase"]
 
 
 class ConversationBase:
-    """A conversation on the server, by name; its methods are in the classes that inherit from this."""
+    """A conversation on the server, known by its name. Subclasses add the methods."""
 
     def __init__(self, transport: Transport, name: str, functions: Sequence[ToolFunction] = ()) -> None:
-        """Use `Client.conversation` or `Client.create`, whose tools `functions` are for."""
+        """Not for callers: use `Client.conversation` or `Client.create`.
+
+        `functions` answer its client tools.
+        """
         self.name = name
         """The resource name, ``conversations/{id or slug}``."""
         self._transport = transport
@@ -33,7 +36,7 @@ class ConversationBase:
         return f"Conversation({self.name!r})"
 
     def get(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Read the conversation."""
+        """Return the conversation as it is now."""
         request = v1.GetConversationRequest(name=self.name)
         response = self._transport.call(self._stub.GetConversation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)

@@ -1,5 +1,5 @@
 # Generated from clients/bedrock/_async/conversation_parts/decisions.py by `make client-sync`; edit that file.
-"""A conversation's methods about what a person decides: approvals, rules for them, and questions of tools."""
+"""The methods of `Conversation` about what a person decides: approvals, approval rules, and tools' questions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["ConversationDecisions"]
 
 
 class ConversationDecisions(ConversationBase):
-    """Decide what the agent asks a person: approvals, rules for them, and questions of tools."""
+    """Answer what the agent asks a person: approvals and questions of tools. Manage the rules about approvals."""
 
     def approvals(self, *, timeout: float | None = None) -> Iterator[Approval]:
-        """Iterate over the open approvals, in the order of the model's response."""
+        """Iterate over the open approvals, in the order in which the model asked for the tool calls."""
         request = v1.ListApprovalsRequest(parent=self.name)
         for page in self._transport.pages(self._stub.ListApprovals, request, timeout):
             for approval in page.approvals:
@@ -79,14 +79,17 @@ class ConversationDecisions(ConversationBase):
         return ConversationInfo.from_proto(response.conversation)
 
     def approval_rules(self, *, timeout: float | None = None) -> Iterator[ApprovalRule]:
-        """Iterate over the rules that hold in this conversation: those of the operator, then its own."""
+        """Iterate over the approval rules in force here: first the operator's, then those of this conversation."""
         request = v1.ListApprovalRulesRequest(parent=self.name)
         for page in self._transport.pages(self._stub.ListApprovalRules, request, timeout):
             for rule in page.approval_rules:
                 yield ApprovalRule.from_proto(rule)
 
     def approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> ApprovalRule:
-        """Read a rule: the rule, its name or its id; a rule of the operator by its name. Raises NotFound."""
+        """Return an approval rule. `rule` is the rule, its name or its id; an operator's rule needs its name.
+
+        Raises NotFound if there is no such rule.
+        """
         request = v1.GetApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
         response = self._transport.call(self._stub.GetApprovalRule, request, timeout)
         return ApprovalRule.from_proto(response.approval_rule)
@@ -131,21 +134,24 @@ class ConversationDecisions(ConversationBase):
         return ApprovalRule.from_proto(response.approval_rule)
 
     def delete_approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> None:
-        """Revoke a rule of this conversation: the rule, its name or its id. Raises NotFound."""
+        """Delete an approval rule of this conversation. `rule` is the rule, its name or its id.
+
+        Raises NotFound if there is no such rule.
+        """
         request = v1.DeleteApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
         self._transport.call(self._stub.DeleteApprovalRule, request, timeout)
 
     def tool_questions(self, *, timeout: float | None = None) -> Iterator[Question]:
-        """Iterate over what the running tool asks a person, in the order of asking."""
+        """Iterate over the open questions of the running tool, oldest first."""
         request = v1.ListQuestionsRequest(parent=self.name)
         for page in self._transport.pages(self._stub.ListQuestions, request, timeout):
             for asked in page.questions:
                 yield Question.from_proto(asked)
 
     def tool_question(self, name: str, *, timeout: float | None = None) -> Question:
-        """Read what a running tool asks a person, by the name or the id of the question.
+        """Return an open question of a tool. `question` is its name or its id.
 
-        Raises NotFound, also if it does not wait any more.
+        Raises NotFound if there is no such question, or if it no longer waits for an answer.
         """
         request = v1.GetQuestionRequest(name=requests.child_name(self.name, "questions", name))
         response = self._transport.call(self._stub.GetQuestion, request, timeout)
@@ -181,7 +187,10 @@ class ConversationDecisions(ConversationBase):
     def decline_question(
         self, question: Question | str, *, request_id: str | None = None, timeout: float | None = None
     ) -> Question:
-        """Refuse to answer what a running tool asks; what becomes of the call is up to it. See `answer_question`."""
+        """Refuse to answer a tool's question.
+
+        The tool decides how its call goes on. Raises the same as `answer_question`.
+        """
         request = requests.decline_question(self.name, question, request_id)
         response = self._transport.call(self._stub.AnswerQuestion, request, timeout)
         return Question.from_proto(response.question)

@@ -1,5 +1,5 @@
 # Generated from clients/bedrock/_async/conversation_parts/function_tools.py by `make client-sync`; edit that file.
-"""A conversation's methods about tools that are functions of this program."""
+"""The methods of `Conversation` that offer functions of this program to the agent as tools."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["ConversationTools"]
 
 
 class ConversationTools(ConversationBase):
-    """Give the agent functions of this program as tools, and answer their calls."""
+    """Offer functions of this program to the agent as tools, and answer the calls of these tools."""
 
     @overload
     def tool(self, function: FunctionT, /) -> FunctionT: ...

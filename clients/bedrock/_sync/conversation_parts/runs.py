@@ -1,5 +1,5 @@
 # Generated from clients/bedrock/_async/conversation_parts/runs.py by `make client-sync`; edit that file.
-"""A conversation's methods that send messages, start runs, watch them and stop them."""
+"""The methods of `Conversation` that send messages and start, watch and cancel runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["ConversationRuns"]
 
 
 class ConversationRuns(ConversationBase):
-    """Send messages, start runs, watch them and stop them."""
+    """Send messages, and start, watch and cancel runs."""
 
     def send(
         self,
@@ -214,7 +214,7 @@ class ConversationRuns(ConversationBase):
         return progress.outcome()
 
     def _check_own_run(self, name: str, deadline: Deadline) -> None:
-        """Raise NotFound if a name is that of a run of another conversation, given by its id or its slug."""
+        """Raise NotFound if a run's full name names another conversation than this one, by its id or by its slug."""
         owner, separator, _ = name.partition("/requestCycles/")
         if not separator or owner == self.name:
             return
