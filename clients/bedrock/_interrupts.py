@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-# Exit code of a program that SIGINT (Ctrl-C) ended.
+#: Exit code of a program that SIGINT (Ctrl-C) ended.
 INTERRUPTED = 130
 _LINE = b"bedrock: interrupted\n"
 

@@ -47,7 +47,7 @@ CHECK_ADDRESS = (
 
 
 def address_source(ctx: click.Context) -> str:
-    """Return the source of the server's address, "--address" or "BEDROCK_ADDRESS"; empty if there is none."""
+    """Return where the server's address was set, "--address" or "BEDROCK_ADDRESS"; empty if neither."""
     if ctx.find_root().params.get("address"):
         return "--address"
     return "BEDROCK_ADDRESS" if os.environ.get("BEDROCK_ADDRESS") else ""
@@ -81,7 +81,7 @@ class CommandError(Exception):
 
     @classmethod
     def of(cls, error: BedrockError, source: str = "") -> CommandError:
-        """Return the failure for an error of the client; `source` is from `address_source`."""
+        """Return the CommandError for an error of the client; `source` is from `address_source`."""
         message, hint = what_happened(error), what_to_do(error)
         for field, description in error.fields.items():
             if description not in message:
@@ -131,7 +131,7 @@ def reported_errors(source: str = "") -> Generator[None]:
 
 
 def _failure(error: CommandError | BedrockError | OSError | UnicodeEncodeError, source: str) -> CommandError:
-    """Return the failure that an error means at a terminal."""
+    """Return the CommandError that an exception is shown as."""
     match error:
         case CommandError():
             return error

@@ -1,4 +1,4 @@
-"""A file of MCP servers for a conversation, with tables as those of the server's settings."""
+"""Reads a TOML file of MCP servers for one conversation, in the format of the server's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child server: started if no server is running, and ended with the process that started it."""
+"""Runs a server as a child process that ends together with this process."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 #: Seconds in which a server must be ready.
 START_SECONDS = 60.0
-#: Seconds that it gets to shut down gracefully before it is killed.
+#: Seconds that a server has for shutting down gracefully before it is killed.
 STOP_SECONDS = 20.0
-#: Seconds that running work may continue during the shutdown.
+#: Seconds that running work may continue while the server shuts down.
 DRAIN_SECONDS = 1
 
 _READY = re.compile(rb"\bready on (\S+)")
 
 
 def server_answers(address: str | None) -> bool:
-    """Return whether a Bedrock server answers at the address, even if only that the token is wrong.
+    """Return whether a Bedrock server answers at the address; a refusal of the token is an answer, too.
 
     Raises:
-        Misconfigured: The address, or what is in the data directory, cannot be used.
+        Misconfigured: The address, or a file in the data directory, cannot be used.
         ServerUnreachable: A server that cannot be reached uses the data directory, so another one could not start on
             it.
     """
@@ -57,15 +57,19 @@ def server_answers(address: str | None) -> bool:
 
 
 class SpawnedServer:
-    """A server as a child process, which ends with the context.
+    """A server as a child process, which runs as long as the ``with`` block.
 
-    It also ends if this process ends: its standard input is a pipe from this process, and it stops when that closes.
+    It also ends if this process ends: its standard input is a pipe from this process, and it stops when that pipe
+    closes.
     """
 
     def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        """`arguments`: further ones of its command. `environment`: its variables; those of this process if None."""
+        """`arguments` are added to the server's command.
+
+        `environment` are its variables; None for those of this process.
+        """
         self.address = ""
-        """The address that it listens on, once it is ready."""
+        """The address that the server listens on; empty until it is ready."""
         self._arguments = arguments
         self._environment = os.environ if environment is None else environment
         self._child: subprocess.Popen[bytes] | None = None
@@ -95,13 +99,13 @@ class SpawnedServer:
         return self._child is not None and self._child.poll() is None
 
     def log(self) -> str:
-        """Return what it has logged, warnings and worse, until it is stopped."""
+        """Return the server's log, warnings and errors; empty after `stop`."""
         if self._log is None or self._log.closed:
             return ""
         return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0).decode(errors="replace")
 
     def kill(self) -> None:
-        """End it at once, as a crash does; `stop` is still to be called."""
+        """Kill the server, as in a crash. Call `stop` afterwards all the same."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
@@ -130,10 +134,10 @@ class SpawnedServer:
             "-m",
             "server",
             "--until-eof",
-        ]  # -P: no import from the current directory
+        ]  # -P: import nothing from the current directory
         command += ["--drain-seconds", str(DRAIN_SECONDS), "--log-level", "warning"]
         if not self._environment.get("BEDROCK_LISTEN"):
-            command += ["--listen", "none"]  # it listens only on the Unix socket in its data directory
+            command += ["--listen", "none"]  # the server listens only on the Unix socket in its data directory
         self._child = subprocess.Popen(
             [*command, *self._arguments],
             env=self._environment,

@@ -15,10 +15,11 @@ LOOK_SECONDS = 1.0
 
 
 def prepare() -> None:
-    """Make decoding of input strict and encoding of output lenient, and replace closed streams.
+    """Make decoding of input strict and encoding of output lenient, and replace closed standard streams.
 
-    A closed standard input is replaced by one that is empty, standard output by one on which all writes fail, standard
-    error by one that discards. Otherwise a file opened later would get its descriptor and the text written to it.
+    A closed standard input is replaced by an empty one, standard output by one on which all writes fail, standard error
+    by one that discards. Otherwise a file opened later would get the descriptor of a closed stream, and the text
+    written to it.
     """
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), closefd=False)
@@ -60,7 +61,7 @@ async def until_closed(stream: TextIO) -> None:
 
 
 def discard_output() -> None:
-    """Discard unwritten output: the interpreter would try to write it again at exit, and report the error."""
+    """Discard unwritten output. Otherwise the interpreter would write it again at exit, and report the error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -1,6 +1,6 @@
-"""Tests of programs that use Bedrock: a private server whose model says what the test tells it.
+"""A test kit for programs that use Bedrock: a private server whose model gives the answers that the test has set.
 
-A pytest plugin, loaded by pytest wherever this package is installed, has the fixtures::
+pytest loads the plugin with the fixtures wherever this package is installed::
 
     def test_the_agent_looks_at_the_files(bedrock, tmp_path):
         bedrock.model.calls("bash", cmd="ls")
@@ -9,7 +9,7 @@ A pytest plugin, loaded by pytest wherever this package is installed, has the fi
         assert conversation.ask("Which files are here?") == "There are no files."
         assert "bash" in bedrock.model.requests[0].tools
 
-`bedrock` is a `Bedrock`, `start_bedrock` starts further ones. The server is a process of its own, started once per
+`bedrock` is a `Bedrock`; `start_bedrock` starts further servers. The server is a process of its own, started once per
 session (and worker of pytest-xdist), without any setting of the person who runs the tests. It needs the server's
 package: ``pip install phoenix-bedrock[testing]``.
 """

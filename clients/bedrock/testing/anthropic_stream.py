@@ -1,4 +1,4 @@
-"""The events of an answer as the protocol `anthropic` streams them."""
+"""Builds the stream events of a model's answer in Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _numbers = count(1)
 
 
 def opening(*pieces: str, input_tokens: int = 10) -> list[dict[str, Any]]:
-    """Return the beginning of an answer; with pieces, of a text that begins with them."""
+    """Return the first events of an answer. With `pieces`, a text begins, and its first pieces are included."""
     usage = {"input_tokens": input_tokens, "output_tokens": 1}
     message = {"id": "msg", "type": "message", "role": "assistant", "content": [], "usage": usage}
     events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
@@ -24,12 +24,12 @@ def opening(*pieces: str, input_tokens: int = 10) -> list[dict[str, Any]]:
 
 
 def delta(text: str) -> dict[str, Any]:
-    """Return more of the text."""
+    """Return the event that adds a piece to the answer's text."""
     return {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
 
 
 def tool_calls(wanted: Iterable[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return calls of tools, names and inputs, behind a text."""
+    """Return the events of tool calls, given as names and inputs, for an answer that began with a text."""
     events: list[dict[str, Any]] = []
     for index, (name, arguments) in enumerate(wanted, start=1):
         block = {"type": "tool_use", "id": f"toolu_{next(_numbers)}", "name": name, "input": {}}
@@ -43,7 +43,7 @@ def tool_calls(wanted: Iterable[tuple[str, dict[str, Any]]]) -> list[dict[str, A
 
 
 def ending(reason: str) -> list[dict[str, Any]]:
-    """Return the end of an answer: "end_turn", "tool_use", "max_tokens" or "refusal"."""
+    """Return the last events of an answer. `reason` is "end_turn", "tool_use", "max_tokens" or "refusal"."""
     return [
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 5}},
@@ -52,5 +52,5 @@ def ending(reason: str) -> list[dict[str, Any]]:
 
 
 def named(*events: dict[str, Any]) -> list[bytes]:
-    """Return the bytes of each event."""
+    """Return each event as the bytes that are sent over HTTP (server-sent events)."""
     return [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events]

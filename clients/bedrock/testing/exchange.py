@@ -1,4 +1,4 @@
-"""One request of the server to the model, and the connection that waits for its answer."""
+"""One model request that the server sent, the connection that waits for its answer, and gates that delay answers."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 
 class Exchange:
-    """One request to the model: what it says, and ways to answer it for a play of your own."""
+    """One request to the model: its content, and methods for answering it from a play (a function) of your own."""
 
     def __init__(self, connection: ServedConnection, received: Received) -> None:
         self._connection = connection
         self.received = received
-        """The request as it came: headers and bytes."""
+        """The HTTP request: headers and bytes."""
         self.body: dict[str, Any] = received.json
-        """The request in the JSON of the protocol `anthropic`."""
+        """The request's JSON body, in the format of Anthropic's Messages API."""
         self.play: Play | None = None
-        """What answers it."""
+        """The function that answers the request; None before one was chosen."""
         self.reached = threading.Event()
-        """The play has come to where the test should act."""
+        """Set when the play has reached the point at which the test should act."""
         self.go = threading.Event()
-        """A play that waits for it goes on."""
+        """The test sets this event to let a play continue that is blocked in `wait_for_go`."""
         self.closed = threading.Event()
-        """The server has hung up."""
+        """Set when the server has closed the connection."""
 
     @property
     def model(self) -> str:
-        """The model that is asked, by the provider's name for it."""
+        """The requested model, by the provider's name for it."""
         return str(self.body["model"])
 
     @property
@@ -48,7 +48,7 @@ class Exchange:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The conversation so far, as the model gets it."""
+        """The messages of the conversation so far, as the model gets them."""
         return list(self.body["messages"])
 
     @property
@@ -58,70 +58,73 @@ class Exchange:
 
     @staticmethod
     def said(message: dict[str, Any]) -> list[str]:
-        """Return the text of one message, tool results included."""
+        """Return the texts of one message, tool results included."""
         return [text for block in message["content"] for text in _texts(block)]
 
     @property
     def question(self) -> str:
-        """What was said last."""
+        """The last text of the conversation."""
         return self.texts[-1]
 
     @property
     def tools(self) -> list[str]:
-        """Names of the tools that are offered."""
+        """The names of the tools that the model is offered."""
         return [tool["name"] for tool in self.body.get("tools", ())]
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        """The tool results in the last turn."""
+        """The tool results in the last message."""
         return [block for block in self.body["messages"][-1]["content"] if block["type"] == "tool_result"]
 
     def begin(self, *pieces: str) -> None:
-        """Send the headers of a stream, and the beginning of a text if there are pieces of one."""
+        """Send the HTTP headers of a stream; with `pieces`, also the start of a text with these pieces."""
         self._connection.send(STREAM_HEAD)
         self.send(opening(*pieces) if pieces else ())
 
     def send(self, events: Iterable[dict[str, Any]]) -> None:
-        """Send events of a stream that has begun."""
+        """Send events of a stream that was begun with `begin`."""
         self._connection.send(b"".join(map(chunked, named(*events))))
 
     def send_raw(self, data: bytes) -> None:
-        """Send these bytes."""
+        """Send bytes as they are."""
         self._connection.send(data)
 
     def end(self, events: Iterable[dict[str, Any]]) -> None:
-        """Send the last events of a stream."""
+        """Send the last events of a stream, and end the response."""
         self.send(events)
         self._connection.send(b"0\r\n\r\n")
 
     def stream(self, events: Iterable[dict[str, Any]]) -> None:
-        """Send a whole stream."""
+        """Send a whole stream: headers, events and end."""
         self.begin()
         self.end(events)
 
     def reset(self) -> None:
-        """Break the connection off."""
+        """Break the connection with a TCP reset."""
         self._connection.reset()
 
     def wait_for_close(self) -> None:
-        """Let the test act, and block until the server hangs up."""
+        """Set `reached`, then block until the server closes the connection."""
         self.reached.set()
         self._connection.wait_for_close()
         self.closed.set()
 
     def wait_for_go(self) -> None:
-        """Let the test act, and block until it lets the play go on. Raises AssertionError if it never does."""
+        """Set `reached`, then block until the test sets `go`. Raises AssertionError if the test never does."""
         self.reached.set()
         if not self.go.wait(PATIENCE):
             raise AssertionError("the test never let this play go on")
 
 
 Play: TypeAlias = Callable[[Exchange], None]
-"""Answers one request, on a thread of its own. An OSError in it means that the server has hung up."""
+"""A function that answers one request, called on a thread of its own.
+
+If it raises OSError, the server has closed the connection.
+"""
 
 
 class Gate:
-    """A point at which answers of the model wait until the test opens it; the end of a ``with`` block opens it, too."""
+    """A point at which the model's answers wait until the test opens it, or leaves the gate's ``with`` block."""
 
     def __init__(self) -> None:
         self._opened = threading.Event()
@@ -137,10 +140,10 @@ class Gate:
         return "a gate"
 
     def wait(self, timeout: float = PATIENCE) -> Exchange:
-        """Wait until the next answer has come to the gate; return its request. The gate stays closed.
+        """Wait until the next answer arrives at the gate, and return the answer's request. The gate stays closed.
 
         Raises:
-            AssertionError: None has come within `timeout` seconds.
+            AssertionError: No answer has arrived within `timeout` seconds.
         """
         try:
             return self._arrived.get(timeout=timeout)
@@ -148,11 +151,11 @@ class Gate:
             raise AssertionError(f"no answer of the model has come to the gate within {timeout:g} s") from None
 
     def open(self) -> None:
-        """Let all answers through, also those that come later."""
+        """Let all waiting and all later answers through."""
         self._opened.set()
 
     def hold(self, exchange: Exchange) -> None:
-        """Block an answer, on its thread, until the gate is open."""
+        """Block the calling thread, which sends an answer, until the gate is open."""
         self._arrived.put(exchange)
         self._opened.wait()
 

@@ -1,4 +1,4 @@
-"""What a test has in its hands: the model's script, clients of a private server, and waits that say what they saw."""
+"""`Bedrock`, which tests use: the model's script, clients of a private server, and waits with time limits."""
 
 from __future__ import annotations
 
@@ -25,26 +25,29 @@ _SHOWN = 20
 
 
 class Named(Protocol):
-    """A conversation of either client."""
+    """A conversation object of the client or of the asyncio client."""
 
     name: str
 
 
 class Bedrock:
-    """A server for one test: no conversation on it, and a model whose script is empty. All waits have a limit."""
+    """A server for one test, which begins without conversations and with an empty script.
+
+    All waits have a time limit.
+    """
 
     def __init__(self, server: PrivateServer) -> None:
         self.model = ScriptedModel()
-        """What the model says, and what it was asked."""
+        """The scripted model: what it will answer, and the requests that it got."""
         self.server = server
-        """The process: its address and token, and its end and restart."""
+        """The server process, with its address and token, and methods to stop and restart it."""
         self.client: Client = server.client()
-        """A client of the server."""
+        """A client that is connected to the server."""
         server.provider.model = self.model
         server.provider.received.clear()
 
     def async_client(self) -> AsyncClient:
-        """Return a client for asyncio: ``async with bedrock.async_client() as client``."""
+        """Return a new client for asyncio: ``async with bedrock.async_client() as client``."""
         return self.server.async_client()
 
     def wait_for_event(
@@ -55,16 +58,17 @@ class Bedrock:
         after_revision: int | None = None,
         timeout: float = PATIENCE,
     ) -> Event:
-        """Return the next event of this kind, or for which a function is true.
+        """Wait for an event of a given kind, or for which a given function returns true, and return it.
 
         Args:
             conversation: The conversation, of either client, or its name.
-            wanted: The kind, or a function of an event; the first event is a snapshot of how things are.
+            wanted: The kind, or a function of an event. The first event is a snapshot of the present state.
             after_revision: Begin with the events after this revision instead; 0 for all.
-            timeout: Seconds after which the wait is given up.
+            timeout: Maximum seconds to wait.
 
         Raises:
-            AssertionError: There was none in time, or before the deletion; the text says what happened instead.
+            AssertionError: No such event came in time, or before the conversation was deleted; the text lists the
+                events that came instead.
         """
         name = conversation if isinstance(conversation, str) else conversation.name
         seen: deque[str] = deque(maxlen=_SHOWN)
@@ -84,10 +88,10 @@ class Bedrock:
     def wait_for_state(
         self, conversation: Named | str, *kinds: StateKind, timeout: float = PATIENCE
     ) -> ConversationState:
-        """Wait until a conversation is in one of these states, such as "idle" or "tool_executing".
+        """Wait until a conversation is in one of the given states, such as "idle" or "tool_executing".
 
         Raises:
-            AssertionError: It was in none of them in time; the text says what happened instead.
+            AssertionError: The conversation was in none of them in time; the text contains what happened instead.
         """
         event = self.wait_for_event(
             conversation, lambda each: each.state is not None and each.state.kind in kinds, timeout=timeout
@@ -96,7 +100,7 @@ class Bedrock:
         return event.state
 
     def close(self) -> list[str]:
-        """Delete all conversations with what still runs; return what the test has left behind or got wrong."""
+        """Delete all conversations, which ends their work. Return what the test left behind or got wrong, as texts."""
         problems: list[str] = []
         try:
             if self.server.crashed:
@@ -119,7 +123,7 @@ class Bedrock:
     def _left_in(self, name: str) -> Iterator[str]:
         try:
             info = self.client.conversation(name).get()
-            if info.state.kind == "cancelling":  # which ends by itself
+            if info.state.kind == "cancelling":  # a cancelled run ends by itself
                 self.wait_for_event(name, lambda event: event.state is not None and event.state.kind != "cancelling")
                 info = self.client.conversation(name).get()
         except NotFound:
@@ -147,7 +151,7 @@ def _called(info: ConversationInfo) -> str:
 
 
 def _words(event: Event) -> str:
-    """Name an event for a person."""
+    """Describe an event in a few words for an error message."""
     if event.kind == "message_added":
         return f"{event.role} said {event.text[:80]!r}" if event.text else f"message_added of {event.role}"
     if event.kind in ("state_changed", "snapshot") and event.state is not None:

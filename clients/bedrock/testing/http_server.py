@@ -1,4 +1,4 @@
-"""An HTTP server on 127.0.0.1, or where it is told, that a script answers, one connection at a time, down to bytes."""
+"""An HTTP server for tests: for each connection a script (a function) controls the bytes that are sent."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ __all__ = ["KEPT_STREAM_HEAD", "STREAM_HEAD", "HttpScript", "Received", "Scripte
 __all__ += ["chunked", "whole"]
 
 KEPT_STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-"""The head of an event stream after which the connection can be used again."""
+"""The head of an event stream after which the connection can be used for another request."""
 STREAM_HEAD = KEPT_STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
-"""The head of an event stream that ends with its connection."""
+"""The head of an event stream after which the connection is closed."""
 
 _JOIN_SECONDS = 10.0
 
 
 class ServedConnection:
-    """One accepted connection, in the hands of a script."""
+    """One accepted connection, for a script to read from and write to."""
 
     def __init__(self, sock: socket.socket, reached: threading.Event, received: list[Received]) -> None:
         self.sock = sock
         self.reached = reached
-        """To be set where a test should act."""
+        """The script sets this event at the point at which the test should act."""
         self._received = received
 
     def read_request(self) -> Received:
-        """Read one request with its body. Raises OSError if the connection ends before."""
+        """Read one request with its body. Raises OSError if the connection ends too early."""
         data = bytearray()
         while b"\r\n\r\n" not in data:
             data += self._recv()
@@ -54,7 +54,7 @@ class ServedConnection:
         return piece
 
     def send(self, data: bytes) -> None:
-        """Send all of it. Raises OSError if the other end has closed."""
+        """Send all bytes. Raises OSError if the other end has closed the connection."""
         self.sock.sendall(data)
 
     def wait_for_close(self) -> None:
@@ -64,42 +64,45 @@ class ServedConnection:
                 pass
 
     def reset(self) -> None:
-        """Close so that the client gets a RST."""
+        """Close the connection so that the client gets a TCP reset (RST)."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
 
 
 class Received:
-    """A request as it came."""
+    """A received HTTP request."""
 
     def __init__(self, path: str, headers: dict[str, str], body: bytes) -> None:
         self.path = path
         self.headers = headers
-        """By their names in lower case."""
+        """The headers; names are in lower case."""
         self.body = body
 
     @property
     def json(self) -> Any:
-        """The body, decoded."""
+        """The body, decoded from JSON."""
         return json.loads(self.body)
 
 
 HttpScript: TypeAlias = Callable[[ServedConnection], None]
-"""Answers on one connection, on a thread of its own. An OSError in it ends the connection and nothing else."""
+"""A function that answers one connection, called on a thread of its own.
+
+If it raises OSError, this connection ends, and nothing else.
+"""
 
 
 class ScriptedServer:
-    """Serves connections, each by the next script; the last script serves all that follow."""
+    """Answers each connection with the next script. The last script answers all further connections."""
 
     def __init__(self, *scripts: HttpScript, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
         self._scripts = list(scripts)
         self._tls = tls
         self.reached = threading.Event()
-        """Set by scripts where a test should act."""
+        """Scripts set this event at the point at which the test should act."""
         self.received: list[Received] = []
-        """Every request, in the order of their ends."""
+        """All requests, in the order in which they were completely received."""
         self.accepted = 0
-        """How many connections it has accepted."""
+        """The number of accepted connections."""
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server((host, 0))
@@ -149,7 +152,10 @@ class ScriptedServer:
 
 
 def whole(status: int, body: bytes, content_type: str = "application/json", **headers: str) -> bytes:
-    """Return a whole answer with a length. A script ends with its connection, unless a header says otherwise."""
+    """Return a complete HTTP response with its length.
+
+    The connection closes after it unless a header says otherwise.
+    """
     lines = [f"HTTP/1.1 {status} Fake", f"content-type: {content_type}", f"content-length: {len(body)}"]
     headers.setdefault("connection", "close")
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -157,5 +163,5 @@ def whole(status: int, body: bytes, content_type: str = "application/json", **he
 
 
 def chunked(piece: bytes) -> bytes:
-    """Return one chunk of a chunked body."""
+    """Return one chunk of a body in chunked encoding."""
     return b"%x\r\n%s\r\n" % (len(piece), piece)

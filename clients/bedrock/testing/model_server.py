@@ -1,4 +1,4 @@
-"""A provider of models on 127.0.0.1: real HTTP, in the protocol `anthropic`, answered by a scripted model."""
+"""A model provider on 127.0.0.1 that speaks Anthropic's Messages API over HTTP and answers from a script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ModelServer(ScriptedServer):
-    """The provider, for as long as the context is open. `model` can be replaced while nothing asks it."""
+    """A model provider that runs as long as the ``with`` block. `model` can be replaced between requests."""
 
     def __init__(
         self,
@@ -27,17 +27,20 @@ class ModelServer(ScriptedServer):
         models: Sequence[str] = (),
         check: Callable[[bytes], object] | None = None,
     ) -> None:
-        """`models`: what it lists; without any it has no list. `check`: raises what is wrong with the body it gets."""
+        """`models` are the names that the provider lists; if empty, listing fails with 404.
+
+        `check` is called with each request's body, and raises an exception if the body is wrong.
+        """
         super().__init__(self._serve, tls=tls)
         self.model = model or ScriptedModel()
         self.models = tuple(models)
         self.faults: list[str] = []
-        """What `check` found."""
+        """The errors that `check` raised."""
         self._check = check
 
     @property
     def asked(self) -> int:
-        """Return how many requests for an answer have come; those for the list of models do not count."""
+        """The number of requests for an answer; requests for the list of models do not count."""
         return sum(not _is_listing(received) for received in self.received)
 
     def __exit__(self, *_: object) -> None:

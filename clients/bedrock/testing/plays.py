@@ -1,4 +1,4 @@
-"""Plays: what answers one request to the model. `Script.then` takes these, and any function of an `Exchange`."""
+"""Plays: functions that answer one request to the model. `Script.then` takes them, or any function of an `Exchange`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A play with the words in which a test told it."""
+    """A play with a description for error messages."""
 
     words: str
     play: Callable[[Exchange], None]
@@ -35,16 +35,16 @@ class Told:
 
 
 def words_of(play: Play) -> str:
-    """Return how to name a play in a message to the test's author."""
+    """Return a description of a play for error messages."""
     return play.words if isinstance(play, Told) else getattr(play, "__qualname__", repr(play))
 
 
 def says(*pieces: str | Gate, input_tokens: int = 10, stop: str = "end_turn") -> Play:
-    """Return a text, streamed in these pieces; at a gate it waits until the test opens that.
+    """Return a play that answers with a text, streamed in pieces; at a gate it waits until the test opens the gate.
 
     Args:
         pieces: The text.
-        input_tokens: How many tokens the request had, as the model counts.
+        input_tokens: The size of the request in tokens, as the model reports it.
         stop: Why the answer ends: "end_turn", "max_tokens" or "refusal".
     """
 
@@ -64,7 +64,7 @@ def says(*pieces: str | Gate, input_tokens: int = 10, stop: str = "end_turn") ->
 
 
 def calls(*wanted: tuple[str, dict[str, Any]], text: str = "") -> Play:
-    """Return an answer that calls tools, names and inputs, behind a text if there is one."""
+    """Return a play that answers with tool calls, given as names and inputs; `text`, if there is one, comes first."""
 
     def play(exchange: Exchange) -> None:
         exchange.stream([*(opening(text) if text else opening()), *tool_calls(wanted), *ending("tool_use")])
@@ -73,13 +73,13 @@ def calls(*wanted: tuple[str, dict[str, Any]], text: str = "") -> Play:
 
 
 def refuses(status: int, kind: str = "", message: str = "not now", retry_after: float | None = None) -> Play:
-    """Return an HTTP error.
+    """Return a play that answers with an HTTP error.
 
     Args:
         status: The HTTP status.
-        kind: The provider's word for it; the usual one of the status if empty.
-        message: What the provider says.
-        retry_after: Seconds after which the server may try again; it waits as long as it sees fit if None.
+        kind: The error's type as the provider names it; the usual type for the status if empty.
+        message: The provider's error message.
+        retry_after: Seconds after which the server may try again; if None, the server chooses the delay.
     """
     error = {"type": kind or _KINDS.get(status, "api_error"), "message": message}
     body = json.dumps({"type": "error", "error": error}).encode()
@@ -88,7 +88,7 @@ def refuses(status: int, kind: str = "", message: str = "not now", retry_after: 
 
 
 def breaks_off(*pieces: str) -> Play:
-    """Return the beginning of a text after which the connection is lost; without pieces nothing comes at all."""
+    """Return a play that sends the beginning of a text and breaks the connection; without `pieces` sends nothing."""
 
     def play(exchange: Exchange) -> None:
         if pieces:
@@ -99,5 +99,5 @@ def breaks_off(*pieces: str) -> Play:
 
 
 def echoes(exchange: Exchange) -> None:
-    """Answer "re: " and what was said last."""
+    """Answer with "re: " and the last text of the conversation."""
     says("re: ", exchange.question)(exchange)

@@ -1,6 +1,7 @@
 """The pytest plugin: the fixtures `bedrock`, `bedrock_server` and `start_bedrock`.
 
-pytest loads it wherever this package is installed, so it imports nothing of the kit before a test asks for it.
+pytest loads this module wherever this package is installed. To keep that cheap, the module imports nothing else of
+`bedrock.testing` before a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _PASSED = pytest.StashKey[bool]()
 
 @pytest.fixture(scope="session")
 def bedrock_server() -> Iterator[PrivateServer]:
-    """Start the server of all tests that ask for `bedrock`; a conftest.py may replace it by another one."""
+    """Start the server that all tests with the fixture `bedrock` share. A conftest.py may replace this fixture."""
     with ExitStack() as opened:
         yield _opened(opened)
 
 
 @pytest.fixture
 def bedrock(bedrock_server: PrivateServer, request: pytest.FixtureRequest) -> Iterator[Bedrock]:
-    """Provide a server without conversations, clients of it, and a model that says what the test tells it."""
+    """Provide a server without conversations, with a client and a model that answers as the test scripts it."""
     from bedrock.testing.harness import Bedrock  # noqa: PLC0415 -- only tests that use it pay for it
 
     made = Bedrock(bedrock_server)
@@ -66,7 +67,7 @@ def _opened(stack: ExitStack, *arguments: str, **environment: str) -> PrivateSer
 
 
 def _finish(request: pytest.FixtureRequest, made: list[Bedrock]) -> None:
-    """Clean up, and fail a test that has passed but has left something behind."""
+    """Clean up after a test. Fail a test that passed but left something behind."""
     problems = [problem for each in made for problem in each.close()]
     if problems and request.node.stash.get(_PASSED, False):
         pytest.fail("\n".join(problems), pytrace=False)
@@ -74,7 +75,7 @@ def _finish(request: pytest.FixtureRequest, made: list[Bedrock]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember whether the test passed; show what the server logged if it did not."""
+    """Remember whether the test passed. If it failed, add the server's log to its report."""
     report = yield
     if report.when == "call":
         item.stash[_PASSED] = report.passed

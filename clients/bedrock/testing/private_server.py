@@ -1,4 +1,4 @@
-"""A server process for tests: with data, a token, a socket and a provider of its own, and nothing of the machine's."""
+"""A server process for tests, with its own data directory, token, socket and model provider."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _INHERITED = ("PATH", "PYTHONPATH", "LANG", "TMPDIR")
 
 
 class PrivateServer:
-    """A server and the provider of its model, for as long as the context is open.
+    """A server and its model provider, which run as long as the ``with`` block.
 
-    It has a Unix socket, no port, and ends with this process, however that ends.
+    The server has a Unix socket and no port. It ends with this process, even if this process is killed.
     """
 
     def __init__(self, *arguments: str, **environment: str) -> None:
-        """`arguments`: of ``bedrock serve``, such as ``"--config", path``. `environment`: variables besides ours."""
+        """`arguments` are passed to ``bedrock serve``. `environment` adds variables to the server's."""
         self.provider = ModelServer()
         self._arguments = arguments
         self._more = environment
@@ -56,12 +56,12 @@ class PrivateServer:
 
     @property
     def data(self) -> Path:
-        """The data directory."""
+        """The server's data directory."""
         return self._folder / "data"
 
     @property
     def address(self) -> str:
-        """The address for clients: a Unix socket; the same after a restart. Empty before the first start."""
+        """The address for clients, a Unix socket; unchanged by restarts. Empty before the first start."""
         return "" if self._process is None else self._process.address
 
     @property
@@ -71,52 +71,55 @@ class PrivateServer:
 
     @property
     def pid(self) -> int | None:
-        """The process id; None while it does not run."""
+        """The server's process id; None while it does not run."""
         return self._process.pid if self._process is not None and self._process.alive else None
 
     @property
     def crashed(self) -> bool:
-        """Whether it has ended although nobody asked it to."""
+        """Whether the server has ended although nobody stopped it."""
         return self.pid is None and not self._ended_by_test
 
     def start(self) -> None:
-        """Start it, on the data that it had. Raises CommandError, which says why, if it cannot be started."""
+        """Start the server with the data that it had before.
+
+        Raises CommandError, with the reason, if it cannot start.
+        """
         self.stop()
         self._ended_by_test = False
         self._process = SpawnedServer(*self._arguments, environment=self._environment())
         self._process.__enter__()
 
     def stop(self) -> None:
-        """Let it shut down, and wait for that. What runs is interrupted."""
+        """Stop the server in an orderly way and wait for its exit. Running work is interrupted."""
         self._ended_by_test = True
         if self._process is not None:
             self._process.stop()
 
     def kill(self) -> None:
-        """End it as a crash does. `start` starts it again."""
+        """Kill the server, as in a crash. `start` starts it again."""
         if self._process is not None:
             self._process.kill()
         self.stop()
 
     def restart(self) -> None:
-        """Stop it and start it again; clients find it at the same address."""
+        """Stop the server and start it again; clients find it at the same address."""
         self.stop()
         self.start()
 
     def client(self) -> Client:
-        """Return a new client of it; to be closed."""
+        """Return a new client of the server. The caller closes it."""
         return Client(self.address, token=self.token, timeout=PATIENCE)
 
     def async_client(self) -> AsyncClient:
-        """Return a new client of it for asyncio; to be closed."""
+        """Return a new asyncio client of the server. The caller closes it."""
         return AsyncClient(self.address, token=self.token, timeout=PATIENCE)
 
     def log(self) -> str:
-        """Return what it has logged since its start, warnings and worse."""
+        """Return the server's log since its start: warnings and errors."""
         return "" if self._process is None else self._process.log()
 
     def tool_processes(self) -> list[int]:
-        """Return the processes of its tools, and of what they started."""
+        """Return the ids of all processes that the server's tools have started, directly or indirectly."""
         return [pid for pid in processes.running(self._marker) if pid != self.pid]
 
     def _environment(self) -> dict[str, str]:
@@ -126,7 +129,7 @@ class PrivateServer:
             "BEDROCK_DATA_DIR": str(self.data),
             "ANTHROPIC_API_KEY": "the-scripted-model-needs-none",
             "ANTHROPIC_BASE_URL": self.provider.url,
-            "BEDROCK_SMALL_MODEL": "none",  # no requests besides those of conversations, such as for titles
+            "BEDROCK_SMALL_MODEL": "none",  # no side queries such as for titles, which no script expects
             "LC_BEDROCK_TEST": self._marker,  # tools get variables of this name, so their processes have it as well
             **self._more,
         }

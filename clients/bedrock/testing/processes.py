@@ -1,4 +1,4 @@
-"""Which processes a server has left, as the kernel tells it."""
+"""Finds the processes that a server has left, by reading /proc."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from pathlib import Path
 
 
 def running(marker: str) -> list[int]:
-    """Return the living processes that carry the marker in their arguments or environment, wherever they fled to."""
+    """Return the ids of living processes with the marker in their arguments or environment, whoever their parent is."""
     wanted = marker.encode()
     return [pid for pid in _pids() if wanted in read(pid, "cmdline") + read(pid, "environ") and alive(pid)]
 
 
 def command(pid: int) -> str:
-    """Return the arguments of a process, the first 200 characters; empty if it has ended."""
+    """Return the first 200 characters of a process's command line; empty if the process has ended."""
     return read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()[:200]
 
 
 def alive(pid: int) -> bool:
-    """Return whether it runs; a zombie does not."""
+    """Return whether a process is alive; a zombie is not."""
     stat = read(pid, "stat")
     return bool(stat) and stat.rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
 
 
 def read(pid: int, file: str) -> bytes:
-    """Return what the kernel tells in this file of a process; nothing if it has ended or belongs to somebody else."""
+    """Return a file of /proc about a process; empty if the process has ended or belongs to another user."""
     try:
         return Path(f"/proc/{pid}/{file}").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""The script of a model: what it answers, one request after the other, as the test tells it."""
+"""The script of a model in a test: a list of answers that the model gives, one for each request."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _UNEXPECTED = "the script of the test has no answer for this request"
 
 
 class Script:
-    """The model's answers in one conversation, or in all that have no script of their own, in the order of requests."""
+    """The answers to one conversation's requests, in order; or to all conversations without a script of their own."""
 
     def __init__(self, text: str = "", *plays: Play, otherwise: Play | None = None) -> None:
-        """`text`: what a conversation says in the beginning that this is the script of; any if empty."""
+        """`text` is contained in the first message of the conversation that the script is for; empty for any."""
         self.text = text
         self.requests: list[Exchange] = []
-        """Every request so far."""
+        """All requests so far."""
         self.problems: list[str] = []
-        """What the test did not tell: requests without an answer in the script, and plays that raised something."""
+        """Mistakes of the test: requests that the script has no answer for, and plays that raised an exception."""
         self._plays = deque(plays)
         self._otherwise = otherwise
         self._new: queue.SimpleQueue[Exchange] = queue.SimpleQueue()
@@ -41,15 +41,15 @@ class Script:
         """Answer the next request with a text, streamed in these pieces.
 
         Args:
-            pieces: The text. At a `Gate` among them it waits until the test opens that.
-            input_tokens: How many tokens the request had, as the model counts: it fills the context.
+            pieces: The text. At a `Gate` among the pieces the answer waits until the test opens the gate.
+            input_tokens: The size of the request in tokens, as the model reports it; large values fill the context.
             stop: Why the answer ends: "end_turn", "max_tokens" or "refusal".
         """
         self._gates += [piece for piece in pieces if isinstance(piece, Gate)]
         self.then(says(*pieces, input_tokens=input_tokens, stop=stop))
 
     def calls(self, tool: str, /, **given: Any) -> None:
-        """Answer the next request with a call of a tool and this input.
+        """Answer the next request with a call of a tool; the keyword arguments are its input.
 
         For several calls in one answer, or a text before them: ``then(plays.calls(("bash", {…}), …, text="…"))``.
         """
@@ -58,27 +58,27 @@ class Script:
     def fails(self, status: int = 500, message: str = "not now", *, times: int = 1, retry_after: float = 0) -> None:
         """Answer the next request, or as many as `times`, with an HTTP error.
 
-        The server makes an attempt again, unless the status says that it would fail again, and gives up after the
-        third. It would wait for seconds before, had the provider not said how long: `retry_after`, in seconds.
+        The server tries again, unless the status means that a further attempt would fail, too. It gives up after three
+        attempts. It waits `retry_after` seconds before each, since the provider asks for that.
         """
         self.then(*[refuses(status, message=message, retry_after=retry_after)] * times)
 
     def breaks_off(self, *pieces: str) -> None:
-        """Lose the connection of the next request, after these pieces of a text if there are any."""
+        """Break the connection of the next request, after sending `pieces` of a text."""
         self.then(breaks_off(*pieces))
 
     def then(self, *plays: Play) -> None:
-        """Answer the next requests with these plays: those of `bedrock.testing.plays`, or functions of an Exchange."""
+        """Answer the next requests with plays: those of `bedrock.testing.plays`, or functions that take an Exchange."""
         with self._lock:
             self._plays.extend(plays)
 
     def otherwise(self, play: Play) -> None:
-        """Answer whatever the script does not tell with this play; without one, such a request fails the test."""
+        """Set the play for requests beyond the end of the script. Without it such requests fail the test."""
         self._otherwise = play
 
     @contextmanager
     def held(self) -> Generator[Gate]:
-        """Hold all answers until the end of the ``with`` block; the gate's `wait` waits for a request."""
+        """Hold back all answers until the end of the ``with`` block. The gate's `wait` waits for the next request."""
         gate = Gate()
         self._gates.append(gate)
         self._gate = gate
@@ -89,10 +89,10 @@ class Script:
             self._gate = None
 
     def next(self, timeout: float = PATIENCE) -> Exchange:
-        """Return the next request that has come, or comes, and was not asked for yet.
+        """Return the next request that `next` has not returned yet; wait for one if necessary.
 
         Raises:
-            AssertionError: None has come within `timeout` seconds.
+            AssertionError: No request has come within `timeout` seconds.
         """
         try:
             return self._new.get(timeout=timeout)
@@ -102,12 +102,12 @@ class Script:
 
     @property
     def unplayed(self) -> list[str]:
-        """What the model was not asked for, in the words of the test."""
+        """Descriptions of the answers that the model was not asked for."""
         with self._lock:
             return [words_of(play) for play in self._plays]
 
     def serve(self, exchange: Exchange) -> None:
-        """Answer a request, on its thread."""
+        """Answer a request with the next play. Called on the request's thread."""
         with self._lock:
             play = self._plays.popleft() if self._plays else self._otherwise or self._unexpected
             exchange.play = play
@@ -124,7 +124,7 @@ class Script:
             refuses(400, message=f"the test's play raised {error!r}")(exchange)
 
     def release(self) -> None:
-        """Open all gates, and let every play go on that waits."""
+        """Open all gates, and let every waiting play continue."""
         for gate in self._gates:
             gate.open()
         for exchange in list(self.requests):
@@ -137,27 +137,27 @@ class Script:
 
 
 class ScriptedModel(Script):
-    """The model of a server: a script for all conversations, and more for those that begin with a certain text."""
+    """A server's model: one script for all conversations, and further scripts for conversations with a given text."""
 
     def __init__(self, *, otherwise: Play | None = None) -> None:
         super().__init__(otherwise=otherwise)
         self._scripts: list[Script] = []
 
     def when(self, text: str) -> Script:
-        """Return a new script, of the conversations whose first message says this: a user's, or a sub-agent's task."""
+        """Return a new script for conversations whose first message, or sub-agent's task, contains `text`."""
         return self.add(Script(text))
 
     def add(self, script: Script) -> Script:
-        """Use a script for the conversations that say its text."""
+        """Use a script for conversations whose first message contains the script's text."""
         self._scripts.append(script)
         return script
 
     def subject(self, exchange: Exchange) -> str:
-        """Return what tells a conversation from others: the text of its first message."""
+        """Return the text of a conversation's first message, by which its script is found."""
         return "\n".join(exchange.said(exchange.messages[0]))
 
     def script_for(self, exchange: Exchange) -> Script:
-        """Return the script that answers a request."""
+        """Return the script for a request: the one whose text occurs first in the first message, else this one."""
         said = self.subject(exchange)
         found = [
             (place, -len(script.text), script) for script in self._scripts if (place := said.find(script.text)) >= 0
@@ -166,5 +166,5 @@ class ScriptedModel(Script):
 
     @property
     def scripts(self) -> list[Script]:
-        """This script and those of single conversations."""
+        """This script and those for single conversations."""
         return [self, *self._scripts]

@@ -1,4 +1,4 @@
-"""Waiting with a limit: a test that waits for what never comes says so instead of hanging."""
+"""Waits with a time limit: a test that would wait forever fails with a message instead of hanging."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 45.0
-"""Longest wait, in seconds, for what should happen at once. Generous: machines are busy."""
+"""Maximum seconds to wait for what should happen at once. The limit is generous because machines may be busy."""
 
 
 def within(call: Callable[[], T], seconds: float = PATIENCE) -> T:
-    """Make a blocking call on a thread of its own; AssertionError if it does not return in time."""
+    """Call a blocking function on a thread of its own. Raises AssertionError if it does not return in time."""
     answer: Future[T] = Future()
 
     def run() -> None:
@@ -36,7 +36,10 @@ def within(call: Callable[[], T], seconds: float = PATIENCE) -> T:
 
 
 def eventually(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Wait for something outside of this process that no event tells of; AssertionError if it does not come."""
+    """Poll a condition that no event reports until it is true.
+
+    Raises AssertionError if it does not become true in time.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:

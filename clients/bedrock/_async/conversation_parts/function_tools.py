@@ -60,19 +60,21 @@ class AsyncConversationTools(AsyncConversationBase):
     ) -> FunctionT | Callable[[FunctionT], FunctionT]:
         """Give the agent a function of this program as a tool, with ``@conversation.tool``.
 
-        Its parameters, which need types, are the tool's input, and its docstring is what the model reads of it. What it
-        returns is the result: a text, a value that becomes JSON, or a `ToolAnswer` with images. What it raises is an
-        error that the agent reads. Runs that this object sends or waits for answer its calls, and so does
-        `serve_tools`; a call waits until another client answers it, or its time is over. The tool is declared to the
-        server with the next message that is sent, which is refused during a run if the conversation does not have it.
+        The function's parameters, which need types, become the tool's input, and its docstring the description for the
+        model. The function returns the result: a text, a value that becomes JSON, or a `ToolAnswer` with images. If it
+        raises an exception, the agent reads that as an error.
+
+        Calls of the tool are answered while this program iterates over or awaits a run of this object, and within
+        `serve_tools`. At other times a call waits until another client answers it, or until its time is over. The next
+        message that is sent declares a new tool to the server; during a run the server refuses that.
 
         Args:
             function: The function.
-            name: The name for the model; the function's if None.
-            description: What it does, for the model; the docstring if None.
+            name: The tool's name for the model; the function's name if None.
+            description: The description for the model; the docstring if None.
             group: The kind of work: "read", "write", "search", "execute", … as of the server's own tools.
             timeout: How long a call waits for an answer; five minutes if None.
-            read_only: Whether it changes nothing: in restricted mode only such tools are offered.
+            read_only: Whether the tool changes nothing: in restricted mode only such tools are offered.
             requires_approval: Whether a person must approve every call.
 
         Raises:

@@ -164,7 +164,7 @@ class ConversationRuns(ConversationBase):
         """Start sub-agents, one for each task, as a run that ends when the agent has processed their results.
 
         Args:
-            tasks: One to ten, each just its text or a `Task` with limits of its own.
+            tasks: One to ten tasks. A task is a text, or a `Task` with limits of its own.
             on_approval: As for `send`.
             on_question: As for `send`.
             wait_for_others: As for `send`.
@@ -173,7 +173,7 @@ class ConversationRuns(ConversationBase):
 
         Raises:
             AgentBusy, Cancelling, Archived, …: The state does not allow it.
-            SubAgent: This conversation belongs to a sub-agent, and those have none themselves.
+            SubAgent: This conversation belongs to a sub-agent; sub-agents cannot start sub-agents.
             InvalidArgument: A task is not acceptable; no sub-agent was started. Also ModelUnavailable and
                 WorkingDirectoryInvalid.
         """

@@ -45,7 +45,7 @@ class Attention:
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is ever written unless the output is a terminal with both."""
+        """Write nothing, ever, unless the output is a terminal with a title and a bell."""
         self._stream = stream or sys.stdout
         self._enabled = enabled and self._stream.isatty() and environ.get("TERM", "") not in _WITHOUT
         self._clock = clock
@@ -53,7 +53,7 @@ class Attention:
         self._asked: set[str] | None = None
         """The approval requests that were open; None before the first update."""
         self._since: float | None = None
-        """The start of the live run, if there is one."""
+        """When the run in progress began; None if there is none."""
 
     def observe(self, view: ConversationView) -> None:
         """Set the title for a conversation, and ring if the user is needed now."""

@@ -1,4 +1,4 @@
-"""The interface of a chat for its slash commands, so that these do not depend on the session."""
+"""The interface that a chat offers to its slash commands, so that they do not depend on the session."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ChatActions(Protocol):
         """Cancel the run, and discard the queue."""
 
     async def decline(self) -> None:
-        """Refuse to answer what a tool asks."""
+        """Refuse to answer a tool's question."""
 
     async def compact(self) -> None:
         """Request a summary of the conversation, and continue in its successor."""

@@ -59,7 +59,7 @@ class ConversationFollower:
         self._moved = asyncio.Event()
         self._recount = asyncio.Event()
         self._server_ended = False
-        """Whether the hint was printed for the present outage."""
+        """Whether the hint that the server has ended was printed in the present outage."""
 
     def move_to(self, name: str) -> None:
         """Select the conversation to show; a running `follow` switches to it."""

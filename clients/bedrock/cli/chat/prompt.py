@@ -63,9 +63,9 @@ class ChatPrompt:
         self._paint = paint
         self._attention = attention
         self._shown: Asked | None = None
-        """The question drawn last, which typed input answers."""
+        """The question that was drawn last; typed input answers it."""
         self._begun_before = False
-        """Whether what is typed was begun before that question was drawn."""
+        """Whether the user began typing the present text before that question was drawn."""
         self._answering: asyncio.TimerHandle | None = None
         self._prompt: PromptSession[str] = PromptSession(
             message=self._message,
@@ -123,7 +123,7 @@ class ChatPrompt:
     def enter(self, text: str) -> None:
         """Submit a text and clear the line. The prompt keeps running, so that no keystroke is lost."""
         self._stop_answering()
-        # A form takes any text: one that was meant for the agent must not go to whoever asks in that moment.
+        # A form takes any text. A text meant for the agent must not go to a tool that asks at the same moment.
         asked = None if self._begun_before and isinstance(self._shown, QuestionForm) else self._shown
         answers = isinstance(asked, QuestionForm) or (asked and parse_reply(text, asked))
         self.typed.reset(append_to_history=not answers)
@@ -142,14 +142,14 @@ class ChatPrompt:
         self._answering = asyncio.get_running_loop().call_later(ANSWER_SECONDS, answer)
 
     def interrupt(self) -> None:
-        """Ctrl-C: clear the text while the chat is idle; else the first one cancels and the second one exits."""
+        """Handle Ctrl-C: while the chat is idle, clear the text; else the first cancels and the second one exits."""
         if self.typed.text and not self.session.view.busy:
             self.typed.reset()
         elif not self.session.interrupt() and self.session.view.busy:
             self._app.create_background_task(self.session.cancel())
 
     def suspend(self) -> None:
-        """Ctrl-Z: suspend the whole job, as the terminal would; redraw the prompt when it continues."""
+        """Handle Ctrl-Z: suspend the whole job, as the terminal would; redraw the prompt when it continues."""
 
         def stop() -> None:
             self._attention.release()

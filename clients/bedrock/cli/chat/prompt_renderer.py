@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class PromptRenderer(Renderer):
     """Draws a prompt, prints lines above it, and finds it again after the terminal was resized.
 
-    Lines are printed with the terminal in raw mode, as part of drawing. What prompt_toolkit has for it (patch_stdout)
-    leaves raw mode for each line: keys pressed in that time are echoed, and Enter, Ctrl-D and Ctrl-Z mean something
-    else. It also erases by the number of rows that were drawn, which is too few if the terminal became narrower and
-    rewrapped them: the rest would stay in the scrollback.
+    Lines are printed with the terminal in raw mode, as part of drawing. `patch_stdout` of prompt_toolkit is no
+    substitute: it leaves raw mode for each line, so that keys pressed in that time are echoed, and Enter, Ctrl-D and
+    Ctrl-Z mean something else. It also erases as many rows as were drawn, which is too few if the terminal became
+    narrower and rewrapped them: the rest would stay in the scrollback.
     """
 
     def __init__(self, style: BaseStyle, output: Output, *, reflow: bool | None = None) -> None:

@@ -77,7 +77,7 @@ class ChatSession:
         self.recount_jobs = self._follower.recount_jobs
         """Requests an update of the number of background jobs."""
         self._filling: QuestionForm | None = None
-        """What the tool asks first, with what has been filled in so far."""
+        """The tool's question that is asked first, with the answers filled in so far."""
         self._armed = False
         self._was_busy = False
         self.move_to(name)
@@ -110,7 +110,7 @@ class ChatSession:
         return len(self.view.approvals) + len(self.view.state.questions) + (self._offer is not None)
 
     def _form(self) -> QuestionForm | None:
-        """Return what the tool asks first, with what has been filled in so far."""
+        """Return the tool's question that is asked first, with the answers filled in so far."""
         asked = next(iter(self.view.state.questions), None)
         if asked is None:
             self._filling = None
@@ -298,13 +298,13 @@ class ChatSession:
             self._tell_rule(reply, await self.attempt(self.conversation.deny(asked, reply.note, rule=reply.rule)))
 
     def _tell_rule(self, reply: Reply, now: ConversationInfo | None) -> None:
-        """Print the rule that an answer has made, and how to revoke it."""
+        """Print the approval rule that an answer has created, and how to revoke it."""
         made = made_rule(now.approval_rules, reply.rule) if now and reply.rule else None
         if made is not None:
             self.say(self.paint.dim("· " + rule_line(made, "/approvals {}")))
 
     async def decline(self) -> None:
-        """Refuse to answer what a tool asks."""
+        """Refuse to answer a tool's question."""
         if (form := self._form()) is None:
             self.say(self.paint.dim("· no tool asks anything"))
         else:
@@ -312,7 +312,7 @@ class ChatSession:
             self.refresh()
 
     async def _fill_in(self, form: QuestionForm, text: str) -> None:
-        """Fill in the next field of the form that the user saw; send it when all are."""
+        """Fill in the next field of the form that the user saw. Send the form when all fields are filled in."""
         if form is not self._form():
             late = f"“{one_line(text.strip(), 20)}” " if text.strip() else "that "
             self.say(self.paint.careful(f"· {late}comes too late: the question is not open any more"))
@@ -336,5 +336,5 @@ class ChatSession:
 
 
 def _is_utf8(text: str) -> bool:
-    """Return whether all bytes that the terminal has sent were text; others are lone surrogates."""
+    """Return whether the terminal sent valid UTF-8; invalid bytes appear as lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -141,7 +141,7 @@ async def _withdraw(chat: ChatActions, message: str) -> None:
 
 
 async def _approvals(chat: ChatActions, rule: str) -> None:
-    """List the approval rules; revoke the one that is named."""
+    """List the approval rules; with an argument, revoke the named rule."""
     if rule:
         if await chat.attempt(_revoked(chat, rule)):
             chat.say(chat.paint.dim(f"· revoked: {one_line(rule, 60)}"))
@@ -198,7 +198,7 @@ def _job_title(job: str) -> SafeText:
 
 
 async def _effort(chat: ChatActions, effort: str) -> None:
-    """Set how much the model thinks before an answer; without an effort, show it."""
+    """Set how much the model thinks before an answer; without an argument, show the setting."""
     if effort and effort not in EFFORTS:
         chat.say(chat.paint.careful(f"· an effort is one of {', '.join(EFFORTS)}"))
         return

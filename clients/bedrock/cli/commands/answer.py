@@ -1,4 +1,4 @@
-"""`bedrock answer`: a person's answer to what a running tool asks."""
+"""`bedrock answer`: lets a person answer a running tool's question."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def answer(
 
 
 def _waiting(conversation: Conversation, question: str | None) -> Question:
-    """Return the question that the command line names. Raises CommandError."""
+    """Return the question that the command line names. Raises CommandError if there is none, or not just one."""
     now = conversation.get()
     open_ = {asked.name.rpartition("/")[2]: asked for asked in now.state.questions}
     if not open_:

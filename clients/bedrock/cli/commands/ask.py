@@ -45,7 +45,7 @@ class Outcome:
     needs_approval: str = ""
     """The tool call that waits for a person."""
     value: Any = None
-    """The value of a run with an output schema."""
+    """The JSON value of a run with an output schema."""
 
 
 @click.command()
@@ -123,7 +123,7 @@ def ask(
     except InvalidArgument:
         if run is None and not (opening["latest"] or opening["resume"]):
             with suppress(BedrockError):
-                conversation.delete()  # it was created for this message alone, which is not in it
+                conversation.delete()  # the conversation is empty: it was created for the rejected message alone
         raise
     except BedrockError as error:
         raise _failure(error, conversation) from None
@@ -135,7 +135,7 @@ def ask(
 
 
 def _failure(error: BedrockError, conversation: Conversation) -> exits.CommandError:
-    """Return the failure that an error means, with a hint that names the conversation: nobody has typed its name."""
+    """Return the failure for an error. Its hint names the conversation, since the user has not typed its name."""
     failure = exits.CommandError.of(error, exits.address_source(click.get_current_context()))
     if "NAME" in failure.hint:
         with suppress(BedrockError):
@@ -178,7 +178,7 @@ def _schema(path: str) -> dict[str, Any]:
 
 
 def _is_piped() -> bool:
-    """Return whether standard input is a pipe or a file, which have an end; the idle input of a service has none."""
+    """Return whether standard input is a pipe or a file, which have an end. The idle input of a service has no end."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError):
@@ -210,7 +210,7 @@ def _follow(
 
 
 def _reply(conversation: Conversation, asked: Question) -> None:
-    """Have the user answer what an MCP server asks; without a terminal, decline it at once and say so."""
+    """Let the user answer an MCP server's question. Without a terminal, decline it at once and print that."""
     try:
         if sys.stdin.isatty() and sys.stderr.isatty():
             _answer_at_terminal(conversation, QuestionForm(asked))
@@ -223,7 +223,7 @@ def _reply(conversation: Conversation, asked: Question) -> None:
 
 
 def _answer_at_terminal(conversation: Conversation, form: QuestionForm) -> None:
-    """Ask for the fields of a form until the server takes them; the end of the input declines."""
+    """Ask for the fields of a form until the MCP server accepts them. The end of the input declines."""
     while True:
         try:
             content = fill_in(form, err=True)

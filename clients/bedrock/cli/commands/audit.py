@@ -30,7 +30,7 @@ else:
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 #: Seconds between two looks at the audit trail with --follow.
 FOLLOW_SECONDS = 1.0
-#: How far --follow looks back: an entry may be written so much later than it says.
+#: How far --follow looks back, because an entry may be written that much later than its time says.
 LATE = timedelta(seconds=30)
 
 

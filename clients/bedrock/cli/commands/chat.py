@@ -126,7 +126,7 @@ def _other_runs(client: Client, left: str) -> list[str]:
 
 
 def _farewell(left: ConversationInfo, again: str, *, spawned: bool, others: Sequence[str] = ()) -> list[str]:
-    """Return lines that say what continues, what the server's end stops (`others` too), and how to come back."""
+    """Return lines about what continues, what the server's end stops (`others` too), and how to come back."""
     lines = _own_farewell(left, again, spawned=spawned)
     if not others:
         return lines

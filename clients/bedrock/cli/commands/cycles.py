@@ -1,4 +1,4 @@
-"""The commands `cycles`, for request cycles of a conversation or of a file of events, and `wait`, for a run's end."""
+"""The commands `cycles`, which lists request cycles of a conversation or of a file of events, and `wait`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GROUP = "bedrock.offline"
 
 COLUMNS = ("run", "asked", "requests", "ended")
 
-#: Seconds after which `wait` looks again for whom the run waits.
+#: Seconds between checks of what the run waits for.
 LOOK_SECONDS = 5.0
 
 #: Default number of cycles shown.
@@ -100,7 +100,10 @@ def wait(ctx: click.Context, name: str, *, run: str, timeout: float | None, outp
 
 
 def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[RequestCycle, str]:
-    """Wait for the end of a run, and say meanwhile for whom it waits; return it with that, "" if it has ended."""
+    """Wait for the end of a run, and print meanwhile what it waits for.
+
+    Returns the run with what it still waits for, "" if it has ended.
+    """
     told = ""
     while True:
         now = conversation.get()
@@ -117,7 +120,7 @@ def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[R
 
 
 def _what_answers(now: ConversationInfo) -> str:
-    """Return the commands that answer what a run waits for, to follow that; "" if none does."""
+    """Return the commands that answer what a run waits for; "" if there are none."""
     if now.state.questions:
         return f": `bedrock answer {now.slug}`"
     return f": `bedrock approve {now.slug}` or `bedrock deny {now.slug}`" if waits_for(now.state) == APPROVAL else ""
@@ -132,7 +135,11 @@ def _latest(conversation: Conversation) -> str:
 
 
 def event_list(cycles: Iterable[RequestCycle]) -> Iterator[str]:
-    """Put the events of cycles into one list: a follow-up was accepted before the run ended that it waited for."""
+    """Yield the events of several cycles in one sequence, in the order in which they happened.
+
+    A follow-up is accepted before the end of the run that it waits for, so its first event precedes that run's last
+    one.
+    """
     stop: str | None = None
     for cycle in cycles:
         if not cycle.events:

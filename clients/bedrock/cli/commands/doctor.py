@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bedrock.catalog import Model, Sandbox
 
-#: The entry point group of functions of the path of the settings file, or None, that return findings as tuples.
+#: The entry point group of check functions. They get the path of the settings file, or None, and return tuples.
 GROUP = "bedrock.doctor"
 
 #: The environment variables that make a model available to a server; their values are never shown.
@@ -85,7 +85,7 @@ def _examine(address: str | None, config: str | None) -> Iterator[Finding]:
             yield _token(address)
             yield from _server(client)
             if not is_local(client.address):
-                return  # what this machine has is of no use to a server elsewhere
+                return  # checks of this machine do not concern a server elsewhere
     except BedrockError as error:
         yield Finding("fail", "connection", error.message, error.hint)
     yield from _checks_of_server(config)
@@ -102,7 +102,7 @@ def _versions() -> Finding:
 
 
 def _token(address: str | None) -> Finding:
-    """Report the source of the token. One from the data directory is sent to this machine's server only."""
+    """Report the source of the token. A token from the data directory is sent to this machine's server only."""
     if os.environ.get("BEDROCK_TOKEN"):
         return Finding("ok", "token", "from BEDROCK_TOKEN")
     if (address or os.environ.get("BEDROCK_ADDRESS")) and not resolve(address).token:
@@ -155,7 +155,7 @@ def _sandbox(sandbox: Sandbox) -> Finding:
 
 
 def _tool_limits(sandbox: Sandbox) -> Finding:
-    """Report how a tool's processes and memory are limited; limits that are polled may be exceeded briefly."""
+    """Report how a tool's processes and memory are limited. Limits that are polled may be exceeded briefly."""
     keepers = {True: "bounded by the kernel", False: "counted by the server, which ends a tool that has too much"}
     bounded = {"processes": sandbox.kernel_bounds_processes, "memory": sandbox.kernel_bounds_memory}
     by = {keeper: [name for name, kernel in bounded.items() if kernel is which] for which, keeper in keepers.items()}
@@ -174,7 +174,7 @@ def _models(models: list[Model], advice: str) -> Finding:
 
 
 def _checks_of_server(config: str | None) -> Iterator[Finding]:
-    """Report what the server's distribution, if it is installed, knows from the settings of this machine's server."""
+    """Report the results of the server distribution's own checks of this machine's settings, if it is installed."""
     for check in entry_points(group=GROUP):
         yield from (Finding(*found) for found in check.load()(config))
 

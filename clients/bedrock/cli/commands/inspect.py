@@ -300,7 +300,7 @@ def _instructions(conversation: ConversationInfo) -> str:
 
 
 def _rule(rule: ApprovalRule) -> str:
-    """Return a rule with who made it, and when."""
+    """Return an approval rule as text, with its creator and time."""
     made = "" if rule.create_time is None else f", {rule.create_time:%Y-%m-%d %H:%M} UTC"
     by = f" (by {rule.creator}{made})" if rule.creator else ""
     return f"{rule_id(rule)}: {rule.action} {one_line(rule_title(rule), 200)}{by}"

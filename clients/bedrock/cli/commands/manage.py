@@ -293,7 +293,7 @@ def rm(ctx: click.Context, name: str, *, yes: bool, force: bool, etag: str) -> N
 
 
 def _tell_rule(now: ConversationInfo, wanted: ApprovalRule | None) -> None:
-    """Print the rule that an answer has made, and how to revoke it."""
+    """Print the approval rule that an answer has created, and how to revoke it."""
     made = made_rule(now.approval_rules, wanted) if wanted else None
     if made is not None:
         print_text(rule_line(made, f"`bedrock rules {now.slug} --revoke {{}}`"))
@@ -315,7 +315,10 @@ def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:
 
 
 def _suggested(approval: Approval, kind: str | None) -> ApprovalRule | None:
-    """Return the first rule of this kind that an approval suggests; None without a kind. Raises CommandError."""
+    """Return the approval's first suggested rule of this kind; None without a kind.
+
+    Raises CommandError if there is none.
+    """
     if kind is None:
         return None
     for rule in approval.suggestions:

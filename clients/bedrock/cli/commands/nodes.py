@@ -1,4 +1,4 @@
-"""The command for the servers that share a database: nodes."""
+"""`bedrock nodes`: lists the servers that share a database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bedrock.cli.connect import connect
 from bedrock.cli.text.output import print_json, print_text
 from bedrock.cli.text.tables import JSON_OPTION, print_table
 
-#: What JSON leaves out of a message, and what programs reckon with: numbers of 64 bits are strings there.
+#: Fields that protobuf's JSON format omits if they are zero, with the values to print; 64-bit integers are strings.
 _ZEROS = {
     "incarnation": "0",
     "name": "",

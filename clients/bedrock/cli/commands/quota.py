@@ -1,4 +1,4 @@
-"""The command for quotas: quota."""
+"""`bedrock quota`: lists quotas and their usage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bedrock.cli.connect import connect
 from bedrock.cli.text.output import print_json
 from bedrock.cli.text.tables import JSON_OPTION, print_table
 
-#: What JSON leaves out of a message, and what programs reckon with: numbers of 64 bits are strings there.
+#: Fields that protobuf's JSON format omits if they are zero, with the values to print; 64-bit integers are strings.
 _ZEROS = {"principal": "", "limit": "0", "used": "0"}
 
 

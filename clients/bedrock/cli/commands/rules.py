@@ -1,4 +1,4 @@
-"""The command for approval rules: rules."""
+"""`bedrock rules`: lists, makes and revokes approval rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bedrock approvals` and `bedrock questions`: what waits for a person, in all conversations or in one."""
+"""`bedrock approvals` and `bedrock questions`: list what waits for a person, in all conversations or in one."""
 
 from __future__ import annotations
 
@@ -101,21 +101,21 @@ def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> 
 
 
 def _open_approvals(client: Client, name: str | None, limit: int) -> tuple[list[Approval], list[str]]:
-    """Return the open approvals of a conversation, or of all, and the names of those that cannot be read."""
+    """Return the open approvals of one or all conversations, and the names of conversations that cannot be read."""
     request = v1.ListApprovalsRequest(parent=client.conversation(name or "-").name)
     pages = client.pages(client.conversations_stub.ListApprovals, request)
     return _first(limit, ((map(Approval.from_proto, page.approvals), page.unreadable) for page in pages))
 
 
 def _open_questions(client: Client, name: str | None, limit: int) -> tuple[list[Question], list[str]]:
-    """Return what tools ask in a conversation, or in all, and the names of those that cannot be read."""
+    """Return the open questions of tools in one or all conversations, and the names of those that cannot be read."""
     request = v1.ListQuestionsRequest(parent=client.conversation(name or "-").name)
     pages = client.pages(client.conversations_stub.ListQuestions, request)
     return _first(limit, ((map(Question.from_proto, page.questions), page.unreadable) for page in pages))
 
 
 def _first(limit: int, pages: Iterable[tuple[Iterable[_Asked], Iterable[str]]]) -> tuple[list[_Asked], list[str]]:
-    """Return as many of what pages have as are wanted, and the names of the conversations that cannot be read."""
+    """Return at most the wanted number of items from pages, and the names of conversations that cannot be read."""
     found: list[_Asked] = []
     unreadable: dict[str, None] = {}
     for asked, damaged in pages:
@@ -127,7 +127,7 @@ def _first(limit: int, pages: Iterable[tuple[Iterable[_Asked], Iterable[str]]]) 
 
 
 def _number_of_questions(client: Client, name: str | None) -> int:
-    """Return how many questions of tools wait, 50 at most; 0 for a server that does not list them."""
+    """Return the number of open questions of tools, at most 50; 0 if the server does not list questions."""
     try:
         return len(_open_questions(client, name, 50)[0])
     except BedrockError as error:
@@ -145,7 +145,7 @@ def _tell_unreadable(names: Iterable[str]) -> None:
 
 
 def _slugs(client: Client, names: Iterable[str]) -> Callable[[str], str]:
-    """Return what gives the slug of each of these conversations; its id if it was deleted meanwhile."""
+    """Return a function from a conversation's name to its slug; to its id if it was deleted meanwhile."""
     return {name: _slug(client, name) for name in dict.fromkeys(names)}.__getitem__
 
 

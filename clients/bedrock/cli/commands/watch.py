@@ -85,7 +85,7 @@ async def _until_closed(following: Coroutine[Any, Any, None]) -> None:
 
 
 async def _print_events(address: str | None, name: str) -> None:
-    """Print a line of JSON for each event."""
+    """Print each event as a line of JSON."""
     async with AsyncClient(address) as client:
         conversation = client.conversation(resource_name("conversations", name))
         outage = Outage(lambda: conversation, exits.print_message)

@@ -33,7 +33,7 @@ class Reply:
 
     approve: bool
     rule: ApprovalRule | None = None
-    """The rule that decides later calls likewise; None: this call only."""
+    """The rule that decides later calls in the same way; None if the reply is for this call only."""
     note: str = ""
     """The reason of a denial; "" if none was given."""
     workspace: bool = False
@@ -44,7 +44,7 @@ _APPROVE = re.compile(r"y|yes", re.IGNORECASE)
 _NEVER = re.compile(r"never(?:\s+(?P<key>\w))?", re.IGNORECASE)
 _WORKSPACE = re.compile(r"w|workspace", re.IGNORECASE)
 WORKSPACE_INSTEAD = "not that much; the mode is workspace now: go on with what it lets you do"
-"""What the agent is told then."""
+"""The note for the agent if a person grants the workspace mode instead of the unrestricted mode."""
 _DENY = re.compile(r"no?(?:[,:.]?\s+(?P<note>.*))?", re.IGNORECASE | re.DOTALL)
 
 #: The prefix of each line of the tool call, and of what the program says about it, which no tool call can imitate.
@@ -94,7 +94,7 @@ def question_lines(approval: Approval, working_directory: str, paint: Paint) -> 
 
 
 def _why_asked(rule: ApprovalRule | None) -> SafeText:
-    """Return which rule made a call ask, or that none allows it."""
+    """Return the reason why a person is asked: the rule that demands it, or that no rule allows the call."""
     if rule is None:
         return SafeText("asked, because no rule allows it")
     about = one_line(rule_title(rule), RULE_TITLE_COLUMNS)
@@ -105,13 +105,13 @@ def _why_asked(rule: ApprovalRule | None) -> SafeText:
 
 
 def made_rule(rules: Iterable[ApprovalRule], wanted: ApprovalRule) -> ApprovalRule | None:
-    """Return the rule that an answer with this suggestion has made, of the conversation's rules; None if it is gone."""
+    """Return the approval rule that an answer with this suggestion created; None if it has been deleted since."""
     alike = (rule for rule in rules if (rule.kind, rule.subject) == (wanted.kind, wanted.subject))
     return max((rule for rule in alike if rule.origin == "conversation"), key=_age, default=None)
 
 
 def rule_line(rule: ApprovalRule, revoking: str) -> SafeText:
-    """Return a rule that was made, and the command that revokes it, where {} is for its id."""
+    """Return a line about a new rule with the command that revokes it; {} in `command` stands for the rule's id."""
     named = literal(rule_id(rule))
     made = SafeText("rule ") + named + f": {rule.action} " + rule_title(rule)
     return made + f" ({revoking.format(named)} revokes it)"

@@ -1,4 +1,4 @@
-"""The state of a conversation, folded from its events, and the status line that shows it."""
+"""The current state of a conversation, computed from its events, and the status line that shows it."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _WORDS = {
 
 @dataclass(slots=True)
 class ConversationView:
-    """The latest known state. Apply every event, in order."""
+    """The latest known state of one conversation. Apply every event, in order."""
 
     slug: str = ""
     working_directory: str = ""
     model: str = ""
     mode: str = ""
     used: int = 0
-    """Tokens in the context."""
+    """Tokens in the context at present."""
     window: int = 0
-    """Tokens that fit; zero if unknown."""
+    """Maximum tokens of the context; zero if unknown."""
     tokens: int = 0
     """Tokens of all requests so far."""
     state: ConversationState = field(default_factory=lambda: ConversationState.from_proto(v1.ConversationState()))
     approvals: list[Approval] = field(default_factory=list)
     queue: list[Message] = field(default_factory=list)
     jobs: int = 0
-    """Background jobs as of the latest query: no event reports them."""
+    """Background jobs as of the latest query, since no event reports them."""
     deleted: bool = False
     _since: float = 0.0
     _tool: str = ""

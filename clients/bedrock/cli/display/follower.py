@@ -84,7 +84,7 @@ class Onlooker:
         return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width())
 
     async def _fates(self, event: Event) -> list[Fate]:
-        """Return what a snapshot does not contain: undelivered messages and interrupted runs."""
+        """Return the outcomes that a snapshot does not contain: undelivered messages and interrupted runs."""
         if (snapshot := event.snapshot) is None:
             return []
         try:
@@ -148,7 +148,7 @@ class Onlooker:
 
 
 def _goes_on(event: Event) -> bool:
-    """Return whether an event shows that a parent no longer waits for its sub-agents."""
+    """Return whether an event shows that the conversation no longer waits for its sub-agents."""
     message = event.message if event.kind == "message_added" else None
     results = message is not None and (message.role == "tool" or message.system_kind == RESULTS)
     return results or event.kind in ("run_stopped", "deleted")

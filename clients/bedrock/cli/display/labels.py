@@ -1,4 +1,4 @@
-"""Texts for users in place of the contract's enum names."""
+"""Texts for users in place of the gRPC API's enum names."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MODES = {
 
 
 def for_people(result: ToolResult) -> str:
-    """Return the output of a tool, without the part that is marked as for the agent only."""
+    """Return the output of a tool for people: without the part that is marked as for the agent only."""
     addressed = str(result.display.get("for_agent", ""))
     before, found, after = result.output.rpartition(addressed) if addressed else ("", "", result.output)
     return before.rstrip(" ") + after if found else result.output
@@ -67,7 +67,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def waits_for(state: ConversationState) -> str:
-    """Return for whom a run waits: `APPROVAL`, "waits for an answer (TOOL)", or for a client, or "" if it works."""
+    """Return what a run waits for: `APPROVAL`, "waits for an answer (TOOL)", or a client; "" if it does not wait."""
     if state.kind == "awaiting_tool_approval":
         return APPROVAL
     running = state.tool_executing
@@ -91,7 +91,7 @@ def fate(name: str) -> str:
 
 
 def in_words(generation: Generation | None) -> str:
-    """Return what is set about a model's answers, to follow the model's name; "" if nothing is."""
+    """Return the settings for a model's answers as text to follow the model's name; "" if there are none."""
     if generation is None:
         return ""
     parts = [

@@ -54,7 +54,7 @@ async def _draw(entries: AsyncIterator[ConversationListEvent]) -> None:
 
 
 def _line(entry: ConversationListEvent, paint: Paint, slugs: dict[str, str]) -> SafeText:
-    """Return the line of a change; `slugs` has those shown so far, by the names of conversations, and is kept up."""
+    """Return the line for a change. `slugs` maps the names of conversations shown so far to slugs, and is updated."""
     if gone := entry.conversation_deleted or entry.conversation_unmatched:
         ending = "  deleted" if entry.conversation_deleted else "  does not match any more"
         return paint.flat(slugs.pop(gone, gone)) + ending

@@ -76,7 +76,7 @@ class Progress:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Keep the terminal free for a conversation with the user: nothing is printed, and there is no status line."""
+        """Leave the terminal to a dialogue with the user: the block prints nothing, and shows no status line."""
         with self._lock:
             self._block.show(())
             yield
@@ -93,7 +93,7 @@ class Progress:
         self._block.write(self._paint.careful(f"· {text}"))
 
     def _tick(self) -> None:
-        """Update the status line until the end (its own thread)."""
+        """Update the status line until the end. Runs on its own thread."""
         while not self._over.wait(TICK):
             with self._lock:
                 now = datetime.now(UTC)  # noqa: TID251 -- counts down on the reader's clock

@@ -1,4 +1,4 @@
-"""What a running tool asks a person, filled in at a terminal: one field of its form after the other."""
+"""A running tool's question to a person, to be filled in at a terminal, one field of its form after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bedrock.cli.text.style import Paint
     from bedrock.states import Question
 
-#: The prefix of each line of the server's own words.
+#: The prefix of each line that contains the MCP server's own words.
 INDENT = SafeText("    ")
 #: Maximum columns of a title or a description of a field.
 WORDS_COLUMNS = 100
@@ -30,7 +30,7 @@ def clock_time(when: datetime) -> str:
 
 
 class QuestionForm:
-    """A question, and what has been filled in so far."""
+    """A tool's question, and the answers filled in so far."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
@@ -45,16 +45,16 @@ class QuestionForm:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left to fill in. An address, and a form without fields, still take an Enter."""
+        """Whether every field has been filled in. Addresses, and forms without fields, still need an Enter."""
         return self._place >= max(1, len(self._fields))
 
     @property
     def name(self) -> str:
-        """The name of the field that is filled in next; "" for an address, and for a form without fields."""
+        """The name of the next field; "" for an address, and for a form without fields."""
         return list(self._fields)[self._place] if self._place < len(self._fields) else ""
 
     def begin_again(self) -> None:
-        """Forget what has been filled in."""
+        """Forget all answers."""
         self.content.clear()
         self._place = 0
 
@@ -75,13 +75,13 @@ class QuestionForm:
         return [*lines, paint.dim(INDENT + f"({NO_SECRETS})")]
 
     def prompt_line(self, paint: Paint) -> SafeText:
-        """Return what the next Enter answers, what else can be done, and until when."""
+        """Return the line above the prompt: what the next Enter answers, the other keys, and the deadline."""
         return paint.text(
             paint.careful(self.prompt()), paint.dim(f"  /decline, until {clock_time(self.question.deadline)}")
         )
 
     def prompt(self) -> SafeText:
-        """Return what the next Enter answers, as a line."""
+        """Return a line with what the next Enter answers."""
         if self.question.url:
             return SafeText("Enter: I have opened it")
         if not self.name:
@@ -93,7 +93,10 @@ class QuestionForm:
         return SafeText(" ".join(parts))
 
     def enter(self, text: str) -> str:
-        """Fill in the next field with what was typed; "" leaves it out, or takes its default. Return what is wrong."""
+        """Fill in the next field with the typed text; "" omits the field, or takes its default.
+
+        Returns what is wrong with the text; "" if nothing is.
+        """
         if name := self.name:
             field, text = self._fields[name], text.strip()
             if text:
@@ -138,7 +141,7 @@ def _bound(key: str, limit: Any) -> str:
 
 
 def _about(name: str, field: Mapping[str, Any]) -> str:
-    """Return what a field is about: its title, unless that only repeats its name, and its description."""
+    """Return the description of a field: its title, unless that only repeats its name, and its description."""
     title, description = str(field.get("title") or ""), str(field.get("description") or "")
     told = "" if _letters(title) == _letters(name) else title
     return ": ".join(dict.fromkeys(words for words in (told, description) if words))
@@ -159,7 +162,7 @@ def choices_of(field: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def value_of(field: Mapping[str, Any], text: str) -> Any:
-    """Return the value of a field for what was typed. Raises ValueError that says what can be typed."""
+    """Return the value of a field for a typed text. Raises ValueError, whose text says what can be typed."""
     choices = choices_of(field)
     match field.get("type"):
         case "array":
@@ -180,7 +183,7 @@ def value_of(field: Mapping[str, Any], text: str) -> Any:
 
 
 def _number(field: Mapping[str, Any], text: str, kind: Callable[[str], float], otherwise: str) -> float:
-    """Return the number that was typed. Raises ValueError that says what can be typed."""
+    """Return the typed number. Raises ValueError, whose text says what can be typed."""
     try:
         found = kind(text)
         if not isfinite(found):
@@ -192,14 +195,14 @@ def _number(field: Mapping[str, Any], text: str, kind: Callable[[str], float], o
 
 
 def _check_bounds(field: Mapping[str, Any], least: str, value: float, most: str) -> None:
-    """Raise ValueError that says a field's bound which a value does not keep."""
+    """Raise ValueError if a value is outside of a field's bounds; the text names the bound."""
     for key, beyond in ((least, value < field.get(least, value)), (most, value > field.get(most, value))):
         if beyond:
             raise ValueError(f"type {_bound(key, field[key])}")
 
 
 def _choice(choices: list[tuple[str, str]], text: str) -> str:
-    """Return the value that was chosen: by its number, its name or itself."""
+    """Return the chosen value. It can be chosen by its number, by its displayed name, or by the value itself."""
     for number, (value, label) in enumerate(choices, 1):
         if text in (value, label, str(number)):
             return value

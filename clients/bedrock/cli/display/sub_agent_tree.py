@@ -33,7 +33,7 @@ class AgentView:
     has."""
     seen_to_the_end: bool = False
     end_printed: bool = False
-    """Whether its end has been printed."""
+    """Whether the end of the sub-agent has been printed."""
 
     def observe(self, event: Event, now: float) -> None:
         """Apply an event of its own conversation; `now` as in ConversationView."""
@@ -47,7 +47,7 @@ class AgentView:
             self._end(outcome, event.state)
 
     def _end(self, outcome: Literal["completed", "failed"], state: ConversationState) -> None:
-        """Record how it ended, unless its parent has reported that."""
+        """Record how the sub-agent ended, unless its parent has reported that."""
         if not self.status.outcome:
             self.status = replace(
                 self.status,
@@ -58,7 +58,7 @@ class AgentView:
             )
 
     def reported(self, status: SubAgentStatus, at: datetime) -> None:
-        """Record how it ended, as its parent reports."""
+        """Record how the sub-agent ended, as its parent reports."""
         if not self.status.outcome:
             self.status, self.ended = status, self.ended or at
 
@@ -82,11 +82,11 @@ def _result(state: ConversationState) -> str:
 
 
 class AgentTree:
-    """The tree, folded from the events of the parent and of the sub-agents that are followed."""
+    """The tree of a conversation's sub-agents, computed from its events and those of the followed sub-agents."""
 
     def __init__(self) -> None:
         self.waiting = False
-        """Whether the parent waits for them."""
+        """Whether the parent waits for its sub-agents."""
         self._agents: dict[int, AgentView] = {}
 
     def observe(self, event: Event) -> None:
@@ -115,7 +115,7 @@ class AgentTree:
 
     @property
     def at_work(self) -> list[str]:
-        """The names of the sub-agents that have not ended, as far as is known."""
+        """The names of the sub-agents that have not ended, as far as known."""
         return [agent.status.name for agent in self._in_order() if not agent.status.outcome]
 
     def follow(self) -> list[str]:
@@ -134,7 +134,7 @@ class AgentTree:
                 agent.followed = False
 
     def seen_to_the_end(self, name: str) -> bool:
-        """Return whether the end was seen in its own conversation."""
+        """Return whether the end was seen in the sub-agent's own conversation."""
         return any(agent.seen_to_the_end for agent in self._agents.values() if agent.status.name == name)
 
     def endings(self, paint: Paint) -> Iterator[SafeText]:

@@ -142,7 +142,7 @@ def _outcome(result: ToolResult | None) -> str:
 
 
 def _counted(values: list[str]) -> list[str]:
-    """Return each value once, in the order of first occurrence, with its count."""
+    """Return each distinct value with its count, in the order of first occurrence."""
     return [value if values.count(value) == 1 else f"{value} x{values.count(value)}" for value in dict.fromkeys(values)]
 
 

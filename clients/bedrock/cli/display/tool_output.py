@@ -27,7 +27,7 @@ HOW_TO_SEE = "Ctrl-O or /output shows all"
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A call and its whole output."""
+    """A tool call and its whole output."""
 
     call: ToolCall | None
     text: SafeText
@@ -70,7 +70,10 @@ class ToolOutput:
         self._count += len(lines)
 
     def result(self, result: ToolResult, call: ToolCall | None, *, known: bool = False) -> None:
-        """Print how a call ended, and the end of its output; `known`: the text of a denial is on the screen already."""
+        """Print how a call ended, and the end of its output.
+
+        `known` is the text of a denial that was printed already.
+        """
         diff = result.display.get("diff")
         text = self._with_streamed(self._paint.clean(for_people(result)))
         self._kept.append(Output(call, text))

@@ -62,9 +62,9 @@ class Transcript:
         self._calls: dict[str, ToolCall] = {}
         self._approvals: dict[str, Approval] = {}
         self._denied: set[str] = set()
-        """The calls whose denial by a person is printed, with the note, and whose results are not."""
+        """The ids of denied calls whose denial, with its note, is printed, and whose result is not."""
         self._summing = False
-        """Whether a summary is being written, under a heading that is printed already."""
+        """Whether a summary is being written; its heading is printed already."""
         self.goes_on = False
         """Whether the chat continues in the successor once the conversation is summarized."""
         self.agents = AgentTree()
@@ -168,7 +168,7 @@ class Transcript:
             self._write(line)
 
     def ask_person(self, question: Question) -> None:
-        """Print what a tool asks a person."""
+        """Print a tool's question to a person."""
         for line in QuestionForm(question).lines(self._paint):
             self._write(line)
 
@@ -203,7 +203,7 @@ class Transcript:
             self._block(self._paint.dim("· "), MODES.get(kind, text), self._paint.dim)
 
     def _summary(self, text: str, *, of_another: bool) -> None:
-        """Print the summary of a full conversation, there or as the first message of its successor."""
+        """Print the summary of a full conversation, either in that conversation or as its successor's first message."""
         if not self._summing:
             self._heading("the conversation before, summed up" if of_another else SUMMED_UP)
         for line in self._said.finish(text):

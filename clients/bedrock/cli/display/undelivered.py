@@ -1,6 +1,6 @@
-"""Outcomes that stored messages do not contain: those of queued messages, and interrupted runs.
+"""Reads and prints outcomes that stored messages do not contain: those of queued messages, and interrupted runs.
 
-Each is shown as a line of text, in chronological order among the messages.
+Each outcome is shown as a line of text, in chronological order among the messages.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _runs(messages: Iterable[Message]) -> set[str]:
 
 
 def _cut_short(cycle: RequestCycle, runs: set[str]) -> list[RequestCycle]:
-    """Return the cycle, in a list, if it is one of `runs` and no message shows its end; remove it from `runs`."""
+    """Return a list with the cycle if it is one of `runs` and no message shows its end, and remove it from `runs`."""
     is_shown = cycle.stop_reason != "interrupted" or cycle.stop_detail == "not_run"
     wanted = cycle.name in runs
     runs.discard(cycle.name)
@@ -119,13 +119,16 @@ def _cut_short(cycle: RequestCycle, runs: set[str]) -> list[RequestCycle]:
 
 
 def _decided(entry: Fate) -> datetime:
-    """Return when the outcome was decided; the latest possible time if it is still queued."""
+    """Return when the outcome was decided; the latest possible time if the message is still queued."""
     decided = entry.end_time if isinstance(entry, RequestCycle) else entry.settle_time
     return decided or datetime.max.replace(tzinfo=UTC)
 
 
 def _is_before(entry: Fate, message: Message) -> bool:
-    """Return whether it was decided before a message was stored. A run may end and the next begin at the same time."""
+    """Return whether an outcome was decided before a message was stored.
+
+    A run may end and the next begin at the same time.
+    """
     decided, stored = _decided(entry), message.create_time
     run = entry.name if isinstance(entry, RequestCycle) else entry.message.request_cycle
     return decided < stored or (decided == stored and run != message.request_cycle)

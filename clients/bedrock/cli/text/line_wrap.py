@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Flow(Protocol):
-    """Converts a streaming text into lines."""
+    """Base class of converters from a streaming text to lines."""
 
     text: str
     """All text received so far."""
@@ -45,7 +45,10 @@ class LineFlow:
     """A Flow that leaves text as it is and breaks it into lines."""
 
     def __init__(self, width: Width | None = None, clean: Callable[[str], SafeText] = for_terminal) -> None:
-        """Break lines at blanks to keep them within `width`; only at line ends if None. `clean` makes them safe."""
+        """`width` is the maximum columns of a line, broken at blanks; None breaks only at line ends.
+
+        `clean` sanitizes.
+        """
         self._width = width
         self._clean = clean
         self._tail = ""
@@ -113,10 +116,10 @@ def flow_of(paint: Paint, width: Width | None) -> Flow:
 
 
 class Say(Protocol):
-    """Prints a line; continuation lines are indented by `indent`, or like its text."""
+    """A function that prints a line; continuation lines are indented by `indent`, or as far as the line's own text."""
 
     def __call__(self, line: SafeText, *, indent: int | None = None) -> None:
-        """Print a line; `indent` is that of its continuation lines, in columns."""
+        """Print a line; `indent` is the indent of its continuation lines, in columns."""
 
 
 def folding(write: Write, width: Width | None) -> Say:

@@ -1,4 +1,4 @@
-"""All functions of the program that print: other modules use neither `print` nor `click.echo`."""
+"""The only functions of the program that print: other modules use neither `print` nor `click.echo`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Untrusted text made safe to print.
+"""Makes untrusted text safe to print.
 
-Text from a server, a model, a tool, a file system or a command line is a plain `str`. Text that may be printed as it is
-has the type `SafeText`, which only this module and the colours of `bedrock.cli.text.style` make. Output functions
-take `SafeText`, so mypy rejects text that was not cleaned; the streams of `bedrock.cli.text.safe_streams` clean the
-rest.
+Text from a server, a model, a tool, a file system or a command line is a plain `str`. Text that may be printed
+unchanged has the type `SafeText`, which only this module and the colours of `bedrock.cli.text.style` make. Output
+functions take `SafeText`, so mypy rejects text that was not cleaned; the streams of `bedrock.cli.text.safe_streams`
+clean all other text.
 """
 
 from __future__ import annotations

@@ -54,10 +54,10 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, paths: st
 
 
 def fitted(rows: Iterable[Sequence[str]], room: int, paths: int | None = None) -> list[SafeText]:
-    """Lay out rows in columns, of which the one numbered `paths` has directories.
+    """Lay out rows as a table of at most `room` columns of text. `paths` is the index of the column of directories.
 
-    Where they need more than `room`, the widest ones but the first shrink, down to LEAST each, and those of at most
-    SHORT columns only after all others. If that is not enough, lines are longer than `room`.
+    If the table is too wide, its widest columns shrink, but never the first one, and none to less than LEAST. Columns
+    no wider than SHORT shrink only after all others. If that is not enough, lines are longer than `room`.
     """
     flattened = [
         [" ".join(for_terminal(with_tilde(cell) if at == paths else cell).split()) for at, cell in enumerate(row)]
@@ -95,7 +95,7 @@ def _limit(widths: list[int], room: int) -> int:
 
 
 def print_values(values: Iterable[Wrapper[Any]]) -> None:
-    """Print values of the client as JSON, with the field names of the contract."""
+    """Print objects of the client as JSON, with the field names of the gRPC API."""
     output.print_json([value.to_dict() for value in values], indent=2)
 
 
