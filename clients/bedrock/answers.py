@@ -91,7 +91,7 @@ def checked(decision: object) -> bool:
     """Return a decision about a tool call.
 
     Raises:
-        TypeError: It is neither True nor False. Other truthy values, such as "no" or a coroutine, are refused.
+        TypeError: The decision is neither True nor False, but e.g. a truthy value such as "no" or a coroutine.
     """
     if isinstance(decision, bool):
         return decision
@@ -99,10 +99,10 @@ def checked(decision: object) -> bool:
 
 
 def checked_content(content: object) -> Content:
-    """Return what is filled into a form; None to decline.
+    """Return the content for the form of a tool's question; None declines the question.
 
     Raises:
-        TypeError: It is no mapping, for example True.
+        TypeError: The content is neither a mapping nor None.
     """
     if content is None or isinstance(content, Mapping):
         return cast("Content", content)
@@ -113,7 +113,7 @@ def decider(on_approval: Literal["approve", "deny"] | DecideT | None) -> DecideT
     """Return the function that `on_approval` stands for; None if `on_approval` is None.
 
     Raises:
-        ValueError: `on_approval` is another word, or no function.
+        ValueError: `on_approval` is a word other than "approve" and "deny", or not callable.
     """
     if on_approval is None or callable(on_approval):
         return on_approval

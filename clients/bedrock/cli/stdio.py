@@ -37,7 +37,7 @@ def ensure_read(stream: TextIO) -> None:
 
     Raises:
         BrokenPipeError: The reader has closed the pipe.
-        OSError: It is closed, or its disk is full.
+        OSError: The stream is closed, or its disk is full.
     """
     try:
         descriptor = stream.fileno()

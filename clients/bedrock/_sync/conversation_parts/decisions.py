@@ -105,20 +105,20 @@ class ConversationDecisions(ConversationBase):
         mcp_server: str = "",
         timeout: float | None = None,
     ) -> ApprovalRule:
-        """Make a rule about later tool calls, and return it as it is kept; it replaces one with the same subject.
+        """Make a rule about later tool calls, and return the stored rule. It replaces a rule with the same subject.
 
         Args:
-            action: "allow" runs them without a question, "ask" asks a person under every policy, "deny" never runs
-                them and tells the agent why.
-            tool: The name of a tool. Give exactly one of `tool` and the following ones.
+            action: "allow" runs matching calls without asking, "ask" asks a person under every policy, "deny" never
+                runs them and tells the agent why.
+            tool: The name of a tool. Give exactly one of `tool`, `command`, `command_prefix`, `path`, `mcp_server`.
             command: An exact shell command.
             command_prefix: The words that shell commands begin with, e.g. "git status".
-            path: An absolute directory on the server, for what tools with a path read and write beneath it.
+            path: An absolute directory on the server: calls of tools with a path in or beneath it match.
             mcp_server: The name of an MCP server.
             timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
-            InvalidArgument: The rule cannot be kept; the error names the field, and says why.
+            InvalidArgument: The server does not accept the rule; the error contains the field and the reason.
             ValueError: Not exactly one subject is given.
         """
         request = requests.create_approval_rule(

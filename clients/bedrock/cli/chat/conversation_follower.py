@@ -38,7 +38,7 @@ class ConversationFollower:
         width: Width | None,
         refresh: Callable[[], None],
     ) -> None:
-        """`move_to` selects the conversation.
+        """Prepare. `move_to` then selects the conversation to follow.
 
         Args:
             conversation: Returns a conversation by its name.

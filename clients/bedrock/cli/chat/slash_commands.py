@@ -55,7 +55,7 @@ class Command:
     run: Callable[[ChatActions, str], Awaitable[None]]
 
     def takes(self, argument: str) -> bool:
-        """Return whether the argument is valid: commands take none, an optional one, or a required one."""
+        """Return whether the command accepts the argument: it takes none, an optional one, or a required one."""
         if not self.argument:
             return not argument
         return bool(argument) or self.argument.startswith("[")

@@ -111,7 +111,7 @@ def made_rule(rules: Iterable[ApprovalRule], wanted: ApprovalRule) -> ApprovalRu
 
 
 def rule_line(rule: ApprovalRule, revoking: str) -> SafeText:
-    """Return a line about a new rule with the command that revokes it; {} in `command` stands for the rule's id."""
+    """Return a line about a new rule. `revoking` is the command that revokes it, where {} stands for the rule's id."""
     named = literal(rule_id(rule))
     made = SafeText("rule ") + named + f": {rule.action} " + rule_title(rule)
     return made + f" ({revoking.format(named)} revokes it)"

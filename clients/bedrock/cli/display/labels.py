@@ -67,7 +67,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def waits_for(state: ConversationState) -> str:
-    """Return what a run waits for: `APPROVAL`, "waits for an answer (TOOL)", or a client; "" if it does not wait."""
+    """Return what a run waits for: `APPROVAL`, or e.g. "waits for an answer (TOOL)"; "" if it does not wait."""
     if state.kind == "awaiting_tool_approval":
         return APPROVAL
     running = state.tool_executing

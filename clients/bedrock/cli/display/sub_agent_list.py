@@ -23,14 +23,14 @@ def in_order(agents: Iterable[ConversationInfo]) -> list[ConversationInfo]:
 
 
 def rows(agents: Iterable[ConversationInfo]) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for each. Sub-agents have no slugs: their ids contain that of the parent."""
+    """Yield a table row for each sub-agent. Sub-agents have no slugs: their ids contain the parent's id."""
     for agent in in_order(agents):
         state = agent.state.kind.replace("_", " ")
         yield (_id(agent), state, _took(agent), f"{agent.total_usage.total_tokens:,}", agent.title)
 
 
 def lines(agents: Sequence[ConversationInfo], paint: Paint) -> Iterator[SafeText]:
-    """Yield a line for each: how it ended, or that it is at work."""
+    """Yield a line for each sub-agent: how it ended, or that it is at work."""
     for agent in in_order(agents):
         figures = f"{_took(agent)} · {agent.total_usage.total_tokens:,} tokens"
         line = f"{_id(agent)}  {one_line(agent.title, 60)} · {figures}"

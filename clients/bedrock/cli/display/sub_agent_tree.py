@@ -29,14 +29,14 @@ class AgentView:
     began: datetime | None = None
     ended: datetime | None = None
     followed: bool = False
-    """Whether its own conversation is followed; its end is then printed from there, with more details than the parent
-    has."""
+    """Whether the sub-agent's own conversation is followed. Its end is then printed from the events there, which have
+    more details than the parent's."""
     seen_to_the_end: bool = False
     end_printed: bool = False
     """Whether the end of the sub-agent has been printed."""
 
     def observe(self, event: Event, now: float) -> None:
-        """Apply an event of its own conversation; `now` as in ConversationView."""
+        """Apply an event of the sub-agent's own conversation. `now` is in monotonic seconds."""
         self.view.observe(event, now)
         if event.conversation is not None:
             self.began = event.conversation.create_time
@@ -108,7 +108,7 @@ class AgentTree:
         return state.kind == "awaiting_sub_agents"
 
     def observe_agent(self, name: str, event: Event, now: float) -> None:
-        """Apply an event of one sub-agent's own conversation; `now` as in ConversationView."""
+        """Apply an event of one sub-agent's own conversation. `now` is in monotonic seconds."""
         for agent in self._agents.values():
             if agent.status.name == name:
                 agent.observe(event, now)

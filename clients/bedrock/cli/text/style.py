@@ -106,7 +106,10 @@ def cut_start(text: str, width: int) -> str:
 
 
 def cells(text: str) -> int:
-    """Return the maximum width in columns of a text without control characters; joined characters count separately."""
+    """Return the maximum width of a text in terminal columns. The text contains no control characters.
+
+    Characters that a terminal may join, such as emoji, count separately.
+    """
     if text.isascii():
         return len(text)
     return sum(map(_cells_of(), text))

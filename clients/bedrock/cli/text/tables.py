@@ -25,7 +25,7 @@ JSON_OPTION = click.option(
 
 #: Minimum columns of a truncated column in a narrow terminal; the first one, which holds names, is never truncated.
 LEAST = 8
-#: A column that is no wider, such as the mode, is truncated only when all wider ones have shrunk to LEAST.
+#: Columns of at most this width, such as the mode, are truncated only after all wider ones have shrunk to LEAST.
 SHORT = 12
 _GAP = "  "
 
