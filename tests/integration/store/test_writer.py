@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -212,6 +213,35 @@ def test_background_work_gets_its_turn_among_changes_and_is_done_by_a_thread_of_
     assert done == ["store-writer"] * 3
     assert moved == ["store-writer"] * 2
     assert len(names(database)) == 11
+
+
+def test_a_caller_that_a_signal_interrupts_while_it_waits_is_not_woken_to_write_for_others(
+    database: peewee.SqliteDatabase, gate: Gate
+) -> None:
+    made = Writer(database, gate)  # closed only if the test passes: otherwise that would wait forever
+    gate.close()
+    first, later = (threading.Thread(target=made.write, args=(Note(name),), daemon=True) for name in ("first", "later"))
+    first.start()
+    gate.wait_until_held()
+
+    def interrupt() -> None:
+        until(lambda: made.waiting == 1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        made.write(Note("interrupted"))
+    interrupting.join()
+    waiting = made.waiting
+    later.start()
+    until(lambda: made.waiting > waiting)
+    gate.open()
+    for caller in (first, later):
+        caller.join(SECONDS)
+        assert not caller.is_alive()
+    made.close()
+    assert names(database) == ["first", "later"]
 
 
 def test_what_ends_all_writing_releases_those_that_wait(notes: Writer, gate: Gate) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from actors.ports import FaultPoints, StoreUnavailableError
@@ -159,9 +160,25 @@ class ChangeQueue(ABC, Generic[ChangeT]):
 
     def _woken_to_write(self, ticket: Ticket[ChangeT]) -> bool:
         """Wait until the change is written; return True if this caller was woken to write a batch first."""
-        ticket.done.acquire()
+        try:
+            ticket.done.acquire()
+        except BaseException:  # of a signal handler, on the main thread
+            self._leave(ticket)
+            raise
         leads, ticket.leads = ticket.leads, False
         return leads
+
+    def _leave(self, ticket: Ticket[ChangeT]) -> None:
+        """Withdraw the change of a caller that no longer waits, and pass on the right to write if it was just given it.
+
+        A change that is already part of a batch is still written.
+        """
+        with self._lock:
+            for queue in (self._urgent, self._normal):
+                with suppress(ValueError):
+                    queue.remove(ticket)
+            if ticket.leads:
+                self._hand_over()
 
     def _take(self) -> list[Ticket[ChangeT]]:
         """Remove and return the next batch, urgent changes first. The caller holds the lock."""
