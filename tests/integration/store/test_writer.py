@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import threading
@@ -215,9 +216,15 @@ def test_background_work_gets_its_turn_among_changes_and_is_done_by_a_thread_of_
     assert len(names(database)) == 11
 
 
+def _interrupt(_number: int, _frame: object) -> None:
+    """Do what Python does at SIGINT, which a background process inherits as ignored."""
+    raise KeyboardInterrupt
+
+
 def test_a_caller_that_a_signal_interrupts_while_it_waits_is_not_woken_to_write_for_others(
-    database: peewee.SqliteDatabase, gate: Gate
+    database: peewee.SqliteDatabase, gate: Gate, request: pytest.FixtureRequest
 ) -> None:
+    request.addfinalizer(functools.partial(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, _interrupt)))
     made = Writer(database, gate)  # closed only if the test passes: otherwise that would wait forever
     gate.close()
     first, later = (threading.Thread(target=made.write, args=(Note(name),), daemon=True) for name in ("first", "later"))
@@ -226,7 +233,7 @@ def test_a_caller_that_a_signal_interrupts_while_it_waits_is_not_woken_to_write_
 
     def interrupt() -> None:
         until(lambda: made.waiting == 1)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()

@@ -84,14 +84,18 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         Raises the errors of the change, or StoreUnavailableError.
         """
         ticket = Ticket(change)
-        with self._lock:
-            if self._closing:
-                raise StoreUnavailableError("the store is closed")
-            (self._urgent if urgent else self._normal).append(ticket)
-            leads, self._writing = not self._writing, True
-        while leads or self._woken_to_write(ticket):
-            self._write_next()
-            leads = False
+        try:
+            with self._lock:
+                if self._closing:
+                    raise StoreUnavailableError("the store is closed")
+                (self._urgent if urgent else self._normal).append(ticket)
+                leads, self._writing = not self._writing, True
+            while leads or self._woken_to_write(ticket):
+                self._write_next()
+                leads = False
+        except BaseException:  # of a signal handler, on the main thread
+            self._leave(ticket)
+            raise
         if ticket.error is not None:
             raise ticket.error
 
@@ -160,11 +164,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
 
     def _woken_to_write(self, ticket: Ticket[ChangeT]) -> bool:
         """Wait until the change is written; return True if this caller was woken to write a batch first."""
-        try:
-            ticket.done.acquire()
-        except BaseException:  # of a signal handler, on the main thread
-            self._leave(ticket)
-            raise
+        ticket.done.acquire()
         leads, ticket.leads = ticket.leads, False
         return leads
 
