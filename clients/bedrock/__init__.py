@@ -1,6 +1,6 @@
 """The Python client of Bedrock, a server for conversations with LLM agents (not Amazon Bedrock).
 
-Say something and watch what happens::
+Send a message and watch what happens::
 
     from bedrock import Client
 
@@ -10,10 +10,10 @@ Say something and watch what happens::
             if event.kind == "text_delta":
                 print(event.text, end="")
 
-The loop ends with the run. It survives broken connections and restarts of the server and shows nothing twice. Just
-the answer: ``conversation.ask("…")`` or, in a conversation of its own, ``bedrock.ask("…")``. With asyncio:
-`AsyncClient`. What can go wrong: `bedrock.errors`. What an event holds: `bedrock.events`. The API's protobuf messages:
-``from bedrock import v1``.
+The loop ends when the run ends. It survives broken connections and restarts of the server, and yields no event twice.
+To get just the answer, call ``conversation.ask("…")`` or, in a new conversation, ``bedrock.ask("…")``. `AsyncClient` is
+the client for asyncio. The module `bedrock.errors` contains the exceptions, `bedrock.events` the events, and ``from
+bedrock import v1`` imports the API's protobuf messages.
 """
 
 from importlib import import_module

@@ -112,7 +112,7 @@ class DirectoryListing(Wrapper[v1.BrowseDirectoryResponse]):
     """The content of a directory on the server's machine."""
 
     path: str
-    """The real path of the directory."""
+    """The absolute path of the directory, with symbolic links resolved."""
     entries: tuple[DirectoryEntry, ...]
     """The entries of the directory: directories first, then all others, both sorted by name."""
     truncated: bool
@@ -133,7 +133,7 @@ class Sandbox(Wrapper[v1.GetServerInfoResponse.Sandbox]):
     landlock_abi: int
     """The version of the kernel's Landlock interface; zero if it has none."""
     hides_server_files: bool
-    """Whether tools cannot reach the server's own files in the unrestricted mode either."""
+    """Whether the server's own files are hidden from tools even in the unrestricted mode."""
     by_setting: bool
     """Whether the operator chose this tier, so that the machine may support a better one."""
     kernel_bounds_processes: bool
@@ -238,7 +238,7 @@ class McpServer(Value[v1.McpServer]):
     """The resource names of the tools that the MCP server listed last."""
 
     def __post_init__(self) -> None:
-        """Check the values. Raises TypeError if one does not fit; the text names the field."""
+        """Check the values and set `proto`. Raises TypeError if a value has a wrong type; the text names the field."""
         proto = new_message(v1.McpServer, name=self.name, read_only_tools=self.read_only_tools)
         if isinstance(self.stdio, McpStdio):
             proto.stdio.CopyFrom(self.stdio.proto)
@@ -340,7 +340,7 @@ class AuditEntry(Wrapper[v1.AuditEntry]):
     peer: str
     """The caller's address, without the port."""
     method: str
-    """The name of the gRPC method; empty if no caller was involved, or for refusals that were not kept one by one."""
+    """The name of the gRPC method; empty if no caller was involved, or if the entry only counts refused calls."""
     conversation: str
     """The resource name of the conversation; empty if the call was refused before the conversation was looked up."""
     request_id: str

@@ -1,4 +1,4 @@
-"""Conversations as the server describes them, and the arguments and results of calls about them."""
+"""Classes for conversations as the server describes them, and for arguments and results of calls about them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,10 @@ class ClientTool(Value[v1.ClientTool]):
     """Whether a person must approve every call of the tool."""
 
     def __post_init__(self) -> None:
-        """Check the values. Raises TypeError or ValueError if one does not fit; the text names the field."""
+        """Check the values and set `proto`.
+
+        Raises TypeError or ValueError if a value is invalid; the text names the field.
+        """
         proto = new_message(
             v1.ClientTool,
             name=self.name,
@@ -120,15 +123,15 @@ class ClientTool(Value[v1.ClientTool]):
 
 @dataclass(frozen=True, slots=True)
 class Generation(Value[v1.Generation]):
-    """Settings for the model's answers.
+    """Settings for the model's answers. A setting that is not given is left to the model.
 
-    The model's defaults hold for what is not set; unsupported values are refused.
+    The server refuses settings that the model does not support.
     """
 
     reasoning_effort: ReasoningEffort | Literal[""] = ""
-    """How much to think before an answer."""
+    """How much the model reasons before it answers; the model's default if empty."""
     temperature: float | None = None
-    """How freely to choose words, from 0 to 2. Most models that reason take none."""
+    """The sampling temperature, from 0 to 2; None for the model's default. Most models that reason accept none."""
     max_output_tokens: int | None = None
     """Maximum tokens of one answer, including those of its reasoning."""
 
@@ -170,11 +173,11 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     create_time: datetime
     """When the conversation was created."""
     update_time: datetime
-    """When its last durable event happened."""
+    """When the last stored event of the conversation happened."""
     archive_time: datetime | None
     """When the conversation was archived; None if it is not archived."""
     revision: int
-    """The revision of its last durable event."""
+    """The number of the last stored event of the conversation."""
     etag: str
     """A value that changes with every field that `update` can set. Pass it to `update` to detect concurrent changes."""
     labels: dict[str, str] = field(hash=False)
@@ -208,7 +211,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
 
 @dataclass(frozen=True, slots=True)
 class ConversationListEvent(Wrapper[v1.WatchConversationsResponse]):
-    """One event of the list of conversations. Only the attribute named by `kind` is set."""
+    """A change to the list of conversations. Only the attribute that `kind` names is set."""
 
     conversation_changed: ConversationInfo | None
     """The present conversation: it existed when the stream began, is new, or has changed."""
@@ -236,7 +239,7 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
     llm_request_id: str
     """The request to the model that was aborted; empty if there was none."""
     tool_use_ids: tuple[str, ...]
-    """The tool calls that were stopped or never started, in the order of the response."""
+    """The tool calls that were stopped or never started, in the order in which the model asked for them."""
     sub_agents: tuple[str, ...]
     """The resource names of the sub-agents that are being stopped."""
     returned_steers: tuple[QueuedMessage, ...]

@@ -135,7 +135,7 @@ class BedrockError(Exception):
     """Base class of all errors: a call failed on the server, or on the way to it."""
 
     hint: ClassVar[str] = ""
-    """Advice for people in one sentence. Empty if the message needs none."""
+    """What a user can do about the error. Empty if there is nothing to add to the message."""
 
     def __init__(
         self,
@@ -172,11 +172,11 @@ class Aborted(BedrockError):
 
 
 class RunOver(Aborted):
-    """The expected run is no longer in progress."""
+    """The run that the call expected is no longer in progress."""
 
 
 class UnknownOrDecided(Aborted):
-    """The approval or question was answered already, or the message is no longer queued."""
+    """The approval, question or tool call was answered already, or the message is no longer queued."""
 
 
 class AlreadyExists(BedrockError):
@@ -440,7 +440,7 @@ class ApprovalNeeded(RunEnded):
 
 
 class RunFailed(RunEnded):
-    """The run ended in an error; `reason` is its kind, e.g. "AUTH"."""
+    """The run ended in an error; `reason` is the kind of error, e.g. "AUTH"."""
 
 
 class RunInterrupted(RunEnded):
@@ -448,7 +448,10 @@ class RunInterrupted(RunEnded):
 
 
 def error_class(reason: str, code: str) -> type[BedrockError]:
-    """Return the exception class for a refusal reason or, if that is unknown, for a gRPC status code."""
+    """Return the exception class for a refusal reason or, if the reason is unknown, for a gRPC status code.
+
+    Returns `BedrockError` if both are unknown.
+    """
     return _BY_NAME.get(reason) or _BY_NAME.get(code) or BedrockError
 
 

@@ -130,7 +130,7 @@ class Snapshot(Wrapper[v1.Event.Snapshot]):
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp(Wrapper[v1.Event.CaughtUp]):
-    """The watcher has received everything that it had missed; live events follow."""
+    """The client has now received everything that it had missed; live events follow."""
 
     head_revision: int
     """The newest stored revision at that moment."""
@@ -157,7 +157,7 @@ class RunStopped(Wrapper[v1.Event.RunStopped]):
     detail: str
     """The cause in more detail, e.g. "restart"; empty if there is none."""
     error: RunError | None
-    """Why it failed; None unless the reason is "error"."""
+    """Why the run failed; None unless `reason` is "error"."""
     output: Any = field(hash=False)
     """The JSON value that the run ended with, fitting its output schema; None if the run had no schema."""
 
@@ -244,7 +244,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Event(Wrapper[v1.Event]):
-    """One thing that happened. Attributes that do not belong to its kind are empty or None."""
+    """One event of a conversation. Attributes that do not belong to its kind are empty or None."""
 
     revision: int
     """The position in the log of the conversation. Zero for ephemeral events, which are not stored."""
@@ -277,28 +277,31 @@ class Event(Wrapper[v1.Event]):
 
     @property
     def text(self) -> str:
-        """The piece of text of a delta, or the whole text of a message that was added."""
+        """The piece of text of a delta, or the whole text of a message that was added; empty for all other events."""
         written = self.text_delta or self.tool_output_delta or self.message_added
         return "" if written is None else written.text
 
     @property
     def message(self) -> Message | None:
-        """The message that was added, or whose place in the queue changed."""
+        """The message that was added, or whose place in the queue changed; None for all other events."""
         return self.message_added if self.queue_changed is None else self.queue_changed.message
 
     @property
     def role(self) -> Role | Literal[""]:
-        """Who says the message that was added: "user", "agent", "tool" or "system"; empty for all other events."""
+        """Who wrote the message that was added: "user", "agent", "tool", "system" or "error"; else empty."""
         return "" if self.message_added is None else self.message_added.role
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The recent messages of a snapshot."""
+        """The recent messages of a snapshot; empty for all other events."""
         return () if self.snapshot is None else self.snapshot.messages
 
     @property
     def fate(self) -> Fate | Literal[""]:
-        """What became of a queued message: "queued", "delivered", "returned", "discarded" or "withdrawn"."""
+        """What became of a queued message: "queued", "delivered", "returned", "discarded" or "withdrawn".
+
+        Empty for all other events.
+        """
         return "" if self.queue_changed is None else self.queue_changed.fate
 
     @property
@@ -327,12 +330,15 @@ class Event(Wrapper[v1.Event]):
 
     @property
     def decision(self) -> ApprovalDecision | Literal[""]:
-        """How the approval was decided: "approve", "deny" or "withdrawn"; empty while it is open."""
+        """How an approval was decided: "approve", "deny" or "withdrawn"; empty while it is open.
+
+        Empty for all other events, too.
+        """
         return "" if self.approval_changed is None else self.approval_changed.decision
 
     @property
     def note(self) -> str:
-        """The note that was given with the decision."""
+        """The note that was given with the decision about an approval; empty if there is none."""
         return "" if self.approval_changed is None else self.approval_changed.note
 
     @property
@@ -349,13 +355,13 @@ class Event(Wrapper[v1.Event]):
 
     @property
     def error(self) -> RunError | None:
-        """Why an attempt or a run failed."""
+        """Why an attempt or a run failed; None if the event reports no failure."""
         failed = self.retrying or self.run_stopped
         return None if failed is None else failed.error
 
     @property
     def stop(self) -> Stop | None:
-        """How the run ended."""
+        """How the run ended; None unless the event reports the end of a run."""
         return None if self.run_stopped is None else Stop.of(self.run_stopped)
 
     @property
@@ -368,8 +374,8 @@ class Event(Wrapper[v1.Event]):
         return "" if self.state is None else self.state.run
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as values for JSON: ``{"kind": "text_delta", "text_delta": {…}, "revision": …, …}``.
+        """Return the event as values for JSON: ``{"kind": "text_delta", "text_delta": {…}, "revision": …, …}``.
 
-        `kind` is added to what `Wrapper.to_dict` returns.
+        The result is that of `Wrapper.to_dict`, with `kind` added.
         """
         return {"kind": self.kind, **Wrapper.to_dict(self)}

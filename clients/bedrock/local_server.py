@@ -31,7 +31,7 @@ LONGEST_SOCKET_PATH = 107
 
 
 class NotPrivateError(Exception):
-    """Other users may have written a file that would be trusted, or may read it; the text says why and what to do."""
+    """A file or directory is not safe to use, because other users may read or write it; the text says what to do."""
 
 
 def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
@@ -59,10 +59,10 @@ def xdg_directory(variable: str, environ: Mapping[str, str] = os.environ) -> Pat
 
 
 def absolute_path(text: str) -> Path:
-    """Return the path that `text` means in every working directory, with `~` expanded.
+    """Return the path that `text` stands for, with `~` expanded.
 
     Raises:
-        ValueError: It is relative: a server and its clients may have different working directories.
+        ValueError: The path is relative. A server and its clients may have different working directories.
     """
     try:
         path = Path(text).expanduser()
@@ -77,8 +77,8 @@ def check_private(directory: Path) -> None:
     """Make sure that only this user can enter a directory, and that no other user has created it.
 
     Raises:
-        NotPrivateError: It belongs to another user or is open to others.
-        OSError: It does not exist, or is no directory.
+        NotPrivateError: The directory belongs to another user, or other users may enter it.
+        OSError: The directory does not exist, or is no directory.
     """
     check_owner(directory)
     mode = stat.S_IMODE(directory.stat().st_mode)
@@ -90,7 +90,7 @@ def check_owner(directory: Path) -> None:
     """Make sure that a directory, and the link that leads to it if there is one, belong to this user.
 
     Raises:
-        NotPrivateError: They belong to another one.
+        NotPrivateError: The directory or the link belongs to another user; or this system has no owners of files.
         OSError: There is no such directory.
     """
     if not hasattr(os, "geteuid"):
@@ -111,14 +111,14 @@ def check_owner(directory: Path) -> None:
 
 
 def check_socket(path: Path) -> None:
-    """Make sure that only this user can listen on a socket.
+    """Make sure that only this user can listen on a Unix socket.
 
     Raises:
-        NotPrivateError: Its directory, or the socket, belongs to another user or is open to others.
+        NotPrivateError: The socket or its directory belongs to another user, or other users may enter the directory.
         OSError: There is no such socket.
     """
     check_owner(path.parent)
-    if (mode := stat.S_IMODE(path.parent.stat().st_mode)) & 0o077:  # it may be one like /tmp, in which all may write
+    if (mode := stat.S_IMODE(path.parent.stat().st_mode)) & 0o077:  # e.g. /tmp, where everybody can write
         raise NotPrivateError(f"others may enter {path.parent} (mode {mode:04o}), where the socket {path.name} is")
     found = path.lstat()
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
@@ -141,7 +141,7 @@ def open_regular(path: Path) -> int:
 def server_process(data_dir: Path) -> int:
     """Return the id of the server process that uses a data directory; 0 if none is running.
 
-    The process need not be reachable.
+    The server need not be able to answer calls: it may still be starting, or already stopping.
     """
     with suppress(OSError, ValueError):
         descriptor = open_regular(data_dir / LOCK_FILE)

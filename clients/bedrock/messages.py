@@ -37,7 +37,7 @@ class Usage(Value[v1.Usage]):
 
     @property
     def total_tokens(self) -> int:
-        """All tokens, in and out."""
+        """The sum of all counts of tokens, input and output."""
         return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
 
 
@@ -162,7 +162,7 @@ class Message(Wrapper[v1.Message]):
 
     @property
     def reasoning(self) -> str:
-        """The reasoning that the model made visible."""
+        """The reasoning that the model made visible; empty if there is none."""
         return "\n\n".join(block.reasoning for block in self.content if block.reasoning)
 
     @property

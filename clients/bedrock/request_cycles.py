@@ -37,7 +37,7 @@ class AiBlock(Wrapper[v1.AiBlock]):
     synthetic: bool
     """Whether the block exists only to hold tool calls, because the agent wrote no text before them."""
     tool_call_groups: tuple[ToolCallGroup, ...]
-    """The calls, in order."""
+    """The tool calls that followed the text, in order; adjacent calls of the same kind are grouped."""
     message: str
     """The resource name of the message that the text is from."""
 

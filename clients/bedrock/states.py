@@ -67,7 +67,7 @@ class ApprovalRule(Wrapper[v1.ApprovalRule]):
     action: RuleAction
     """What happens to matching calls: "allow", "ask" or "deny"."""
     tool: str
-    """The resource name of a tool: the rule matches all calls of it."""
+    """The resource name of a tool: the rule matches all calls of that tool."""
     command: str
     """The exact shell command that the rule matches."""
     command_prefix: str
@@ -112,7 +112,7 @@ class Approval(Wrapper[v1.PendingApproval]):
     suggestions: tuple[ApprovalRule, ...]
     """Rules that would allow calls like this one, the narrowest first; `approve` and `deny` accept one as `rule`."""
     rule: ApprovalRule | None
-    """The rule because of which a person is asked: it asks, or might deny the call. None if no rule is the cause."""
+    """The rule that made the server ask: it demands a question, or might deny the call. None if no rule did."""
 
     @property
     def tool_use_id(self) -> str:
@@ -159,7 +159,7 @@ class Question(Wrapper[v1.Question]):
     requested_schema: dict[str, Any] | None = field(hash=False)
     """For a form: a JSON Schema of an object whose `properties` are the fields, without anything nested; else None.
 
-    `propertyOrder` lists their names in the order of the form.
+    Its entry `propertyOrder` lists the names of the fields in the order of the form.
     """
     url: str
     """Instead of a form: the address that the person is asked to visit; else empty."""
@@ -343,7 +343,7 @@ class ConversationState(Wrapper[v1.ConversationState]):
     kind: StateKind | Literal[""]
     """The name of the state; empty if this version does not know it."""
     enter_time: datetime
-    """When the conversation entered it."""
+    """When the conversation entered this state."""
     llm_requesting: LlmRequestingDetail | None
     """Details of the states "llm_requesting" and "awaiting_continuation"; else None."""
     awaiting_approval: AwaitingApprovalDetail | None

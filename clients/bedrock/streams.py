@@ -77,9 +77,9 @@ class Stream(Closing, Generic[T]):
         return self
 
     def map(self, convert: Callable[[T], U]) -> Stream[U]:
-        """Return a stream of the converted items, to be used instead of this one.
+        """Return a stream of the converted items. Use the returned stream instead of this one from now on.
 
-        Closing it closes this stream, too.
+        Closing the returned stream closes this stream, too.
         """
 
         def converted() -> Generator[U]:
@@ -116,9 +116,9 @@ class AsyncStream(AsyncClosing, Generic[T]):
         return self
 
     def map(self, convert: Callable[[T], U]) -> AsyncStream[U]:
-        """Return a stream of the converted items, to be used instead of this one.
+        """Return a stream of the converted items. Use the returned stream instead of this one from now on.
 
-        Closing it closes this stream, too.
+        Closing the returned stream closes this stream, too.
         """
 
         async def converted() -> AsyncGenerator[U]:

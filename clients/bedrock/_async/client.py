@@ -159,13 +159,15 @@ class AsyncClient(AsyncClosing):
             client_tools: Tools that clients run for the agent: functions, which become tools as by
                 `AsyncConversation.tool`, and declarations.
             generation: How the model is to answer.
-            mcp_servers: MCP servers beside the operator's, if that allows it. They are connected to in the background,
-                and a run has the tools that are known when it begins; see `ConversationInfo.mcp_servers`.
+            mcp_servers: MCP servers beside the operator's, if the operator allows it. The server connects to them in
+                the background, and a run has the tools that are known when it begins; see
+                `ConversationInfo.mcp_servers`.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
-            InvalidArgument: Also WorkingDirectoryInvalid and ModelUnavailable.
+            InvalidArgument: An argument is invalid; its subclasses WorkingDirectoryInvalid and ModelUnavailable say
+                which one.
             SlugTaken, ModeUnavailable, PermissionDenied, Unavailable: As their names say.
         """
         check_list("client_tools", client_tools)
@@ -260,7 +262,7 @@ class AsyncClient(AsyncClosing):
         archived: bool | None = False,
         parent: str = "",
         working_directory: str | os.PathLike[str] | None = None,
-        filter: str = "",  # noqa: A002 -- the word of the contract
+        filter: str = "",  # noqa: A002 -- the name of the field in the API
         order_by: str = "",
         timeout: float | None = None,
     ) -> AsyncIterator[ConversationInfo]:
@@ -270,13 +272,14 @@ class AsyncClient(AsyncClosing):
             archived: True for archived conversations only, False for all others, None for both.
             parent: Show the sub-agents of this conversation instead.
             working_directory: Show only those of this directory of the server's machine; of all if None.
-            filter: Show only those that match, as in ``busy = true AND labels.team = "docs"``; `quoted` quotes a text
-                for it. The reference describes the language at ConversationService.
+            filter: Show only those that match, as in ``busy = true AND labels.team = "docs"``. The function
+                `bedrock.conversations.quoted` quotes a text for a filter. The API reference describes the filter
+                language under ConversationService.
             order_by: "update_time", "create_time" or "title", with " desc" after it for the reverse.
             timeout: Time limit of each page in seconds; the client's if None.
 
         Raises:
-            InvalidArgument: The filter is not understood; the text says what was expected at which character.
+            InvalidArgument: The filter is invalid; the text says what was expected at which character.
         """
         request = requests.conversations(
             archived=archived, parent=parent, working_directory=working_directory, filter=filter, order_by=order_by
@@ -342,7 +345,7 @@ class AsyncClient(AsyncClosing):
         *,
         changes_only: bool = False,
         include_sub_agents: bool = False,
-        filter: str = "",  # noqa: A002 -- the word of the contract
+        filter: str = "",  # noqa: A002 -- the name of the field in the API
         order_by: str = "",
         timeout: float | None = None,
     ) -> AsyncStream[ConversationListEvent]:
@@ -401,7 +404,10 @@ class AsyncClient(AsyncClosing):
         return [Node.from_proto(node) async for page in pages for node in page.nodes]
 
     async def browse(self, path: str = "", *, timeout: float | None = None) -> DirectoryListing:
-        """Return the content of a directory on the server's machine; of its user's home directory if empty."""
+        """Return the content of a directory on the server's machine.
+
+        If `path` is empty, it is the home directory of the user that the server runs as.
+        """
         listing = v1.BrowseDirectoryResponse()
         async for page in self.pages(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path), timeout):
             listing.MergeFrom(page)
@@ -419,7 +425,10 @@ class AsyncClient(AsyncClosing):
     def pages(
         self, method: Callable[..., Awaitable[PageT]], request: Any, timeout: float | None = None
     ) -> AsyncIterator[PageT]:
-        """Iterate over the pages of a call that lists something. The page token in `request` is changed."""
+        """Iterate over the pages of a call that lists something.
+
+        `page_token` in `request` is set for each further page.
+        """
         return self._transport.pages(method, request, timeout)
 
     def stream(

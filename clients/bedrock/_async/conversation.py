@@ -65,9 +65,10 @@ class AsyncConversation(
         etag: str = "",
         timeout: float | None = None,
     ) -> ConversationInfo:
-        """Change the given settings; None leaves a setting unchanged.
+        """Change the given settings; None leaves a setting unchanged. Return the changed conversation.
 
-        `generation` replaces all settings for answers; with `merge_generation` settings that it leaves out stay.
+        `generation` replaces all settings for answers; with `merge_generation`, settings that it does not mention are
+        kept.
 
         Raises:
             Aborted: The `etag` is given and outdated.
@@ -123,7 +124,7 @@ class AsyncConversation(
         return list(response.warnings)
 
     async def trigger_continuation(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Start writing the summary for a successor conversation, as if the context were full."""
+        """Start to write the summary for a successor conversation, as if the context of this conversation were full."""
         request = v1.TriggerContinuationRequest(name=self.name)
         response = await self._transport.call(self._stub.TriggerContinuation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
@@ -149,19 +150,19 @@ class AsyncConversation(
     ) -> AsyncConversation:
         """Create a conversation with the history of this one up to the end of a request cycle.
 
-        It has the same settings and goes on from there by itself. Files stay as they are now. What waits in the queue,
-        open questions and background jobs are not taken over.
+        The new conversation has the same settings, and is independent of this one. Files stay as they are now. Queued
+        messages, open questions and background jobs are not copied.
 
         Args:
             at: The last request cycle of the fork, or its name or id; the last one that has ended if empty.
-            slug: Its slug; generated if empty.
-            title: Its title; that of this conversation if empty.
+            slug: The slug of the fork; generated if empty.
+            title: The title of the fork; that of this conversation if empty.
             request_id: The id to reuse if this call is repeated; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
-            CycleRunning: That cycle has not ended.
-            NotForkable: No cycle has ended, or the context was full or used up by then.
+            CycleRunning: The cycle that `at` names has not ended.
+            NotForkable: No cycle has ended, or the context was full or used up at the end of that cycle.
             SubAgent: This conversation belongs to a sub-agent.
             InvalidArgument: There is no such cycle.
         """
@@ -183,7 +184,7 @@ class AsyncConversation(
         This conversation and its files stay as they are. The arguments and the errors raised are those of `fork`.
 
         Raises:
-            NotForkable: There would be no cycle left.
+            NotForkable: The fork would have no request cycle.
         """
         found = 0
         async for cycle in self.cycles(newest_first=True, timeout=timeout):

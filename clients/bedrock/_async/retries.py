@@ -1,4 +1,4 @@
-"""Repeats calls to an unreachable server, for as long as a broken stream of events would be resumed."""
+"""Repeats calls while the server is unreachable, for as long as a broken stream of events would be resumed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 async def insist(transport: AsyncTransport, method: Callable[..., Any], request: Any, deadline: Deadline) -> Any:
-    """Make an idempotent call. While the server is unavailable, repeat the call for `reconnect_for` seconds at most.
+    """Make an idempotent call. While the server is unavailable, repeat the call for at most `reconnect_for` seconds.
 
-    Raises Unavailable after that.
+    Raises Unavailable if the server is still unavailable after that.
     """
     backoff = Backoff(transport.reconnect_for)
     while True:
@@ -32,7 +32,10 @@ async def insist(transport: AsyncTransport, method: Callable[..., Any], request:
 
 
 async def pause(transport: AsyncTransport, error: BedrockError, delay: float) -> None:
-    """Report the interruption to `on_disconnect`, and wait `delay` seconds."""
+    """Report the interruption to `on_disconnect`, and wait `delay` seconds.
+
+    Raises Unavailable if the client is closed.
+    """
     if transport.on_disconnect is not None:
         transport.on_disconnect(error, delay)
     await transport.pause(delay)

@@ -1,6 +1,7 @@
 """Sends the message of a run as soon as the run is awaited or iterated.
 
-`bedrock._sync.sending` is not generated from this module, because it sends at once.
+`bedrock._sync.sending` is written by hand instead of generated from this module, because the blocking client sends a
+message at once.
 """
 
 from __future__ import annotations
@@ -79,12 +80,18 @@ def opened(items: AsyncGenerator[T]) -> AsyncStream[T]:
 
 
 async def decided(decision: bool | Awaitable[bool]) -> bool:
-    """Return the decision about a tool call, awaited if the deciding function is asynchronous."""
+    """Return the decision about a tool call; await it first if the deciding function is asynchronous.
+
+    Raises TypeError if the decision is neither True nor False.
+    """
     return checked(await decision if inspect.isawaitable(decision) else decision)
 
 
 async def filled_in(content: Content | Awaitable[Content]) -> Content:
-    """Return the content of a question's form, awaited if the answering function is asynchronous."""
+    """Return the content of a question's form; await it first if the answering function is asynchronous.
+
+    Raises TypeError if the content is neither a mapping nor None.
+    """
     return checked_content(await content if inspect.isawaitable(content) else content)
 
 
@@ -97,5 +104,5 @@ async def carried_out(function: Callable[..., Any], arguments: dict[str, Any]) -
 
 
 def fitting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a tool's function unchanged; it may be asynchronous here."""
+    """Return a tool's function unchanged. The blocking client's `fitting` rejects asynchronous functions instead."""
     return function

@@ -1,6 +1,7 @@
-"""The calls of the asyncio client.
+"""Makes the gRPC calls of the asyncio client.
 
-`bedrock._sync.transport` is not generated from this module: tasks and threads wait and are cancelled differently.
+`bedrock._sync.transport` is written by hand instead of generated from this module, because tasks and threads wait and
+are cancelled in different ways.
 """
 
 from __future__ import annotations
@@ -74,9 +75,10 @@ class AsyncTransport:
     async def call(
         self, method: Callable[..., Awaitable[Response]], request: Any, timeout: float | None = None
     ) -> Response:
-        """Make one call. It is repeated if the connection is lost and the repetition is safe.
+        """Make one call, and repeat it if the connection is lost and the repetition is safe.
 
         Raises:
+            BedrockError: The call has failed, or this client is closed (Unavailable).
             TypeError, ValueError: `timeout` is not a number of seconds, or negative; nothing was sent.
         """
         attempts = Attempts(last=not repeatable(request))
@@ -99,7 +101,10 @@ class AsyncTransport:
     async def pages(
         self, method: Callable[..., Awaitable[PageT]], request: Any, timeout: float | None = None
     ) -> AsyncIterator[PageT]:
-        """Iterate over the pages of a call that lists something. The page token in `request` is changed."""
+        """Iterate over the pages of a call that lists something.
+
+        `page_token` in `request` is set for each further page.
+        """
         while True:
             page = await self.call(method, request, timeout)
             yield page
@@ -110,9 +115,9 @@ class AsyncTransport:
     def stream(
         self, method: Callable[..., AsyncIterable[Response]], request: Any, timeout: float | None = None
     ) -> AsyncStream[Response]:
-        """Return the responses of a streaming call, which starts when the first one is read; closing cancels it.
+        """Return the responses of a streaming call. It starts at the first read; closing the stream cancels the call.
 
-        There is no time limit unless `timeout` sets one, to the whole stream. Raises what `checked_timeout` raises.
+        `timeout` limits the whole stream, in seconds; None means no limit. Raises what `checked_timeout` raises.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         return AsyncStream(self._responses(method, request, timeout))
@@ -143,9 +148,10 @@ class AsyncTransport:
             await self._before_another(attempts, failure, unsent)
 
     async def _before_another(self, attempts: Attempts, failure: BedrockError, unsent: bool) -> None:
-        """Wait before another attempt, or raise the failure; a replaced token is tried at once.
+        """Wait before another attempt of a call, or raise `failure` if there is to be none.
 
-        A request that was never sent may always be repeated: before its failure is raised, a new connection is tried.
+        Returns at once if the server has rejected the token and another token is found. If the request was never sent
+        (`unsent`), it can be repeated safely: before `failure` is raised, a new connection is tried.
         """
         if isinstance(failure, Unauthenticated) and self._connection.look_again():
             return
@@ -158,7 +164,7 @@ class AsyncTransport:
         await self.pause(delay)
 
     async def _use_new_connection(self) -> bool:
-        """Try to connect anew. Return whether a new connection succeeded and is used from now on."""
+        """Try to open a new connection. If that succeeds, use it from now on. Return whether it has succeeded."""
         try:
             settings, channel = self._connection.candidate()
         except ServerNotRunning:
@@ -187,7 +193,10 @@ class AsyncTransport:
         self._connection.look_again()
 
     def _raise_if_closed_under_a_call(self) -> None:
-        """Raise Unavailable if a call was cancelled because the client was closed, and not because of its task."""
+        """Raise Unavailable if a call was cancelled because the client was closed.
+
+        Do nothing if its task was cancelled.
+        """
         if (task := asyncio.current_task()) is None or not task.cancelling():
             self._ensure_open()
 

@@ -1,4 +1,4 @@
-"""``python -m bedrock.cli`` is the program `bedrock`."""
+"""Runs the program `bedrock` for ``python -m bedrock.cli``."""
 
 from bedrock.cli import main
 

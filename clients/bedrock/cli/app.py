@@ -18,7 +18,7 @@ from bedrock.cli.text.safe_streams import safe_streams
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: Where each command lives; imported when it is used.
+#: The module and the name of each command, which is imported when it is used.
 OURS = {
     "chat": "bedrock.cli.commands.chat:chat",
     "ask": "bedrock.cli.commands.ask:ask",
@@ -59,7 +59,7 @@ OURS = {
     "completion": "bedrock.cli.commands.completion:completion",
 }
 
-#: The sections of the list of commands, by their first commands; commands of plugins are in the last one.
+#: The headings in the list of commands, by the first command of each section. Commands of plugins come last.
 SECTIONS = {
     "chat": "Talk with an agent",
     "list": "Look",
@@ -72,7 +72,7 @@ SECTIONS = {
 #: Alternative names of commands.
 ALIASES = {"ls": "list"}
 
-#: Commands of the server's distribution, so that an error can say that it is not installed.
+#: Commands that the server's package adds. Without that package, an error says that it is not installed.
 SERVERS = ("serve", "config", "token", "backup", "restore", "move")
 
 GROUP = "bedrock.commands"
@@ -115,10 +115,10 @@ class Commands(click.Group):
         return self.get_command(ctx, name)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command.
+        """Import a command and return it; None if there is no such command.
 
         Raises:
-            CommandError: It belongs to the server, which is not installed.
+            CommandError: The command belongs to the server, which is not installed.
         """
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name in OURS:
@@ -140,9 +140,9 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; if it does not exist, suggest similar names.
+        """Find the command that the user has typed; if it does not exist, raise UsageError that suggests similar names.
 
-        From here on Ctrl-C raises KeyboardInterrupt, for the command to handle.
+        After this, Ctrl-C raises KeyboardInterrupt, so that the command can handle it.
         """
         try:
             found = super().resolve_command(ctx, args)
@@ -156,12 +156,12 @@ class Commands(click.Group):
         return found
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program; all of its output, including click's errors, is sanitized for its stream."""
+        """Run the program. All of its output, including click's errors, is made safe for a terminal."""
         with safe_streams():
             return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; Bedrock's own errors never appear as tracebacks."""
+        """Run the command. Errors of Bedrock are printed as messages, never as tracebacks."""
         with exits.reported_errors(exits.address_source(ctx)):
             return super().invoke(ctx)
 
@@ -214,10 +214,10 @@ def bedrock(ctx: click.Context, address: str | None) -> None:
 
 
 def _open_chat(ctx: click.Context, *, may_spawn: bool) -> None:
-    """Open a chat at a terminal; a server named by the user is never replaced by a child server.
+    """Open a chat at a terminal. With `may_spawn`, a server is started for the chat if none answers.
 
     Raises:
-        Exit: There is no terminal: the help is printed instead.
+        Exit: There is no terminal. The help was printed instead.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         print_text(ctx.get_help())

@@ -1,4 +1,4 @@
-"""Names on a command line, and their completion in a shell by quick requests to the server."""
+"""Argument types and options that commands share, and shell completion of names by quick requests to the server."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ else:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Maximum seconds of a completion.
+#: Maximum seconds to wait for the server during a completion.
 PATIENCE = 1.0
-#: Maximum number of completions.
+#: Maximum number of conversations that a completion considers.
 MOST = 100
 
 
@@ -44,10 +44,10 @@ class ConversationName(NameType):
     name = "conversation"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name.
+        """Return the name unchanged.
 
         Raises:
-            BadParameter: It is empty.
+            BadParameter: The name is empty.
         """
         return value or self.fail("it is empty", param, ctx)
 
@@ -74,7 +74,7 @@ _GENERATION_OPTIONS = (
 
 
 def generation_options(command: F) -> F:
-    """Add the options that `generation` takes."""
+    """Add to a command the options whose values `generation` takes."""
     for option in reversed(_GENERATION_OPTIONS):
         command = option(command)
     return command
@@ -83,7 +83,7 @@ def generation_options(command: F) -> F:
 def generation(
     effort: ReasoningEffort | None, temperature: float | None, max_output_tokens: int | None
 ) -> Generation | None:
-    """Return how the model is to answer; None if no option is given."""
+    """Return the settings for the model's answers from a command's options; None if no option is given."""
     given = Generation(effort or "", temperature, max_output_tokens)
     return None if given == Generation() else given
 
@@ -99,7 +99,10 @@ def _models(client: Client) -> Iterable[tuple[str, str]]:
 def _complete(
     ctx: click.Context, incomplete: str, ask: Callable[[Client], Iterable[tuple[str, str]]]
 ) -> list[CompletionItem]:
-    """Return the server's names that begin with the typed text; none if no server answers within PATIENCE."""
+    """Return completions for the typed text: those names from `ask` that begin with it.
+
+    The list is empty if no server answers within PATIENCE seconds.
+    """
     address = ctx.find_root().params.get("address")
     answers: queue.SimpleQueue[list[tuple[str, str]]] = queue.SimpleQueue()
 

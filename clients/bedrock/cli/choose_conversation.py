@@ -1,4 +1,4 @@
-"""Select the conversation of a command: a new one, the latest one of a directory, or one by name."""
+"""Selects the conversation of a command: a new one, the latest one of a directory, or one by name."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ _CONTINUING_OPTIONS = (
 
 
 def creating_options(command: F) -> F:
-    """Add the options that `create_conversation` takes."""
+    """Add to a command the options whose values `create_conversation` takes."""
     for option in reversed(_NEW_OPTIONS):
         command = option(command)
     return command
 
 
 def opening_options(command: F) -> F:
-    """Add the options that `open_conversation` takes."""
+    """Add to a command the options whose values `open_conversation` takes."""
     for option in reversed(_CONTINUING_OPTIONS):
         command = option(command)
     return creating_options(command)
@@ -102,7 +102,7 @@ def create_conversation(
     generation: Generation | None = None,
     mcp_servers: str | None,
 ) -> Conversation:
-    """Create a conversation.
+    """Create a conversation from the options of a command.
 
     Raises:
         UsageError: The options contradict each other, or a file that they name cannot be read.
@@ -123,7 +123,10 @@ def create_conversation(
 
 
 def _text(given: str) -> str:
-    """Return a text of the command line, or of the file that it names after an @."""
+    """Return a text of the command line or, if it begins with @, the content of the file that it names.
+
+    Raises BadParameter if the file cannot be read.
+    """
     if not given.startswith("@"):
         return given
     try:
@@ -133,7 +136,7 @@ def _text(given: str) -> str:
 
 
 def open_conversation(client: Client, *, latest: bool, resume: str | None, **creating: Any) -> Conversation:
-    """Find or create the conversation.
+    """Return the conversation that a command's options select: the latest one, a named one, or a new one.
 
     Raises:
         UsageError: The options contradict each other.
@@ -154,19 +157,19 @@ def open_conversation(client: Client, *, latest: bool, resume: str | None, **cre
 
 
 def _latest(client: Client, directory: str) -> Conversation:
-    """Return the latest changed conversation of a directory, without archived ones and sub-agents.
+    """Return the conversation of a directory that has changed last, ignoring archived ones and sub-agents.
 
-    One whose context is exhausted is continued in its successor, which is created if there is none.
+    If its context is used up, its successor is returned instead, which is created if there is none.
 
     Raises:
-        CommandError: There is none.
+        CommandError: The directory has no such conversation.
     """
     for found in client.conversations(working_directory=directory):
         if found.state.kind != "context_exhausted":
             return client.conversation(found.name)
         if not found.continued_by:
             return client.conversation(found.name).continue_()
-        # its successor is in the same directory: it is listed itself, unless it is archived or deleted
+        # skipped: its successor has the same directory, and is listed itself unless it is archived or deleted
     others = "`bedrock list` shows those of other directories, and `bedrock chat -r NAME` goes on with one."
     where = Path(directory).absolute()
     raise exits.CommandError(f"there is no conversation in {where} yet", f"Start one: `bedrock chat`. {others}")

@@ -1,8 +1,8 @@
-"""A line about each command, so that `bedrock --help` lists them without importing any."""
+"""One-line summaries of the commands, so that `bedrock --help` can list them without importing any command."""
 
 from __future__ import annotations
 
-#: The first sentences of the commands' own help texts; a command without one is imported for it.
+#: The first sentences of the commands' help texts. A command that is missing here is imported to get its help text.
 SUMMARIES = {
     "chat": "Chat with an agent in a directory.",
     "ask": "Ask and print the answer.",

@@ -1,4 +1,4 @@
-"""The connection of a command to the server."""
+"""Creates the client with which a command calls the server."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def connect(ctx: click.Context) -> Client:
-    """Create the client of this command; it is closed when the command ends."""
+    """Create the client of a command. The client is closed when the command ends."""
     return ctx.with_resource(Client(ctx.find_root().obj))

@@ -1,4 +1,4 @@
-"""Convert errors of the client to messages and hints for a command line or a chat."""
+"""Converts errors of the client to messages and hints for a command line or a chat."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _CHAT: dict[type[BedrockError], str] = {
 
 
 def what_happened(error: BedrockError) -> str:
-    """Return the message of an error, with a conversation named as it was typed."""
+    """Return the message of an error for people. A missing conversation is named as the user has typed it."""
     missing = _missing_conversation(error)
     return f"there is no conversation “{missing}”" if missing else error.message.removesuffix(FOR_PROGRAMS)
 
 
 def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
-    """Return the hint of an error in terms of commands or keys; empty if the message says it already."""
+    """Return what the user can do about an error, in terms of commands or keys; "" if the message says it already."""
     if _missing_conversation(error):
         return "`bedrock ls` lists those that there are."
     if isinstance(error, ModeUnavailable) and error.metadata.get("cause") == "directory":

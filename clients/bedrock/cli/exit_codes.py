@@ -108,11 +108,7 @@ def print_message(text: str) -> None:
 
 @contextmanager
 def reported_errors(source: str = "") -> Generator[None]:
-    """Report errors of the block on standard error and exit with their exit code.
-
-    Args:
-        source: The source of the address, as returned by `address_source`.
-    """
+    """Report errors of the ``with`` block on standard error, and raise click's Exit with the exit code of the error."""
     try:
         yield
     except BrokenPipeError:
@@ -131,7 +127,7 @@ def reported_errors(source: str = "") -> Generator[None]:
 
 
 def _failure(error: CommandError | BedrockError | OSError | UnicodeEncodeError, source: str) -> CommandError:
-    """Return the CommandError that an exception is shown as."""
+    """Return the CommandError by which an exception is reported to the user."""
     match error:
         case CommandError():
             return error

@@ -17,7 +17,10 @@ KEYS = ("name", "command", "environment", "url", "headers", "read_only")
 
 
 def servers_in(path: Path) -> list[McpServer]:
-    """Read the tables [[mcp_servers]] of a TOML file. Raises BadParameter, which names the table and the key."""
+    """Return the servers in the tables [[mcp_servers]] of a TOML file.
+
+    Raises BadParameter, which names what is wrong.
+    """
     try:
         tables = tomllib.loads(path.read_text("utf-8")).get("mcp_servers", [])
         if not isinstance(tables, list) or not tables:

@@ -1,4 +1,4 @@
-"""Write a command's output files atomically; overwrite existing files only if requested."""
+"""Writes a command's output files atomically, and overwrites existing files only if requested."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 def write_file(path: Path, pieces: Iterable[bytes], *, force: bool, follow_link: bool = True) -> None:
-    """Write a temporary file in the same directory and rename it once it is complete.
+    """Write a file: a temporary one in the same directory, which is renamed once it is complete.
 
-    A device or a pipe is written to directly. The first piece is requested before the file system is changed.
+    A device or a pipe is written to directly. The first piece is requested before the file system is changed, so that
+    an error of the server leaves no file.
 
     Args:
         path: The target.

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-#: Seconds in which a server must be ready.
+#: Maximum seconds until a started server is ready.
 START_SECONDS = 60.0
-#: Seconds that a server has for shutting down gracefully before it is killed.
+#: Maximum seconds for a graceful shutdown of the server, which is killed after that.
 STOP_SECONDS = 20.0
 #: Seconds that running work may continue while the server shuts down.
 DRAIN_SECONDS = 1
@@ -64,9 +64,9 @@ class SpawnedServer:
     """
 
     def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        """`arguments` are added to the server's command.
+        """Prepare the start. `arguments` are added to the server's command.
 
-        `environment` are its variables; None for those of this process.
+        `environment` contains the server's environment variables; None for those of this process.
         """
         self.address = ""
         """The address that the server listens on; empty until it is ready."""
@@ -90,7 +90,7 @@ class SpawnedServer:
 
     @property
     def pid(self) -> int | None:
-        """The process id, while the server runs."""
+        """The process id; None before the start and after `stop`."""
         return None if self._child is None else self._child.pid
 
     @property
@@ -99,13 +99,13 @@ class SpawnedServer:
         return self._child is not None and self._child.poll() is None
 
     def log(self) -> str:
-        """Return the server's log, warnings and errors; empty after `stop`."""
+        """Return the server's log, which contains warnings and errors; empty before the start and after `stop`."""
         if self._log is None or self._log.closed:
             return ""
         return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0).decode(errors="replace")
 
     def kill(self) -> None:
-        """Kill the server, as in a crash. Call `stop` afterwards all the same."""
+        """Kill the server, as in a crash. `stop` still has to be called, to release resources."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()

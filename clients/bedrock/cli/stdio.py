@@ -1,4 +1,4 @@
-"""The standard streams of the process: a closed or broken one is reported as an error like any other."""
+"""Prepares the standard streams of the process, and detects when the reader of an output stream is gone."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def until_closed(stream: TextIO) -> None:
 
 
 def discard_output() -> None:
-    """Discard unwritten output. Otherwise the interpreter would write it again at exit, and report the error."""
+    """Write out buffered output or, if that fails, discard it, so that the interpreter does not fail on it at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -9,9 +9,9 @@ pytest loads the plugin with the fixtures wherever this package is installed::
         assert conversation.ask("Which files are here?") == "There are no files."
         assert "bash" in bedrock.model.requests[0].tools
 
-`bedrock` is a `Bedrock`; `start_bedrock` starts further servers. The server is a process of its own, started once per
-session (and worker of pytest-xdist), without any setting of the person who runs the tests. It needs the server's
-package: ``pip install phoenix-bedrock[testing]``.
+The fixture `bedrock` is a `Bedrock` object; the fixture `start_bedrock` starts further servers. The server is a process
+of its own, started once per session (and worker of pytest-xdist). It ignores the Bedrock settings of the person who
+runs the tests, and needs the server's package: ``pip install phoenix-bedrock[testing]``.
 """
 
 from importlib import import_module

@@ -13,7 +13,10 @@ _numbers = count(1)
 
 
 def opening(*pieces: str, input_tokens: int = 10) -> list[dict[str, Any]]:
-    """Return the first events of an answer. With `pieces`, a text begins, and its first pieces are included."""
+    """Return the first events of an answer.
+
+    With `pieces`, the answer begins with a text of which these are the start.
+    """
     usage = {"input_tokens": input_tokens, "output_tokens": 1}
     message = {"id": "msg", "type": "message", "role": "assistant", "content": [], "usage": usage}
     events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]

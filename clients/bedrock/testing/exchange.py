@@ -117,9 +117,9 @@ class Exchange:
 
 
 Play: TypeAlias = Callable[[Exchange], None]
-"""A function that answers one request, called on a thread of its own.
+"""A function that answers one request. It is called on a thread of its own.
 
-If it raises OSError, the server has closed the connection.
+An OSError that it raises is ignored: it means that the server has closed the connection.
 """
 
 

@@ -61,7 +61,7 @@ class Bedrock:
         """Wait for an event of a given kind, or for which a given function returns true, and return it.
 
         Args:
-            conversation: The conversation, of either client, or its name.
+            conversation: A conversation object of either client, or a conversation's name.
             wanted: The kind, or a function of an event. The first event is a snapshot of the present state.
             after_revision: Begin with the events after this revision instead; 0 for all.
             timeout: Maximum seconds to wait.
@@ -100,7 +100,10 @@ class Bedrock:
         return event.state
 
     def close(self) -> list[str]:
-        """Delete all conversations, which ends their work. Return what the test left behind or got wrong, as texts."""
+        """Delete all conversations, which ends their work.
+
+        Returns descriptions of what the test left behind or got wrong; empty if there is nothing.
+        """
         problems: list[str] = []
         try:
             if self.server.crashed:

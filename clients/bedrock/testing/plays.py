@@ -24,7 +24,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A play with a description for error messages."""
+    """A play, i.e. a function that answers a model request, with a description for error messages."""
 
     words: str
     play: Callable[[Exchange], None]

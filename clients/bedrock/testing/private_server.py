@@ -26,7 +26,10 @@ class PrivateServer:
     """
 
     def __init__(self, *arguments: str, **environment: str) -> None:
-        """`arguments` are passed to ``bedrock serve``. `environment` adds variables to the server's."""
+        """Prepare.
+
+        `arguments` are passed to ``bedrock serve``; `environment` adds environment variables to the server's.
+        """
         self.provider = ModelServer()
         self._arguments = arguments
         self._more = environment

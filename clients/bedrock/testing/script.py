@@ -24,7 +24,10 @@ class Script:
     """The answers to one conversation's requests, in order; or to all conversations without a script of their own."""
 
     def __init__(self, text: str = "", *plays: Play, otherwise: Play | None = None) -> None:
-        """`text` is contained in the first message of the conversation that the script is for; empty for any."""
+        """Begin with the answers `plays`. `otherwise` answers all further requests; if None, these fail the test.
+
+        The script is for conversations whose first message contains `text`; for any conversation if `text` is empty.
+        """
         self.text = text
         self.requests: list[Exchange] = []
         """All requests so far."""
@@ -59,7 +62,7 @@ class Script:
         """Answer the next request, or as many as `times`, with an HTTP error.
 
         The server tries again, unless the status means that a further attempt would fail, too. It gives up after three
-        attempts. It waits `retry_after` seconds before each, since the provider asks for that.
+        attempts. It waits `retry_after` seconds before each further attempt, because the error asks for that.
         """
         self.then(*[refuses(status, message=message, retry_after=retry_after)] * times)
 
@@ -119,7 +122,7 @@ class Script:
             play(exchange)
         except OSError:
             exchange.closed.set()
-        except Exception as error:  # noqa: BLE001 -- it is the test's, which is told
+        except Exception as error:  # noqa: BLE001 -- a fault of the play, which `problems` reports
             self.problems.append(f"the play {words_of(play)} raised {error!r}")
             refuses(400, message=f"the test's play raised {error!r}")(exchange)
 

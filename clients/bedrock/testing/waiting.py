@@ -17,7 +17,10 @@ PATIENCE = 45.0
 
 
 def within(call: Callable[[], T], seconds: float = PATIENCE) -> T:
-    """Call a blocking function on a thread of its own. Raises AssertionError if it does not return in time."""
+    """Call a blocking function on a thread of its own and return its result.
+
+    Raises what the function raises, and AssertionError if it does not return within `seconds`.
+    """
     answer: Future[T] = Future()
 
     def run() -> None:
@@ -36,9 +39,9 @@ def within(call: Callable[[], T], seconds: float = PATIENCE) -> T:
 
 
 def eventually(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Poll a condition that no event reports until it is true.
+    """Poll a condition that no event reports, until it is true. `what` describes the condition in the error.
 
-    Raises AssertionError if it does not become true in time.
+    Raises AssertionError if it does not become true within `seconds`.
     """
     deadline = time.monotonic() + seconds
     while not condition():

@@ -21,9 +21,9 @@ class AsyncConversationBase:
     """A conversation on the server, known by its name. Subclasses add the methods."""
 
     def __init__(self, transport: AsyncTransport, name: str, functions: Sequence[ToolFunction] = ()) -> None:
-        """Not for callers: use `AsyncClient.conversation` or `AsyncClient.create`.
+        """Create the object. Programs call `AsyncClient.conversation` or `AsyncClient.create` instead.
 
-        `functions` answer its client tools.
+        `functions` answer calls of the conversation's client tools.
         """
         self.name = name
         """The resource name, ``conversations/{id or slug}``."""

@@ -23,7 +23,7 @@ LONG_RUN_SECONDS = 10.0
 #: Maximum columns of a title.
 TITLE_COLUMNS = 60
 
-#: Terminals that would print these escape sequences, or that have no title.
+#: Values of TERM for terminals that would print the escape sequences as text, or that have no title.
 _WITHOUT = ("", "dumb", "linux", "unknown")
 
 NOTIFY_OPTION = click.option(
@@ -45,19 +45,25 @@ class Attention:
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write nothing, ever, unless the output is a terminal with a title and a bell."""
+        """Prepare.
+
+        Nothing is ever written unless the output is a terminal with a title and a bell, and `enabled` is true.
+        """
         self._stream = stream or sys.stdout
         self._enabled = enabled and self._stream.isatty() and environ.get("TERM", "") not in _WITHOUT
         self._clock = clock
         self._title = ""
         self._asked: set[str] | None = None
-        """The approval requests that were open; None before the first update."""
+        """The names of the approvals and questions that were open; None before the first update."""
         self._since: float | None = None
-        """When the run in progress began; None if there is none."""
+        """When this object first saw the run in progress; None if there is none."""
 
     def observe(self, view: ConversationView) -> None:
-        """Set the title for a conversation, and ring if the user is needed now."""
-        if not view.slug:  # nothing is known yet
+        """Set the title from a conversation's state.
+
+        Ring if a new question waits for the user, or a long run has ended.
+        """
+        if not view.slug:  # the first snapshot has not arrived yet
             return
         asked = {approval.name for approval in view.approvals} | {each.name for each in view.state.questions}
         opened = self._asked is not None and bool(asked - self._asked)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class ChatActions(Protocol):
-    """A chat as slash commands use it. Lives on one event loop."""
+    """What slash commands can do with a chat. Use it only on the chat's event loop."""
 
     images: list[v1.Image]
     """The images that are sent with the next message."""
@@ -48,16 +48,16 @@ class ChatActions(Protocol):
         ...
 
     async def attempt(self, call: Awaitable[T]) -> T | None:
-        """Return the result of a call; print why it was refused, and return None."""
+        """Return the result of a call to the server. If the call is refused, print why and return None."""
 
     async def send(self, text: str, delivery: Delivery) -> None:
         """Send a message, with the images that are attached."""
 
     async def cancel(self, *, kill_jobs: bool = False) -> None:
-        """Cancel the run, and discard the queue."""
+        """Cancel the run and discard the queue; with `kill_jobs`, end background jobs, too."""
 
     async def decline(self) -> None:
-        """Refuse to answer a tool's question."""
+        """Refuse to answer the open question of a tool."""
 
     async def compact(self) -> None:
         """Request a summary of the conversation, and continue in its successor."""
@@ -70,10 +70,10 @@ class ChatActions(Protocol):
         """Continue the chat in another conversation."""
 
     def offer(self, offer: Offer) -> None:
-        """Ask the user a question of the chat itself."""
+        """Ask the user a question that comes from the chat itself, not from the agent or a tool."""
 
     def recount_jobs(self) -> None:
         """Read the number of background jobs again."""
 
     def show_output(self, number: int = 1) -> None:
-        """Print the whole output of a tool; 1 is the latest."""
+        """Print the whole output of a tool call: `number` 1 is the latest call, 2 the one before, and so on."""

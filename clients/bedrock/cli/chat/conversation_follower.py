@@ -1,4 +1,4 @@
-"""Follow the conversation of a chat: its events, the number of its background jobs, and the connection to it."""
+"""Follows the conversation of a chat: its events, the number of its background jobs, and the connection to it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ConversationFollower:
             paint: How to colour lines.
             write: Prints a line.
             say: Prints a line, broken at words.
-            width: Where to break lines as they stream in.
+            width: Returns the maximum columns of a line; None for no limit.
             refresh: Called when something that is not printed may have changed.
         """
         self.outage = Outage(lambda: self.conversation, self._tell_outage)
@@ -70,7 +70,10 @@ class ConversationFollower:
         self._moved.set()
 
     async def follow(self, observe: Callable[[Event], None]) -> None:
-        """Show events, and call `observe` with each, until the stream ends. Raises BedrockError."""
+        """Show the events of the selected conversation, and call `observe` with each event, until the stream ends.
+
+        When `move_to` selects another conversation, continue with that one. Raises BedrockError if the stream fails.
+        """
         while self._moved.is_set():
             self._moved.clear()
             following = asyncio.create_task(self._show_events(observe))
@@ -87,7 +90,7 @@ class ConversationFollower:
                 raise results[0]
 
     def status(self) -> SafeText:
-        """Return the status line."""
+        """Return the status line of the conversation; while the connection is lost, a line that says so."""
         return SafeText(TRYING_AGAIN) if self.outage.lasts else self.onlooker.status()
 
     def recount_jobs(self) -> None:
@@ -95,7 +98,7 @@ class ConversationFollower:
         self._recount.set()
 
     def disconnected(self, error: BedrockError, delay: float) -> None:
-        """Record that the event stream was cut, and print how to continue if its server has ended."""
+        """Record that the stream of events broke. If the server has ended, print how to continue the chat."""
         self._server_ended = self._server_ended and self.outage.lasts
         self.outage.begin(error, delay)
         if isinstance(error, ServerNotRunning) and not self._server_ended:
@@ -112,7 +115,7 @@ class ConversationFollower:
             observe(event)
 
     async def _count_jobs(self) -> None:
-        """Read the number of background jobs after each run, and on request: no event reports it."""
+        """Update the number of background jobs after each run and on request, because no event reports it."""
         while await self._recount.wait():
             self._recount.clear()
             with suppress(BedrockError):
@@ -120,7 +123,7 @@ class ConversationFollower:
                 self._refresh()
 
     def _changed(self) -> None:
-        """Update the state after an event of the conversation or of a sub-agent."""
+        """Redraw after an event of the conversation or of a sub-agent; the event shows that the connection is back."""
         self.outage.end()
         self._refresh()
 

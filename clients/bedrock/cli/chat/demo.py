@@ -1,4 +1,4 @@
-"""A non-interactive demo conversation, for when there is no terminal."""
+"""Plays a demo conversation without interaction, when there is no terminal for a chat."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ At a terminal, the same command opens a chat."""
 
 
 def play(client: Client, paint: Paint, write: Write, directory: str, model: str | None, *, again: str) -> int:
-    """Send a message, answer its questions, print everything, and return the exit code.
+    """Send a demo message, answer the agent's approval requests, print everything, and return the exit code.
 
-    The run is cancelled if this is interrupted.
+    If this function is interrupted, the run is cancelled.
 
     `again` is the command that shows the conversation later, with {} for its slug.
     """

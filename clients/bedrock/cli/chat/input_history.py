@@ -62,14 +62,14 @@ class ChatHistory(FileHistory):
             return []
 
     def store_string(self, string: str) -> None:
-        """Append a text, unless it begins with a space, may be a secret or is no UTF-8."""
+        """Append a text to the file, unless it begins with a space, may be a secret, or cannot be encoded as UTF-8."""
         if not string.startswith(" ") and not _SECRET.search(string):
             with contextlib.suppress(OSError, UnicodeEncodeError):
                 super().store_string(string)
 
 
 def _cut_back(path: Path) -> None:
-    """Remove the oldest entries once the file is large."""
+    """Remove the oldest entries if the file is larger than twice HISTORY_BYTES."""
     kept = path.read_bytes()
     if len(kept) > 2 * HISTORY_BYTES:
         _, entry, rest = kept[-HISTORY_BYTES:].partition(b"\n# ")
@@ -77,7 +77,7 @@ def _cut_back(path: Path) -> None:
 
 
 class ChatCompleter(Completer):
-    """Completes commands and their arguments; on request, paths of the working directory in a message."""
+    """Completes slash commands and their arguments. On request, it completes paths in a message, too."""
 
     def __init__(self, session: ChatSession) -> None:
         self._session = session

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def is_being_chosen(typed: Buffer) -> bool:
-    """Return whether an open completion menu still offers a choice, or its command still needs an argument."""
+    """Return whether Enter should accept a completion: the menu offers several, or the command needs an argument."""
     menu = typed.complete_state
     if menu is None or menu.current_completion is None:
         return False
@@ -28,7 +28,7 @@ def is_being_chosen(typed: Buffer) -> bool:
 
 
 def _without_meaning() -> set[str]:
-    """Return the characters that have no meaning together with Alt."""
+    """Return the printable characters that prompt_toolkit does not bind in combination with Alt."""
     bound = {
         each.keys[1] for each in load_key_bindings().bindings if each.keys[0] == Keys.Escape and len(each.keys) > 1
     }
@@ -36,7 +36,10 @@ def _without_meaning() -> set[str]:
 
 
 def key_bindings(prompt: ChatPrompt) -> KeyBindings:
-    """Return the key bindings; all other keys work as in a shell."""
+    """Return the key bindings of the chat.
+
+    All other keys have prompt_toolkit's defaults, which are those of a shell.
+    """
     keys = KeyBindings()
     _bind_typing(keys, prompt)
     _bind_session(keys, prompt)
@@ -72,11 +75,11 @@ def _bind_typing(keys: KeyBindings, prompt: ChatPrompt) -> None:
         elif message.strip():
             prompt.enter(f"/queue {message}")
 
-    @keys.add("escape", "#")  # its default would comment out the text and end the prompt
+    @keys.add("escape", "#")  # the default of Alt-# would comment out the text and end the prompt
     def _nothing(_event: KeyPressEvent) -> None:
         pass
 
-    for character in _without_meaning():  # otherwise Alt with it would be read as Esc, which cancels
+    for character in _without_meaning():  # otherwise Alt with the character would be read as Esc, which cancels the run
         keys.add("escape", character)(_nothing)
     keys.add("escape", "w", filter=~has_selection)(_nothing)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: Seconds between updates of the status line.
 TICK = 0.5
-#: Seconds after Esc in which the rest of an escape sequence, or of Alt with a key, is awaited.
+#: Seconds to wait after Esc for the rest of an escape sequence, or for the key pressed together with Alt.
 ESCAPE_SECONDS = 0.05
 #: Minimum seconds between redraws of the screen.
 REDRAW_SECONDS = 0.03
@@ -58,7 +58,7 @@ class ChatPrompt:
     """The prompt of one chat, restarted whenever it ends until the chat is over. Bound to one event loop."""
 
     def __init__(self, session: ChatSession, paint: Paint, history: History, attention: Attention) -> None:
-        """Nothing is drawn until `run`."""
+        """Connect the prompt to the session. Nothing is drawn before `run`."""
         self.session = session
         self._paint = paint
         self._attention = attention
@@ -75,7 +75,7 @@ class ChatPrompt:
             completer=ChatCompleter(session),
             complete_while_typing=Condition(lambda: self.typed.text.startswith("/")),
             prompt_continuation="  ",
-            erase_when_done=True,  # the typed text is printed as a message event, as for every watcher
+            erase_when_done=True,  # the text is printed when its event arrives
             refresh_interval=TICK,
             color_depth=None if paint.enabled else ColorDepth.DEPTH_1_BIT,
             style=Style.from_dict(_STYLE),
@@ -91,7 +91,7 @@ class ChatPrompt:
 
     @property
     def typed(self) -> Buffer:
-        """The text typed so far."""
+        """The input buffer, which contains the text typed so far."""
         return self._prompt.default_buffer
 
     def use(self, keys: KeyBindings) -> None:
@@ -123,7 +123,8 @@ class ChatPrompt:
     def enter(self, text: str) -> None:
         """Submit a text and clear the line. The prompt keeps running, so that no keystroke is lost."""
         self._stop_answering()
-        # A form takes any text. A text meant for the agent must not go to a tool that asks at the same moment.
+        # A form accepts any text. A text that the user began for the agent, before the form appeared, must not answer
+        # it.
         asked = None if self._begun_before and isinstance(self._shown, QuestionForm) else self._shown
         answers = isinstance(asked, QuestionForm) or (asked and parse_reply(text, asked))
         self.typed.reset(append_to_history=not answers)
@@ -131,7 +132,7 @@ class ChatPrompt:
         self.session.enter(text, asked)
 
     def answer_soon(self, letter: str) -> None:
-        """Answer the question with a letter, unless more keys show that it begins a text."""
+        """Answer the question with a letter after ANSWER_SECONDS, unless further keys make it the start of a text."""
         self._stop_answering()
         asked = self._shown
 
@@ -142,7 +143,10 @@ class ChatPrompt:
         self._answering = asyncio.get_running_loop().call_later(ANSWER_SECONDS, answer)
 
     def interrupt(self) -> None:
-        """Handle Ctrl-C: while the chat is idle, clear the text; else the first cancels and the second one exits."""
+        """Handle Ctrl-C.
+
+        If the agent is idle, clear the typed text. Else the first Ctrl-C cancels, and the second exits.
+        """
         if self.typed.text and not self.session.view.busy:
             self.typed.reset()
         elif not self.session.interrupt() and self.session.view.busy:
@@ -165,7 +169,7 @@ class ChatPrompt:
         are echoed and Enter becomes Ctrl-J, a new line.
         """
         if self._app.is_running:
-            # never left here: the prompt's own raw mode restores the settings from before the chat
+            # the context manager is never left: the prompt's own one restores the settings from before the chat
             self._app.input.raw_mode().__enter__()
             self._renderer.erase()
             self._renderer.request_absolute_cursor_position()

@@ -28,7 +28,7 @@ class PromptRenderer(Renderer):
     """
 
     def __init__(self, style: BaseStyle, output: Output, *, reflow: bool | None = None) -> None:
-        """`reflow`: whether the terminal rewraps lines on resize; None to detect it."""
+        """Prepare. `reflow` is whether the terminal rewraps lines when it is resized; None to detect that."""
         self._above: list[SafeText] = []
         self._reflow = reflows() if reflow is None else reflow
         super().__init__(style, output)
@@ -57,7 +57,7 @@ class PromptRenderer(Renderer):
         super().erase(leave_alternate_screen)
 
     def _print(self, lines: list[SafeText], size: Size) -> None:
-        """Print lines in place of the prompt. The free rows below are computed: querying the terminal is slow."""
+        """Print lines in place of the prompt. The free rows below are computed, because asking the terminal is slow."""
         drawn = self._last_screen.height if self._last_screen is not None else 0
         room = max(self._min_available_height, drawn) if self._min_available_height else 0
         self.erase()

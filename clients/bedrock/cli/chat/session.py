@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class ChatSession:
-    """A user in one conversation at a time. Bound to one event loop."""
+    """The session of one user, in one conversation at a time. Use it only on one event loop."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class ChatSession:
         width: Width | None = None,
         refresh: Callable[[], None] = lambda: None,
     ) -> None:
-        """Nothing is requested until `follow`.
+        """Prepare the session. No call is made before `follow`.
 
         Args:
             client: The client; its connection is used.
             name: The conversation.
             paint: How to colour lines.
             write: Prints a line.
-            width: Where to break lines as they stream in.
+            width: Returns the maximum columns of a line; None for no limit.
             refresh: Called when the prompt or the status line may have changed.
         """
         self.clear_screen: Callable[[], None] = lambda: None
@@ -73,11 +73,11 @@ class ChatSession:
             client.conversation, paint, write=self._print, say=self.say, width=width, refresh=self._changed
         )
         self.disconnected = self._follower.disconnected
-        """Records that the event stream was cut; the client's `on_disconnect`."""
+        """Records that the stream of events broke; assigned to the client's `on_disconnect`."""
         self.recount_jobs = self._follower.recount_jobs
         """Requests an update of the number of background jobs."""
         self._filling: QuestionForm | None = None
-        """The tool's question that is asked first, with the answers filled in so far."""
+        """The form of the tool's question that comes first, with the answers so far; None if no tool asks anything."""
         self._armed = False
         self._was_busy = False
         self.move_to(name)
@@ -99,18 +99,18 @@ class ChatSession:
 
     @property
     def question(self) -> Asked | None:
-        """The current question."""
+        """The question that the user is asked now, by the chat itself, the agent or a tool; None if there is none."""
         if self._offer is not None or self.view.approvals:
             return self._offer or self.view.approvals[0]
         return self._form()
 
     @property
     def open_questions(self) -> int:
-        """The number of open questions."""
+        """The number of open questions, including one of the chat itself."""
         return len(self.view.approvals) + len(self.view.state.questions) + (self._offer is not None)
 
     def _form(self) -> QuestionForm | None:
-        """Return the tool's question that is asked first, with the answers filled in so far."""
+        """Return the form of the tool's question that comes first, with the answers so far; None if no tool asks."""
         asked = next(iter(self.view.state.questions), None)
         if asked is None:
             self._filling = None
@@ -134,7 +134,10 @@ class ChatSession:
         self._compacting = False
 
     async def follow(self) -> None:
-        """Show events until the stream ends."""
+        """Show the conversation's events until the stream ends.
+
+        Then print why it failed, if it did, and end the chat.
+        """
         try:
             await self._follower.follow(self._observe)
         except BedrockError as error:
@@ -142,7 +145,7 @@ class ChatSession:
         self.over.set()
 
     def _observe(self, event: Event) -> None:
-        """Continue in the successor once a requested summary is complete; stay if it was cancelled."""
+        """After `compact`: continue in the successor once the summary is complete; stay if it was cancelled."""
         kind = self.view.state.kind
         if not self._compacting or event.kind != "state_changed":
             return
@@ -158,7 +161,7 @@ class ChatSession:
             await self._do(*await self._entered.get())
 
     async def learn_models(self) -> None:
-        """Query the models for completion of their names; without an answer there is no completion."""
+        """Read the names of the models from the server, to complete them in commands; keep none if that fails."""
         try:
             self.models = [model.name.removeprefix("models/") for model in await self._client.models()]
         except BedrockError:
@@ -179,7 +182,7 @@ class ChatSession:
             self._entered.put_nowait((text, asked))
 
     def offer(self, offer: Offer) -> None:
-        """Ask the user a question of the client itself; it comes before the agent's approval requests."""
+        """Ask the user a question that comes from the chat itself. It is asked before the agent's approval requests."""
         self._offer = offer
         self.say(self.paint.careful(f"? {offer.text}"))
         self.refresh()
@@ -249,7 +252,7 @@ class ChatSession:
             self.complain(error)
 
     async def attempt(self, call: Awaitable[T]) -> T | None:
-        """Return the result of a call; print why it was refused, and return None."""
+        """Return the result of a call to the server. If the call fails, print why and return None."""
         try:
             return await call
         except BedrockError as error:
@@ -257,13 +260,13 @@ class ChatSession:
             return None
 
     def complain(self, error: BedrockError) -> None:
-        """Print an error, and what to do."""
+        """Print an error, and what the user can do about it."""
         self.say(self.paint.bad(f"✗ {what_happened(error)}"))
         if hint := what_to_do(error, in_chat=True):
             self.say(self.paint.dim(f"  {hint}"))
 
     def _changed(self) -> None:
-        """Update the chat after an event of the conversation or of a sub-agent."""
+        """Redraw after an event. At the start of a run, the next Ctrl-C counts as the first one again."""
         if self.view.busy and not self._was_busy:
             self._armed = False
         self._was_busy = self.view.busy
@@ -283,12 +286,12 @@ class ChatSession:
         elif isinstance(asked, Approval) and reply:
             await self._answer(asked, reply, text)
         else:
-            await self.send(message, "steer")  # a steer starts a run if idle, so there is no race with the end of one
+            await self.send(message, "steer")  # a steer starts a run if the agent is idle, so it is never refused
             if asked is not None and (asked is self._offer or asked in self.view.approvals):
                 self.say(self.paint.careful("· that was a message; the question is still open: y or n"))
 
     async def _answer(self, asked: Approval, reply: Reply, text: str) -> None:
-        """Answer the question that the user saw."""
+        """Send the user's reply to the approval request that was shown, unless the request is no longer open."""
         if asked not in self.view.approvals:
             late = one_line(text.strip(), 20)
             self.say(self.paint.careful(f"· “{late}” comes too late: the question is not open any more"))
@@ -298,13 +301,13 @@ class ChatSession:
             self._tell_rule(reply, await self.attempt(self.conversation.deny(asked, reply.note, rule=reply.rule)))
 
     def _tell_rule(self, reply: Reply, now: ConversationInfo | None) -> None:
-        """Print the approval rule that an answer has created, and how to revoke it."""
+        """Print the approval rule that an answer has created, and how to revoke it; nothing if there is no new rule."""
         made = made_rule(now.approval_rules, reply.rule) if now and reply.rule else None
         if made is not None:
             self.say(self.paint.dim("· " + rule_line(made, "/approvals {}")))
 
     async def decline(self) -> None:
-        """Refuse to answer a tool's question."""
+        """Refuse to answer the tool's question that comes first; if no tool asks anything, print that."""
         if (form := self._form()) is None:
             self.say(self.paint.dim("· no tool asks anything"))
         else:

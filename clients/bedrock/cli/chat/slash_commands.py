@@ -131,7 +131,7 @@ async def _queue(chat: ChatActions, text: str) -> None:
 
 
 async def _withdraw(chat: ChatActions, message: str) -> None:
-    """Withdraw a queued message; its event is printed."""
+    """Withdraw the queued message with this id; without an id, the message that was queued last."""
     if message:
         await chat.attempt(chat.conversation.withdraw(f"{chat.conversation.name}/messages/{message}"))
     elif chat.view.queue:
@@ -156,7 +156,7 @@ async def _revoked(chat: ChatActions, rule: str) -> bool:
 
 
 async def _rule_lines(chat: ChatActions) -> list[str]:
-    """Return the policy, and a line for each rule."""
+    """Return lines about the approval policy, and each approval rule."""
     policy = (await chat.conversation.get()).approval_policy
     rules = [rule async for rule in chat.conversation.approval_rules()]
     lines = [f"{rule_id(rule)}  {rule.action} {one_line(rule_title(rule), 100)}" for rule in rules]
@@ -164,7 +164,7 @@ async def _rule_lines(chat: ChatActions) -> list[str]:
 
 
 async def _mode(chat: ChatActions, mode: str) -> None:
-    """Set the mode, and offer to stop what runs with wider rights; the event of the change is printed.
+    """Set the mode, and offer to stop tool calls and jobs that still run with wider rights.
 
     Without a mode, or with an unknown one, print the present mode and the possible ones.
     """
@@ -261,7 +261,7 @@ async def _rewind(chat: ChatActions, number: str) -> None:
 
 
 async def _go_on_in(chat: ChatActions, fork: AsyncConversation | None) -> None:
-    """Continue this chat in a fork of its conversation, if there is one."""
+    """Continue this chat in a fork of its conversation; do nothing if `fork` is None, because it was refused."""
     before, busy = chat.view.slug, chat.view.busy
     now = None if fork is None else await chat.attempt(fork.get())
     if now is not None:
@@ -277,7 +277,7 @@ async def _clear(chat: ChatActions, _: str) -> None:
 
 
 async def _continue(chat: ChatActions, _: str) -> None:
-    """Continue this chat in the successor."""
+    """Continue this chat in the successor of its conversation, whose context is used up."""
     successor = await chat.attempt(chat.conversation.continue_())
     now = None if successor is None else await chat.attempt(successor.get())
     if now is not None:

@@ -1,4 +1,4 @@
-"""Run a chat at a terminal until it ends, and handle signals."""
+"""Runs a chat at a terminal until it ends, and handles signals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def chat_at_terminal(session: ChatSession, paint: Paint, history: History,
     prompt = ChatPrompt(session, paint, history, attention)
     prompt.use(key_bindings(prompt))
     handlers = {
-        signal.SIGINT: prompt.interrupt,  # Ctrl-C is a key; this is `kill -INT` from another process
+        signal.SIGINT: prompt.interrupt,  # not Ctrl-C, which the prompt reads as a key, but `kill -INT`
         signal.SIGHUP: session.over.set,
         signal.SIGTERM: session.over.set,
         signal.SIGCONT: prompt.redraw,
@@ -73,7 +73,7 @@ async def _until_closed(session: ChatSession) -> None:
 
 @contextmanager
 def _handling(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Generator[None]:
-    """Replace signal handlers within the block."""
+    """Handle signals with functions on the event loop, within the ``with`` block."""
     loop = asyncio.get_running_loop()
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)

@@ -1,4 +1,4 @@
-"""Handle input typed before there is a prompt."""
+"""Handles input that the user types before the prompt is drawn."""
 
 from __future__ import annotations
 

@@ -56,7 +56,10 @@ def answer(
 
 
 def _waiting(conversation: Conversation, question: str | None) -> Question:
-    """Return the question that the command line names. Raises CommandError if there is none, or not just one."""
+    """Return the open question that the command line names; if it names none, the only open one.
+
+    Raises CommandError if there is no such question, or if several are open and none is named.
+    """
     now = conversation.get()
     open_ = {asked.name.rpartition("/")[2]: asked for asked in now.state.questions}
     if not open_:
@@ -70,7 +73,10 @@ def _waiting(conversation: Conversation, question: str | None) -> Question:
 
 
 def _content(asked: Question, values: Iterable[str]) -> dict[str, Any]:
-    """Return the fields that the command line fills in. Raises CommandError."""
+    """Return the values of the --set options, by field.
+
+    Raises CommandError for an unknown field or an invalid value.
+    """
     fields = (asked.requested_schema or {}).get("properties", {})
     content: dict[str, Any] = {}
     for given in values:
@@ -86,7 +92,10 @@ def _content(asked: Question, values: Iterable[str]) -> dict[str, Any]:
 
 
 def _filled_in(asked: Question) -> dict[str, Any] | None:
-    """Ask for the fields at the terminal; None for /decline. Raises CommandError without a terminal."""
+    """Ask for the fields of a form at the terminal, and return the values; None if the user types /decline.
+
+    Raises CommandError if there is no terminal.
+    """
     if not sys.stdin.isatty():
         hint = "Fill in the form with --set FIELD=VALUE, or say --visited or --decline."
         raise exits.CommandError("there is no terminal to ask at", hint, exits.USAGE)
@@ -94,9 +103,9 @@ def _filled_in(asked: Question) -> dict[str, Any] | None:
 
 
 def fill_in(form: QuestionForm, *, err: bool = False) -> dict[str, Any] | None:
-    """Ask for the fields of a form on standard output, or on standard error if `err`; None for /decline.
+    """Ask the user for the fields of a form, and return the values; None if the user types /decline.
 
-    Raises click.Abort if the input ends.
+    The form is printed to standard output, or to standard error if `err`. Raises click.Abort if the input ends.
     """
     paint = Paint.for_stream(sys.stderr if err else sys.stdout)
     for line in form.lines(paint):

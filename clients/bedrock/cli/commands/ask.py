@@ -1,4 +1,4 @@
-"""`bedrock ask`: one question, one answer; for scripts as well as for people."""
+"""`bedrock ask`: sends one message and prints the answer, for scripts as well as for people."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Outcome:
     text: str = ""
     error: str = ""
     needs_approval: str = ""
-    """The tool call that waits for a person."""
+    """The id of the tool call that waits for approval; empty if none does."""
     value: Any = None
-    """The JSON value of a run with an output schema."""
+    """The JSON value of a run with an output schema; None for other runs."""
 
 
 @click.command()
@@ -135,7 +135,10 @@ def ask(
 
 
 def _failure(error: BedrockError, conversation: Conversation) -> exits.CommandError:
-    """Return the failure for an error. Its hint names the conversation, since the user has not typed its name."""
+    """Return the CommandError that reports an error.
+
+    The slug replaces NAME in its hint: the user has not typed a name.
+    """
     failure = exits.CommandError.of(error, exits.address_source(click.get_current_context()))
     if "NAME" in failure.hint:
         with suppress(BedrockError):
@@ -149,7 +152,7 @@ def _prompt(arguments: tuple[str, ...]) -> str:
     text = "\n\n".join(part for part in (given, piped) if part)
     if not text:
         raise click.UsageError('there is no prompt; try: bedrock ask "What is in this directory?"')
-    text.encode()  # invalid input is reported before anything is sent
+    text.encode()  # raises UnicodeEncodeError for invalid input, before anything is sent
     return text
 
 
@@ -189,7 +192,7 @@ def _is_piped() -> bool:
 def _follow(
     client: Client, conversation: Conversation, run: Run, *, approve: bool, stream: bool, quiet: bool, plain: bool
 ) -> Outcome:
-    """Watch the run to its end, or to an approval request, which cannot be answered here."""
+    """Print the progress of a run, and return its outcome. Without `approve`, return at the first approval request."""
     with Progress(sys.stderr, quiet=quiet, plain=plain) as progress:
         client.on_disconnect = progress.disconnected
         progress.begin(conversation.get)
@@ -223,7 +226,7 @@ def _reply(conversation: Conversation, asked: Question) -> None:
 
 
 def _answer_at_terminal(conversation: Conversation, form: QuestionForm) -> None:
-    """Ask for the fields of a form until the MCP server accepts them. The end of the input declines."""
+    """Ask the user for the fields of a form and send them, again if they are invalid. Decline if the input ends."""
     while True:
         try:
             content = fill_in(form, err=True)

@@ -28,9 +28,9 @@ else:
     TimeType = click.ParamType  # before click 8.4 ParamType is not generic at run time
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-#: Seconds between two looks at the audit trail with --follow.
+#: Seconds between two reads of the audit trail with --follow.
 FOLLOW_SECONDS = 1.0
-#: How far --follow looks back, because an entry may be written that much later than its time says.
+#: How far back --follow reads again, because an entry may be stored that much later than its time says.
 LATE = timedelta(seconds=30)
 
 
@@ -62,9 +62,9 @@ def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None
 
 
 def _everything(client: Client) -> Iterator[str]:
-    """Yield the slugs of all conversations and sub-agents, each once: lists may repeat those that change.
+    """Yield the slugs of all conversations and sub-agents, each slug once, even if the server lists it repeatedly.
 
-    Those that are too damaged to be listed are identified by their ids.
+    A conversation that is too damaged to be listed is identified by its id.
     """
     seen: set[str] = set()
     for name, slug in _listed(client):
@@ -75,7 +75,10 @@ def _everything(client: Client) -> Iterator[str]:
 
 
 def _listed(client: Client, *, parent: str = "") -> Iterator[tuple[str, str]]:
-    """Yield names and slugs, archived conversations included; an unreadable slug is empty."""
+    """Yield the names and slugs of all conversations, or of the sub-agents of `parent`, including archived ones.
+
+    The slug of a conversation that cannot be read is empty.
+    """
     request = v1.ListConversationsRequest(parent=parent)
     for page in client.pages(client.conversations_stub.ListConversations, request):
         yield from ((found.name, found.slug) for found in page.conversations)
@@ -124,7 +127,7 @@ def export(ctx: click.Context, name: str, path: Path | None, force: bool) -> Non
 
 
 class _Time(TimeType):
-    """A time in RFC 3339, or how long ago: 30m, 12h, 7d."""
+    """The type of a command-line argument that is a time, in RFC 3339 or as how long ago: 30m, 12h, 7d."""
 
     name = "time"
 

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from bedrock.conversations import ConversationInfo
     from bedrock.types import ReasoningEffort
 
-#: The file of the input history, beside the files of a local server.
+#: The name of the file with the input history, in the data directory.
 HISTORY = "chat_history"
-#: Options that the sample conversation without a terminal does not take.
+#: Options that have no effect on the demo conversation, which runs when there is no terminal.
 NOT_FOR_THE_DEMO = (
     "latest",
     "resume",
@@ -46,7 +46,7 @@ NOT_FOR_THE_DEMO = (
     "mcp_servers",
     "generation",
 )
-#: Number of latest conversations that are searched for runs that would end with the server.
+#: How many of the latest conversations are checked for runs that will end with the server.
 OTHERS = 50
 
 
@@ -120,13 +120,16 @@ def chat(
 
 
 def _other_runs(client: Client, left: str) -> list[str]:
-    """Return the slugs of other conversations that have a run."""
+    """Return the slugs of other conversations that have a run in progress, among the latest ones."""
     latest = islice(client.conversations(), OTHERS)
     return [found.slug for found in latest if found.state.busy and found.name != left]
 
 
 def _farewell(left: ConversationInfo, again: str, *, spawned: bool, others: Sequence[str] = ()) -> list[str]:
-    """Return lines about what continues, what the server's end stops (`others` too), and how to come back."""
+    """Return lines about what continues after the chat, what the server's end stops, and how to come back.
+
+    `others` are the slugs of other conversations whose runs end with the server.
+    """
     lines = _own_farewell(left, again, spawned=spawned)
     if not others:
         return lines
@@ -151,7 +154,10 @@ def _own_farewell(left: ConversationInfo, again: str, *, spawned: bool) -> list[
 async def _chat(
     address: str | None, name: str, paint: Paint, *, scripted: bool, notify: bool, first: str
 ) -> tuple[str, str]:
-    """Chat, and begin with a message unless it is empty; return name and slug of the last conversation."""
+    """Run the chat, in which `first` is sent first unless it is empty.
+
+    Returns the name and the slug of the conversation in which the chat has ended.
+    """
     from bedrock.cli.chat.input_history import ChatHistory  # noqa: PLC0415
     from bedrock.cli.chat.terminal import chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bedrock import Conversation, ConversationInfo
     from bedrock.types import CycleView
 
-#: The entry point group in which the server's distribution registers the function that folds events into cycles.
+#: The entry point group in which the server's package registers the function that computes cycles from events.
 GROUP = "bedrock.offline"
 
 COLUMNS = ("run", "asked", "requests", "ended")
@@ -102,7 +102,7 @@ def wait(ctx: click.Context, name: str, *, run: str, timeout: float | None, outp
 def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[RequestCycle, str]:
     """Wait for the end of a run, and print meanwhile what it waits for.
 
-    Returns the run with what it still waits for, "" if it has ended.
+    Returns the run's request cycle and, if the time is up, what the run waits for; "" if it has ended or is working.
     """
     told = ""
     while True:
@@ -127,7 +127,7 @@ def _what_answers(now: ConversationInfo) -> str:
 
 
 def _latest(conversation: Conversation) -> str:
-    """Return the last run. Raises CommandError if there is none."""
+    """Return the resource name of the latest run. Raises CommandError if there is none."""
     latest = next(iter(conversation.cycles(newest_first=True)), None)
     if latest is None:
         raise exits.CommandError("the conversation has no runs yet")
@@ -172,7 +172,10 @@ def _of_file(source: str, *, strict: bool) -> list[RequestCycle]:
 
 
 def _fold() -> Any:
-    """Load the server's function that folds lines of events into cycles; it needs no running server."""
+    """Return the server package's function that computes request cycles from lines of events; it needs no server.
+
+    Raises CommandError if the package is not installed.
+    """
     for plugged in entry_points(group=GROUP, name="cycles"):
         with ending_at_once():
             return plugged.load()

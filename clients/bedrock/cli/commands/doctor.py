@@ -1,4 +1,4 @@
-"""`bedrock doctor`: report problems of the server, the connection and this machine, with remedies."""
+"""`bedrock doctor`: reports problems of the server, the connection and this machine, with remedies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from bedrock.catalog import Model, Sandbox
 
-#: The entry point group of check functions. They get the path of the settings file, or None, and return tuples.
+#: The entry point group of the server package's check functions. Each takes the path of the settings file, or None, and
+#: returns the arguments of findings as tuples.
 GROUP = "bedrock.doctor"
 
 #: The environment variables that make a model available to a server; their values are never shown.
@@ -51,7 +52,7 @@ class Finding:
     subject: str
     text: str
     advice: str = ""
-    """What to do about it; empty if it is ok."""
+    """What to do about the problem; empty if there is none."""
 
 
 @click.command()
@@ -102,7 +103,7 @@ def _versions() -> Finding:
 
 
 def _token(address: str | None) -> Finding:
-    """Report the source of the token. A token from the data directory is sent to this machine's server only."""
+    """Report where the token comes from. A token in the data directory is for the server on this machine only."""
     if os.environ.get("BEDROCK_TOKEN"):
         return Finding("ok", "token", "from BEDROCK_TOKEN")
     if (address or os.environ.get("BEDROCK_ADDRESS")) and not resolve(address).token:
@@ -155,7 +156,7 @@ def _sandbox(sandbox: Sandbox) -> Finding:
 
 
 def _tool_limits(sandbox: Sandbox) -> Finding:
-    """Report how a tool's processes and memory are limited. Limits that are polled may be exceeded briefly."""
+    """Report how a tool's processes and memory are limited. A tool may briefly exceed limits that the server polls."""
     keepers = {True: "bounded by the kernel", False: "counted by the server, which ends a tool that has too much"}
     bounded = {"processes": sandbox.kernel_bounds_processes, "memory": sandbox.kernel_bounds_memory}
     by = {keeper: [name for name, kernel in bounded.items() if kernel is which] for which, keeper in keepers.items()}

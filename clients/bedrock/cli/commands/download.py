@@ -1,4 +1,4 @@
-"""The command that saves the images of a conversation as files."""
+"""`bedrock download`: saves the images of a conversation as files."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bedrock.messages import Usage
     from bedrock.states import ApprovalRule, ConversationState
 
-#: Width of the labels.
+#: Columns of the labels before the facts about a conversation or a model.
 _LABEL = 12
 
 
@@ -285,14 +285,14 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
 
 
 def _offered(conversation: ConversationInfo) -> str:
-    """Return the tools that the creator chose; "" if all are offered."""
+    """Return the tools that the conversation's creator chose, as text; "" if the agent is offered all tools."""
     if conversation.tools is None:
         return ""
     return ", ".join(tool.removeprefix("tools/") for tool in conversation.tools.tools) or "none"
 
 
 def _instructions(conversation: ConversationInfo) -> str:
-    """Return the beginning of the creator's instructions."""
+    """Return the beginning of the instructions from the conversation's creator; "" if there are none."""
     told = conversation.instructions
     if told is None:
         return ""
@@ -315,7 +315,7 @@ def _mcp_servers(conversation: ConversationInfo) -> str:
 
 
 def _jobs(conversation: ConversationInfo) -> str:
-    """Return the background jobs, and how to stop them."""
+    """Return the background jobs, and how to stop them; "" if there are none."""
     name = conversation.slug or conversation.name.removeprefix("conversations/")
     jobs = ", ".join(conversation.background_jobs)
     return jobs and f"{jobs} (`bedrock cancel --kill-jobs {name}` ends them)"

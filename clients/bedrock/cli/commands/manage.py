@@ -293,7 +293,7 @@ def rm(ctx: click.Context, name: str, *, yes: bool, force: bool, etag: str) -> N
 
 
 def _tell_rule(now: ConversationInfo, wanted: ApprovalRule | None) -> None:
-    """Print the approval rule that an answer has created, and how to revoke it."""
+    """Print the approval rule that an answer has created, and how to revoke it; nothing if there is no new rule."""
     made = made_rule(now.approval_rules, wanted) if wanted else None
     if made is not None:
         print_text(rule_line(made, f"`bedrock rules {now.slug} --revoke {{}}`"))
@@ -308,16 +308,16 @@ def _calls_and_jobs(calls: Sequence[str], jobs: Sequence[str]) -> str:
 
 
 def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:
-    """Print which jobs continue, and how to stop them."""
+    """Print which background jobs continue, and how to stop them; nothing if there are none."""
     if jobs:
         ends = f"`bedrock cancel --kill-jobs {conversation.name.removeprefix('conversations/')}` ends them"
         print_text(f"still running in the background: {', '.join(jobs)} ({ends})")
 
 
 def _suggested(approval: Approval, kind: str | None) -> ApprovalRule | None:
-    """Return the approval's first suggested rule of this kind; None without a kind.
+    """Return the first rule of this kind that the approval suggests; None if `kind` is None.
 
-    Raises CommandError if there is none.
+    Raises CommandError if the approval suggests no rule of this kind.
     """
     if kind is None:
         return None
@@ -331,10 +331,10 @@ def _suggested(approval: Approval, kind: str | None) -> ApprovalRule | None:
 
 
 def _waiting(conversation: Conversation, call: str | None, everything: bool) -> list[Approval]:
-    """Return the open approvals that the command line names.
+    """Return the open approvals that the command line names; if it names none, the only open one.
 
     Raises:
-        CommandError: None waits, or several do and none is named.
+        CommandError: No such approval is open, or several are open and the command line names none.
     """
     now = conversation.get()
     open_ = list(now.state.approvals)

@@ -1,4 +1,4 @@
-"""`bedrock mcp`: the MCP servers of the operator; logging in at one is a command of the server's distribution."""
+"""`bedrock mcp`: lists the operator's MCP servers. The commands for logging in belong to the server's package."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bedrock.cli.text.tables import JSON_OPTION, print_table, print_values
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: Commands of the server's distribution, so that an error can say that it is not installed.
+#: Commands of the server's package. Without that package, an error says that it is not installed.
 SERVERS = ("login", "logout")
 
 
 class _WithTheServers(click.Group):
-    """A group whose commands belong to the server's distribution, which need not be installed."""
+    """A command group whose commands belong to the server's package, which need not be installed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_of_the_server(ctx))

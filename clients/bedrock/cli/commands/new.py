@@ -1,4 +1,4 @@
-"""`bedrock new`: a conversation to work with later, for example from a script."""
+"""`bedrock new`: creates a conversation to work with later, for example from a script."""
 
 from __future__ import annotations
 

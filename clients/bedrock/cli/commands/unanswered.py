@@ -27,7 +27,7 @@ _Asked = TypeVar("_Asked", Approval, Question)
 
 _LIMIT = click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
 _NAME = click.argument("name", required=False, type=CONVERSATION)
-#: Maximum columns of what an approval or a question is about.
+#: Maximum columns of an approval's input, or of a question's text.
 _ABOUT_COLUMNS = 300
 
 
@@ -108,14 +108,14 @@ def _open_approvals(client: Client, name: str | None, limit: int) -> tuple[list[
 
 
 def _open_questions(client: Client, name: str | None, limit: int) -> tuple[list[Question], list[str]]:
-    """Return the open questions of tools in one or all conversations, and the names of those that cannot be read."""
+    """Return the open questions of tools in one or all conversations, and the names of unreadable conversations."""
     request = v1.ListQuestionsRequest(parent=client.conversation(name or "-").name)
     pages = client.pages(client.conversations_stub.ListQuestions, request)
     return _first(limit, ((map(Question.from_proto, page.questions), page.unreadable) for page in pages))
 
 
 def _first(limit: int, pages: Iterable[tuple[Iterable[_Asked], Iterable[str]]]) -> tuple[list[_Asked], list[str]]:
-    """Return at most the wanted number of items from pages, and the names of conversations that cannot be read."""
+    """Return the first `limit` items from pages, and the names of conversations that cannot be read."""
     found: list[_Asked] = []
     unreadable: dict[str, None] = {}
     for asked, damaged in pages:
@@ -145,7 +145,7 @@ def _tell_unreadable(names: Iterable[str]) -> None:
 
 
 def _slugs(client: Client, names: Iterable[str]) -> Callable[[str], str]:
-    """Return a function from a conversation's name to its slug; to its id if it was deleted meanwhile."""
+    """Return a function that maps the name of a conversation to its slug, or to its id if it was deleted meanwhile."""
     return {name: _slug(client, name) for name in dict.fromkeys(names)}.__getitem__
 
 

@@ -1,4 +1,4 @@
-"""`bedrock watch`: follow a conversation and its sub-agents, or the list of conversations."""
+"""`bedrock watch`: follows a conversation and its sub-agents, or the list of conversations."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def watch(ctx: click.Context, name: str | None, output: str, filter_: str, plain
 
 
 async def _until_closed(following: Coroutine[Any, Any, None]) -> None:
-    """Follow a conversation, or the list, as long as standard output has a reader.
+    """Run `following` to its end, but no longer than standard output has a reader.
 
     Raises:
         BrokenPipeError: The output is closed.
@@ -128,13 +128,13 @@ def _say_above(block: LiveBlock, paint: Paint, text: str) -> None:
 
 
 async def _draw(block: LiveBlock, onlooker: Onlooker) -> None:
-    """Redraw periodically, to update the durations; never returns."""
+    """Redraw periodically, to update the durations, until the task is cancelled."""
     while True:
         block.show(_unfinished(onlooker))
         await asyncio.sleep(TICK)
 
 
 def _unfinished(onlooker: Onlooker) -> list[SafeText]:
-    """Return what is not printed yet: the end of an unfinished text, and the tree of sub-agents."""
+    """Return the lines to show below the transcript: the end of an unfinished text, and the tree of sub-agents."""
     room = min(shutil.get_terminal_size().lines // UNFINISHED_SHARE, UNFINISHED_LINES)
     return [*onlooker.transcript.unfinished(room), *onlooker.agent_lines()]

@@ -17,14 +17,14 @@ from bedrock.states import Approval, ApprovalRule
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """A question of the client itself, apart from the agent's approval requests."""
+    """A yes-or-no question that comes from the chat itself, not from the agent."""
 
     text: str
     accept: Callable[[], Awaitable[None]]
 
 
 Asked: TypeAlias = Approval | Offer | QuestionForm
-"""A question to the user."""
+"""A question to the user: an approval request, one of the chat itself, or the form of a tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ WORKSPACE_INSTEAD = "not that much; the mode is workspace now: go on with what i
 """The note for the agent if a person grants the workspace mode instead of the unrestricted mode."""
 _DENY = re.compile(r"no?(?:[,:.]?\s+(?P<note>.*))?", re.IGNORECASE | re.DOTALL)
 
-#: The prefix of each line of the tool call, and of what the program says about it, which no tool call can imitate.
+#: The prefix of each line of a tool call, and of the program's own lines, so that no tool call can imitate them.
 INDENT, OWN_INDENT = SafeText("    "), SafeText("  ")
-#: The key that approves a call together with a rule of this kind.
+#: By kind of approval rule: the key that approves a call and makes such a rule.
 RULE_KEYS = {"command": "e", "command_prefix": "b", "path": "d", "tool": "t", "mcp_server": "s"}
-#: The kinds of rules as options name them.
+#: The kinds of rules by the names that command-line options have for them.
 RULE_KINDS = {"exact": "command", "prefix": "command_prefix", "path": "path", "tool": "tool", "server": "mcp_server"}
 _ALWAYS = {
     "command": "this [e]xact command",
@@ -67,16 +67,16 @@ _KINDS = {
     "tool": "the tool",
     "mcp_server": "the MCP server",
 }
-#: Maximum columns of the subject of a rule among the replies to a question.
+#: Maximum columns of a rule's subject in the line of possible replies.
 RULE_COLUMNS = 30
-#: Maximum columns of what a rule is about, where a question names it.
+#: Maximum columns of a rule's title in an approval request.
 RULE_TITLE_COLUMNS = 60
 #: Maximum columns of a question's title.
 TITLE_COLUMNS = 60
 
 
 def question_lines(approval: Approval, working_directory: str, paint: Paint) -> list[SafeText]:
-    """Return the approval request in full; control characters are made visible."""
+    """Return the lines that show an approval request in full; control characters are made visible."""
     if approval.tool == "request_mode_upgrade":
         until = ", until the mode is changed back"
         if approval.mode_upgrade is not None and approval.mode_upgrade.mode == "workspace":
@@ -105,7 +105,7 @@ def _why_asked(rule: ApprovalRule | None) -> SafeText:
 
 
 def made_rule(rules: Iterable[ApprovalRule], wanted: ApprovalRule) -> ApprovalRule | None:
-    """Return the approval rule that an answer with this suggestion created; None if it has been deleted since."""
+    """Return the rule that an answer with the suggestion `wanted` has created; None if it was deleted since."""
     alike = (rule for rule in rules if (rule.kind, rule.subject) == (wanted.kind, wanted.subject))
     return max((rule for rule in alike if rule.origin == "conversation"), key=_age, default=None)
 
@@ -129,7 +129,7 @@ def question_title(asked: Asked) -> SafeText:
 
 
 def offers_workspace(asked: Asked | None) -> bool:
-    """Return whether the workspace mode is another answer to a question: the agent asks for the unrestricted mode."""
+    """Return whether a question can be answered by granting only the workspace mode: the agent asks for a wider one."""
     return isinstance(asked, Approval) and asked.mode_upgrade is not None and asked.mode_upgrade.mode != "workspace"
 
 
@@ -158,7 +158,7 @@ def parse_reply(text: str, asked: Asked | None) -> Reply | None:
 
 
 def rules_by_key(asked: Asked | None) -> dict[str, ApprovalRule]:
-    """Return the rules that a question offers, by the key that chooses each; of several of one kind the first."""
+    """Return the approval rules that a question suggests, by the keys that choose them; the first one of each kind."""
     rules: dict[str, ApprovalRule] = {}
     for rule in asked.suggestions if isinstance(asked, Approval) else ():
         if rule.kind in RULE_KEYS:
@@ -180,7 +180,7 @@ def replies(asked: Asked, paint: Paint, mode: str) -> SafeText:
 
 
 def rule_id(rule: ApprovalRule) -> str:
-    """Return the id of a rule as commands take it; of a rule of the operator "(server)": it cannot be revoked."""
+    """Return the id of a rule, as commands take it; "(server)" for an operator's rule, which cannot be revoked."""
     return rule.name.rpartition("/")[2] if rule.origin == "conversation" else "(server)"
 
 

@@ -1,4 +1,4 @@
-"""Report the loss of the connection and its recovery, once each."""
+"""Detects the loss and the recovery of the connection to the server, and reports each once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _cause(error: BedrockError) -> str:
 
 
 class Outage:
-    """Detects the loss of an event stream, and its recovery even without new events. Bound to one event loop."""
+    """Detects that a stream of events broke, and that it is back, even without new events. Use it on one event loop."""
 
     def __init__(self, conversation: Callable[[], AsyncConversation], say: Callable[[str], None]) -> None:
         """Start in the connected state.
@@ -52,25 +52,25 @@ class Outage:
         return self._looking is not None
 
     def begin(self, error: BedrockError, delay: float) -> None:
-        """Record that the stream was cut; the client's `on_disconnect`."""
+        """Record that the stream of events broke. Used as the client's `on_disconnect`."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
             self._say(lost(error))
 
     def end(self) -> None:
-        """Record that an event has arrived."""
+        """Record that an event has arrived, so that the connection is back."""
         if self._looking is not None:
             self.close()
             self._say(CONNECTED_AGAIN)
 
     def close(self) -> None:
-        """Stop probing, without a message."""
+        """Stop checking whether the connection is back, and print nothing."""
         looking, self._looking = self._looking, None
         if looking is not None:
             looking.cancel()
 
     async def _look(self) -> None:
-        """Open probe streams until one starts: the resumed stream itself yields nothing until there is a new event."""
+        """Open test streams until one starts: the resumed stream itself yields nothing until there is a new event."""
         while True:
             await asyncio.sleep(RETRY_SECONDS)
             if await self._begins():

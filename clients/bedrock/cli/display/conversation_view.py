@@ -88,7 +88,7 @@ class ConversationView:
             now: The time, by the same clock as in `observe`.
             wall: Wall-clock time, to count down to the next attempt.
             width: Maximum columns; the last parts are omitted first.
-            keys: The effect of each key during a run.
+            keys: Text about keys, which is shown during a run.
         """
         parts = [self.activity(now, wall)]
         if self.queue:
@@ -139,7 +139,7 @@ class ConversationView:
         self.tokens = conversation.total_usage.total_tokens
 
     def _question(self, name: str, asked: Approval | None) -> None:
-        """Add a pending approval, or remove it if `asked` is None. A known one keeps its position."""
+        """Add an open approval, or replace the one of the same name in its place; remove it if `asked` is None."""
         known = [approval.name for approval in self.approvals]
         if asked is None:
             self.approvals = [approval for approval in self.approvals if approval.name != name]

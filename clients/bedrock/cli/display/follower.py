@@ -1,4 +1,4 @@
-"""Follow a conversation live: print its messages and approval requests, and track its sub-agents."""
+"""Follows a conversation live: prints its messages and approval requests, and tracks its sub-agents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOKUP_SECONDS = 0.05
 
 
 class Onlooker:
-    """Shows one conversation and follows its sub-agents. Bound to one event loop."""
+    """Shows one conversation and follows its sub-agents. Use it only on one event loop."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class Onlooker:
         refresh: Callable[[], None] = lambda: None,
         hint: str = "",
     ) -> None:
-        """Nothing is requested until `follow`.
+        """Prepare. No call is made before `follow`.
 
         Args:
             agent: Returns a conversation by its name: this one, or one of its sub-agents.
             paint: How to colour lines.
             write: Prints a line.
             live: Whether to show text as it streams in, and sub-agents as a tree.
-            width: Where to break lines as they stream in.
+            width: Returns the maximum columns of a line; None for no limit.
             refresh: Called when something that is not printed may have changed.
             hint: How to show the omitted part of a long output.
         """
@@ -64,7 +64,7 @@ class Onlooker:
         self._followed: list[asyncio.Task[None]] = []
 
     async def follow(self, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
-        """Show events; yield each after it was shown."""
+        """Show each event, then yield it."""
         try:
             async for event in events:
                 if self._followed and _goes_on(event):
@@ -84,12 +84,15 @@ class Onlooker:
         return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width())
 
     async def _fates(self, event: Event) -> list[Fate]:
-        """Return the outcomes that a snapshot does not contain: undelivered messages and interrupted runs."""
+        """Return what a snapshot does not contain: the undelivered messages and the interrupted runs.
+
+        The list is empty for other events, and if the server does not answer.
+        """
         if (snapshot := event.snapshot) is None:
             return []
         try:
             return await fates_of_snapshot(self._agent(snapshot.conversation.name), snapshot)
-        except BedrockError:  # the messages are then shown without these
+        except BedrockError:  # without this information, the messages are shown alone
             return []
 
     def _show(self, event: Event, fates: list[Fate]) -> None:
@@ -120,14 +123,14 @@ class Onlooker:
                     if name not in tree.at_work:  # it never started
                         return
                 await asyncio.sleep(LOOKUP_SECONDS)
-        except BedrockError:  # only its parent's reports are shown then
+        except BedrockError:  # without its events, only its parent's reports are shown
             pass
         finally:
             tree.unfollow(name)
             self.transcript.print_agent_ends()
 
     async def _read(self, name: str) -> None:
-        """Read a sub-agent's events, to its end if it has started."""
+        """Read and apply a sub-agent's events, until it ends if it has started."""
         events = self._agent(name).events(recent_messages=0, omit_deltas=True, until_settled=True)
         async with aclosing(events):
             async for event in events:
@@ -136,7 +139,7 @@ class Onlooker:
                 self.refresh()
 
     async def _settled(self) -> None:
-        """Wait for the ends of all sub-agents, so that they are printed before the parent's next events."""
+        """Wait briefly for the ends of all sub-agents, so that they are printed before the parent's next events."""
         await asyncio.wait(self._followed, timeout=SETTLE_SECONDS)
         await self._leave()
 

@@ -1,4 +1,4 @@
-"""Names of images in the terminal."""
+"""Short names and descriptions of images, for the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 #: Length of an image's short name, a prefix of its hash.
 SHOWN = 12
 
-# Removed from ids and media types, because they become parts of file names.
+# The characters that are removed from ids and media types, because these become parts of file names.
 _NO_NAME = re.compile(r"[^0-9A-Za-z]+")
 
 

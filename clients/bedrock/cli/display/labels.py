@@ -18,10 +18,10 @@ AGAIN_SPAWNED = "bedrock chat --spawn -r {}"
 #: The label of a follow-up that was dropped.
 NOT_RUN = "discarded before it began"
 
-#: The label of a run that waits for the answer to a question.
+#: The label of a run that waits for a person to approve a tool call.
 APPROVAL = "waits for approval"
 
-#: The label of a cancel that the server could not store.
+#: The message about a cancel that the server could not store yet.
 UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and tries again"
 
 #: Labels for the causes of interrupted runs, and for the outcomes of queued messages.
@@ -38,7 +38,7 @@ _LABELS = {
     "withdrawn": "taken back",
 }
 
-#: Labels of changes of the mode, by the kind of the server's notice.
+#: Messages about changes of the mode, by the `system_kind` of the server's message.
 MODES = {
     "mode_restricted": ("The mode is now restricted: tools can read but not change anything, and have no network."),
     "mode_workspace": (
@@ -86,7 +86,7 @@ def ending(cycle: RequestCycle) -> str:
 
 
 def fate(name: str) -> str:
-    """Return the outcome of a queued message."""
+    """Return the label for the fate of a queued message; the fate's own name if it has no label."""
     return _LABELS.get(name, name)
 
 

@@ -27,7 +27,7 @@ DIRECTORY_COLUMNS = 30
 
 
 async def watch_list(address: str | None, output: str, wanted: str = "") -> None:
-    """Follow the list, or those that match the filter `wanted`, until the stream ends."""
+    """Print the list of conversations and its changes until the stream ends. `wanted` is a filter; "" for all."""
     async with AsyncClient(address) as client, aclosing(client.watch_conversations(filter=wanted)) as entries:
         if output == "stream-json":
             async for entry in entries:
@@ -54,7 +54,10 @@ async def _draw(entries: AsyncIterator[ConversationListEvent]) -> None:
 
 
 def _line(entry: ConversationListEvent, paint: Paint, slugs: dict[str, str]) -> SafeText:
-    """Return the line for a change. `slugs` maps the names of conversations shown so far to slugs, and is updated."""
+    """Return the line for a change; empty if there is nothing to print.
+
+    `slugs` maps the names of the conversations shown so far to their slugs, and is updated.
+    """
     if gone := entry.conversation_deleted or entry.conversation_unmatched:
         ending = "  deleted" if entry.conversation_deleted else "  does not match any more"
         return paint.flat(slugs.pop(gone, gone)) + ending
@@ -86,7 +89,10 @@ class Listing:
                 self._active[changed.name] = changed
 
     def lines(self, paint: Paint, width: int, height: int) -> list[SafeText]:
-        """Return the table in at most `width` columns and `height` lines; the last line counts the rest."""
+        """Return the table in at most `width` columns and `height` lines.
+
+        Conversations without room are only counted.
+        """
         latest = sorted(self._active.values(), key=lambda each: each.update_time, reverse=True)
         if not latest:
             return [paint.dim("No conversations. Start one: `bedrock chat`.")]

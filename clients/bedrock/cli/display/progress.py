@@ -63,7 +63,7 @@ class Progress:
             self._block.show(())
 
     def show(self, event: Event) -> None:
-        """Print an event if it matters to a user who waits."""
+        """Print an event, unless the command itself prints its content at the end."""
         if self._quiet:
             return
         with self._lock:
@@ -76,7 +76,7 @@ class Progress:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Leave the terminal to a dialogue with the user: the block prints nothing, and shows no status line."""
+        """Print nothing and remove the status line within the ``with`` block, so that others can use the terminal."""
         with self._lock:
             self._block.show(())
             yield

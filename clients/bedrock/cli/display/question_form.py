@@ -1,4 +1,4 @@
-"""A running tool's question to a person, to be filled in at a terminal, one field of its form after the other."""
+"""The form of a running tool's question, which a person fills in at a terminal, one field after the other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO = frozenset({"n", "no", "false"})
 
 
 def clock_time(when: datetime) -> str:
-    """Return a time as the clock of the reader shows it."""
+    """Return the time of day in the time zone of this machine, as HH:MM:SS."""
     return when.astimezone().strftime("%H:%M:%S")
 
 
@@ -45,21 +45,21 @@ class QuestionForm:
 
     @property
     def complete(self) -> bool:
-        """Whether every field has been filled in. Addresses, and forms without fields, still need an Enter."""
+        """Whether all fields were filled in or left out. A question without fields is complete after one Enter."""
         return self._place >= max(1, len(self._fields))
 
     @property
     def name(self) -> str:
-        """The name of the next field; "" for an address, and for a form without fields."""
+        """The name of the field that is filled in next; "" if there is none."""
         return list(self._fields)[self._place] if self._place < len(self._fields) else ""
 
     def begin_again(self) -> None:
-        """Forget all answers."""
+        """Forget all answers, and begin with the first field again."""
         self.content.clear()
         self._place = 0
 
     def lines(self, paint: Paint) -> list[SafeText]:
-        """Return the question in full; control characters are made visible."""
+        """Return the lines that show the question in full; control characters are made visible."""
         asked = self.question
         tool = literal(asked.tool.removeprefix("tools/"))
         head = paint.text(
@@ -81,7 +81,7 @@ class QuestionForm:
         )
 
     def prompt(self) -> SafeText:
-        """Return a line with what the next Enter answers."""
+        """Return a line that says what the next Enter answers: a field with its description and what can be typed."""
         if self.question.url:
             return SafeText("Enter: I have opened it")
         if not self.name:
@@ -114,7 +114,7 @@ class QuestionForm:
         return ""
 
     def _expected(self, field: Mapping[str, Any]) -> list[SafeText]:
-        """Return what can be typed for a field, in a few words."""
+        """Return short phrases about what can be typed for a field."""
         found = [SafeText(_KINDS.get(str(field.get("type")), "a text"))]
         if choices := choices_of(field):
             listed = (f"{number} {label}" for number, (_, label) in enumerate(choices, 1))
@@ -135,13 +135,13 @@ _BOUNDS = {"minimum": "at least", "maximum": "at most", "minLength": "at least",
 
 
 def _bound(key: str, limit: Any) -> str:
-    """Return a bound of a field in words."""
+    """Return a bound of a field in words, e.g. "at least 3 characters"."""
     unit = f" character{'' if limit == 1 else 's'}" if key.endswith("Length") else ""
     return f"{_BOUNDS[key]} {limit}{unit}"
 
 
 def _about(name: str, field: Mapping[str, Any]) -> str:
-    """Return the description of a field: its title, unless that only repeats its name, and its description."""
+    """Return a field's title and description as one text. The title is omitted if it only repeats the name."""
     title, description = str(field.get("title") or ""), str(field.get("description") or "")
     told = "" if _letters(title) == _letters(name) else title
     return ": ".join(dict.fromkeys(words for words in (told, description) if words))
@@ -152,7 +152,7 @@ def _letters(text: str) -> str:
 
 
 def choices_of(field: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the values that a field offers, each with the name that people see; [] if it offers none."""
+    """Return the values that a field offers, each with the label that people see; [] if it takes any value."""
     given = field.get("items", {}) if field.get("type") == "array" else field
     if "enum" in given:
         names = given.get("enumNames", [])
@@ -195,14 +195,20 @@ def _number(field: Mapping[str, Any], text: str, kind: Callable[[str], float], o
 
 
 def _check_bounds(field: Mapping[str, Any], least: str, value: float, most: str) -> None:
-    """Raise ValueError if a value is outside of a field's bounds; the text names the bound."""
+    """Raise ValueError if a value is less than the field's bound `least` or more than its bound `most`.
+
+    The text of the error names the bound.
+    """
     for key, beyond in ((least, value < field.get(least, value)), (most, value > field.get(most, value))):
         if beyond:
             raise ValueError(f"type {_bound(key, field[key])}")
 
 
 def _choice(choices: list[tuple[str, str]], text: str) -> str:
-    """Return the chosen value. It can be chosen by its number, by its displayed name, or by the value itself."""
+    """Return the value that a person has chosen by its number, by its label or by the value itself.
+
+    Raises ValueError if there is no such choice.
+    """
     for number, (value, label) in enumerate(choices, 1):
         if text in (value, label, str(number)):
             return value

@@ -1,4 +1,4 @@
-"""Messages of the queue as rows of a table and as lines of a chat."""
+"""Queued messages as rows of a table, and as lines of a chat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def queue_lines(conversation: AsyncConversation) -> list[str]:
-    """Describe the waiting messages for a chat, one line for each message."""
+    """Return lines about the queued messages for a chat, one for each message; one that says so if there are none."""
     now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
     waiting = [queue_row(entry, now) async for entry in conversation.queue()]
     return [f"· {delivery}, sent {sent} ago: “{one_line(text, 60)}”" for _, delivery, sent, _, text in waiting] or [
@@ -24,7 +24,7 @@ async def queue_lines(conversation: AsyncConversation) -> list[str]:
 
 
 def queue_row(entry: QueuedMessage, now: datetime) -> tuple[str, str, str, str, str]:
-    """Return message id, delivery, age, fate and text of a message in the queue."""
+    """Return a queued message as a table row: id, delivery, age, fate and text."""
     message = entry.message
     return (
         message.name.rpartition("/")[2],

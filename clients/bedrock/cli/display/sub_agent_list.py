@@ -18,12 +18,12 @@ COLUMNS = ("sub-agent", "state", "took", "tokens", "task")
 
 
 def in_order(agents: Iterable[ConversationInfo]) -> list[ConversationInfo]:
-    """Sort sub-agents by their start; servers list the latest changed first."""
+    """Return sub-agents in the order in which they were started. Servers list them in another order."""
     return sorted(agents, key=lambda agent: (agent.create_time, len(agent.name), agent.name))
 
 
 def rows(agents: Iterable[ConversationInfo]) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for each sub-agent. Sub-agents have no slugs: their ids contain the parent's id."""
+    """Yield a table row for each sub-agent. It is named by its id, which contains the parent's id: it has no slug."""
     for agent in in_order(agents):
         state = agent.state.kind.replace("_", " ")
         yield (_id(agent), state, _took(agent), f"{agent.total_usage.total_tokens:,}", agent.title)

@@ -58,24 +58,27 @@ class AgentView:
             )
 
     def reported(self, status: SubAgentStatus, at: datetime) -> None:
-        """Record how the sub-agent ended, as its parent reports."""
+        """Record how the sub-agent ended according to its parent, unless that is known.
+
+        `at` is when the parent reported it.
+        """
         if not self.status.outcome:
             self.status, self.ended = status, self.ended or at
 
     @property
     def end_to_print(self) -> bool:
-        """Return whether its end is fully known and was not printed yet."""
+        """Return whether the end of the sub-agent is known in full, and was not printed yet."""
         return bool(self.status.outcome) and not self.end_printed and (self.seen_to_the_end or not self.followed)
 
     def figures(self, until: datetime) -> list[str]:
-        """Return its running time in seconds, and the tokens that it has used."""
+        """Return the sub-agent's running time and the tokens it has used, as texts; those that are known."""
         seconds = [max(0.0, (until - self.began).total_seconds())] if self.began else []
         tokens = [self.view.tokens] if self.view.tokens else []
         return [*(f"{taken:.0f} s" for taken in seconds), *(f"{used:,} tokens" for used in tokens)]
 
 
 def _result(state: ConversationState) -> str:
-    """Return the result that a sub-agent submitted or, if it failed, the last text it wrote."""
+    """Return the result that a sub-agent submitted or, if it failed, the last text it wrote; "" if there is none."""
     if state.completed:
         return state.completed.result
     return state.failed.partial_result if state.failed else ""
@@ -128,13 +131,13 @@ class AgentTree:
         return [agent.status.name for agent in found]
 
     def unfollow(self, name: str) -> None:
-        """Mark a sub-agent as not followed: only its parent's reports count from now on."""
+        """Mark a sub-agent as no longer followed: from now on only its parent's reports count."""
         for agent in self._agents.values():
             if agent.status.name == name:
                 agent.followed = False
 
     def seen_to_the_end(self, name: str) -> bool:
-        """Return whether the end was seen in the sub-agent's own conversation."""
+        """Return whether the sub-agent's own conversation has shown how the sub-agent ended."""
         return any(agent.seen_to_the_end for agent in self._agents.values() if agent.status.name == name)
 
     def endings(self, paint: Paint) -> Iterator[SafeText]:

@@ -19,21 +19,24 @@ if TYPE_CHECKING:
 
 #: Maximum columns of a line if the output is not a terminal.
 WIDTH = 80
-#: Columns before a text, and before the tools.
+#: Columns to the left of texts, and of tools.
 _BEFORE_TEXT, _BEFORE_TOOLS = 15, 17
 #: Minimum columns of a text, also in a narrow terminal.
 _LEAST = 20
 
 
 def timeline_of(cycles: Iterable[RequestCycle], paint: Paint, width: Width | None = None) -> Iterator[SafeText]:
-    """Yield the lines of cycles that have both views, an empty one before each cycle. Long texts are truncated."""
+    """Yield the lines of request cycles that have both views (steps and rounds), with an empty line before each cycle.
+
+    `width` returns the maximum columns of a line. Long texts are truncated.
+    """
     for cycle in cycles:
         yield SafeText()
         yield from _Timeline(cycle, paint, width() if width else WIDTH).lines()
 
 
 class _Timeline:
-    """The timeline of one cycle, as lines."""
+    """Makes the lines of one request cycle's timeline."""
 
     def __init__(self, cycle: RequestCycle, paint: Paint, width: int) -> None:
         self._cycle = cycle
@@ -59,7 +62,7 @@ class _Timeline:
                 self._calls[call.tool_use_id] = kind, call, result
 
     def lines(self) -> Iterator[SafeText]:
-        """Yield the heading, users' messages and model requests in order, and the end."""
+        """Yield the lines: a heading, the users' messages and the model requests in order, and how the run ended."""
         yield self._head()
         shown: set[str] = set()
         for number, served in enumerate(self._cycle.rounds, 1):
@@ -133,7 +136,7 @@ def _local(time: datetime) -> datetime:
 
 
 def _is_timed(cycle: RequestCycle) -> bool:
-    """Return whether the start of a cycle is known; one that was read from a file may lack it."""
+    """Return whether the start of a cycle is known. A cycle that was computed from a file may have no start time."""
     return cycle.proto.HasField("start_time")
 
 
@@ -142,7 +145,7 @@ def _outcome(result: ToolResult | None) -> str:
 
 
 def _counted(values: list[str]) -> list[str]:
-    """Return each distinct value with its count, in the order of first occurrence."""
+    """Return each distinct value once, in the order of first occurrence, with "x2", "x3" and so on if repeated."""
     return [value if values.count(value) == 1 else f"{value} x{values.count(value)}" for value in dict.fromkeys(values)]
 
 

@@ -1,4 +1,4 @@
-"""Render the arguments of a tool call as text for users."""
+"""Renders the arguments of a tool call as text for users."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: The most informative inputs of a call; shown without their names.
+#: Names of inputs that tell most about a call, the best first. The best one of a call is shown without its name.
 _TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")
 
 
 def telling(given: dict[str, Any], clean: Callable[[str], str], raw: str = "") -> str:
-    """Describe a call by its input, or by the raw input if that is no JSON object."""
+    """Describe a call by its input or, if it has none, by the raw input. `clean` makes texts safe to print."""
     if not given:
         return clean(raw)
     if isinstance(tasks := given.get("tasks"), list):
@@ -26,7 +26,7 @@ def telling(given: dict[str, Any], clean: Callable[[str], str], raw: str = "") -
 
 
 def _tasks(tasks: list[Any], clean: Callable[[str], str]) -> str:
-    """Describe the tasks of sub-agents, a line for each."""
+    """Describe the tasks of sub-agents, with a line for the number of tasks and one for each task."""
     lines = [f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}"]
     for number, task in enumerate(tasks, start=1):
         values = task if isinstance(task, dict) else {"task": task}
@@ -37,13 +37,13 @@ def _tasks(tasks: list[Any], clean: Callable[[str], str]) -> str:
 
 
 def headline(given: dict[str, Any], clean: Callable[[str], str]) -> str:
-    """Describe a call in one line, by the most informative part of its input."""
+    """Describe a call in one line, by the most informative part of its input; "" if there is none."""
     key = next((key for key in _TELLING if key in given), None)
     return "" if key is None else clean(str(given[key])).replace("\n", " ")
 
 
 def _patches(patches: list[Any], clean: Callable[[str], str]) -> Iterator[str]:
-    """Describe the change of a file: the lines to remove and to add."""
+    """Yield lines that describe changes of a file: for each, the operation and the lines to remove and to add."""
     for patch in patches:
         values = dict(patch) if isinstance(patch, dict) else {"operation": str(patch)}
         old, new = values.pop("oldText", ""), values.pop("newText", "")

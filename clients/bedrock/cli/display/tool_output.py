@@ -1,4 +1,4 @@
-"""Tool calls as lines: the output as it streams in, and how the call ended."""
+"""Prints the output of tools as it streams in, and how their calls ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bedrock.cli.text.output import Write
     from bedrock.cli.text.style import Paint, Width
 
-#: The last lines of a tool's output that are shown: they usually contain the result.
+#: How many of the last lines of a tool's output are shown: they usually contain the result.
 OUTPUT_LINES = 12
 #: Number of outputs kept in full, to be shown on request.
 KEPT = 20
@@ -34,7 +34,7 @@ class Output:
 
 
 class ToolOutput:
-    """Shows what the tools of one conversation print, one tool after the other."""
+    """Prints the outputs of the tools of one conversation, one tool after the other."""
 
     def __init__(self, paint: Paint, write: Write, width: Width | None, hint: str = "") -> None:
         """Prepare.
@@ -42,7 +42,7 @@ class ToolOutput:
         Args:
             paint: How to colour lines.
             write: Prints a line.
-            width: Where to break lines while they stream in; None: no limit.
+            width: Returns the maximum columns of a line; None for no limit.
             hint: How to show the omitted lines.
         """
         self._paint = paint
@@ -72,7 +72,7 @@ class ToolOutput:
     def result(self, result: ToolResult, call: ToolCall | None, *, known: bool = False) -> None:
         """Print how a call ended, and the end of its output.
 
-        `known` is the text of a denial that was printed already.
+        With `known`, the output is the text of a denial that was printed already, and is not printed again.
         """
         diff = result.display.get("diff")
         text = self._with_streamed(self._paint.clean(for_people(result)))
@@ -92,7 +92,7 @@ class ToolOutput:
             self._write(self._paint.careful(f"  └ {tool}: {result.outcome}"))
 
     def beginning(self, text: str) -> None:
-        """Print the first lines of a text."""
+        """Print the first lines of a text, and how many more lines there are."""
         lines = _lines(self._paint.clean(text))
         for line in lines[:OUTPUT_LINES]:
             self._write(self._paint.dim(f"  │ {line}"))
@@ -100,7 +100,10 @@ class ToolOutput:
             self._write(self._paint.dim(f"  │ … {counted(len(lines) - OUTPUT_LINES, 'more line')}"))
 
     def all(self, number: int, running: ToolCall | None) -> list[SafeText]:
-        """Return all that a call printed, as lines: 1 is the latest, which may still run. Empty if there is none."""
+        """Return a call and all that it printed, as lines: `number` 1 is the latest call, which may still run.
+
+        The list is empty if there is no such call.
+        """
         kept = [*self._kept, *([Output(running, self._paint.clean(self._flow.text))] if self._flow.text else [])]
         if not 1 <= number <= len(kept):
             return []
@@ -119,13 +122,16 @@ class ToolOutput:
             self._write(line)
 
     def _with_streamed(self, text: SafeText) -> SafeText:
-        """Return the output of an ended call, after its live output if the result omits that (a cancelled call)."""
+        """Return the output of a call that has ended, preceded by its live output if the result omits that.
+
+        The result of a cancelled call omits it.
+        """
         streamed = _lines(self._paint.clean(self._flow.text))
         complete = not streamed or streamed[-1] in _lines(text)
         return text if complete else self._paint.text(*(f"{line}\n" for line in streamed), text)
 
     def _end(self, lines: list[SafeText], total: int, room: int) -> list[SafeText]:
-        """Return the last `room` lines, below a line that counts the hidden ones of `total`."""
+        """Return the last `room` lines, below a line that says how many of all `total` lines are hidden."""
         shown = lines[-room:] if room > 0 else []
         hidden = total - len(shown)
         above = [f"  │ … {counted(hidden, 'line')} above{self._hint}"] if hidden > 0 else []

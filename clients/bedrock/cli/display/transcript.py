@@ -38,7 +38,7 @@ _SUMMARIES = ("summary", "summary_fallback")
 class Transcript:
     """Prints events. With `live`, text appears as it is being written, else when it is complete.
 
-    What the agent says is rendered as Markdown if there are colours and a `width`; else it is printed as it is.
+    The agent's text is rendered as Markdown if there are colours and a `width`; else it is printed as it is.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Transcript:
         width: Width | None = None,
         hint: str = "",
     ) -> None:
-        """`hint` says how to show the omitted part of a long output; "": nothing says it."""
+        """Prepare. `hint` says how to show the omitted part of a long output; "" for no such hint."""
         self._paint = paint
         self._say = write
         self._write = folding(write, width)
@@ -62,7 +62,7 @@ class Transcript:
         self._calls: dict[str, ToolCall] = {}
         self._approvals: dict[str, Approval] = {}
         self._denied: set[str] = set()
-        """The ids of denied calls whose denial, with its note, is printed, and whose result is not."""
+        """The ids of denied calls. Their denials are printed already, so their results need not be printed."""
         self._summing = False
         """Whether a summary is being written; its heading is printed already."""
         self.goes_on = False
@@ -70,17 +70,17 @@ class Transcript:
         self.agents = AgentTree()
 
     def unfinished(self, room: int) -> list[SafeText]:
-        """Return the end of the unfinished text, in at most `room` lines."""
+        """Return the end of the text or tool output that is streaming in, in at most `room` lines."""
         said = self._said.tail or [self._paint.dim(line) for line in self._thought.tail]
         return said[-room:] if said else self._output.unfinished(room)
 
     def call_title(self, call: str) -> SafeText:
-        """Return a short title of a call that has not ended, by its id."""
+        """Return a short title of a call by its id; a title with the id only if the call is unknown or has ended."""
         known = self._calls.get(call)
         return call_title(known.tool, known.input) if known else self._paint.clean(f"the tool call {call}")
 
     def output(self, number: int) -> list[SafeText]:
-        """Return the whole output of a tool as lines: 1 is the latest one. Empty if there is none."""
+        """Return the whole output of a tool as lines: `number` 1 is the latest. Empty if there is no such output."""
         running = next(iter(self._calls.values()), None)
         return self._output.all(number, running)
 
@@ -192,7 +192,7 @@ class Transcript:
                 self._write(self._paint.dim(f"    … {counted(hidden, 'more line')}{hint}"))
 
     def _system(self, message: Message) -> None:
-        """Print a notice of the server to the agent."""
+        """Print a message that the server wrote to the agent, such as a notice or a summary."""
         text, kind = message.text, message.system_kind
         if kind == "sub_agent_results":
             self._write(self._paint.dim("· what the sub-agents report"))
@@ -227,7 +227,7 @@ class Transcript:
             self.message(event.message)
 
     def _show_state_changed(self, event: Event) -> None:
-        """Print the heading of a summary before its text."""
+        """Print the heading of a summary when the model begins to write it."""
         summing = event.state is not None and event.state.kind == "awaiting_continuation"
         if summing and not self._summing and self._live:
             self._heading(SUMMED_UP)

@@ -27,7 +27,7 @@ Fate: TypeAlias = QueuedMessage | RequestCycle
 
 
 def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list[Fate]:
-    """Read the queued messages since the first of `messages`, settled or not, and the interrupted runs."""
+    """Read the messages queued since the first of `messages`, delivered or not, and the interrupted runs."""
     if not messages:
         return []
     entries = conversation.queue(include_settled=True, newest_first=True)
@@ -67,8 +67,8 @@ async def fates_of_snapshot(conversation: AsyncConversation, snapshot: Snapshot)
 def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[Message | Fate]:
     """Yield messages in order, and between them the outcomes of undelivered messages and of interrupted runs.
 
-    A fate is placed at the time when it was decided: that of a message in the history right after it, and messages
-    that still wait at the end.
+    An outcome is placed at the time when it was decided. If a discarded message is in the history, its outcome comes
+    right after it. Messages that still wait come at the end.
     """
     dropped: dict[str, Fate] = {}
     others: deque[Fate] = deque()
@@ -127,7 +127,7 @@ def _decided(entry: Fate) -> datetime:
 def _is_before(entry: Fate, message: Message) -> bool:
     """Return whether an outcome was decided before a message was stored.
 
-    A run may end and the next begin at the same time.
+    At equal times, the outcome of another run counts as earlier: a run may end and the next one begin at the same time.
     """
     decided, stored = _decided(entry), message.create_time
     run = entry.name if isinstance(entry, RequestCycle) else entry.message.request_cycle

@@ -1,4 +1,4 @@
-"""A change of a file as a diff with colours."""
+"""Colours unified diffs, which show how a file has changed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.cli.text.style import Paint
 
-#: Lines of a diff that are shown.
+#: Maximum lines of a diff that are shown.
 DIFF_LINES = 40
 
 _HEAD = ("--- ", "+++ ")
 
 
 def diff_lines(diff: str, paint: Paint) -> Iterator[SafeText]:
-    """Yield the lines of a unified diff without its header, which is redundant; a long one is truncated."""
+    """Yield the coloured lines of a unified diff without its header; of a long diff only the first lines."""
     lines = diff.rstrip("\n").split("\n")
     body = lines[2:] if len(lines) > 1 and lines[0].startswith(_HEAD[0]) and lines[1].startswith(_HEAD[1]) else lines
     for line in body[:DIFF_LINES]:
@@ -27,13 +27,13 @@ def diff_lines(diff: str, paint: Paint) -> Iterator[SafeText]:
 
 
 def changed_line(line: str, paint: Paint, unmarked: Callable[[str], SafeText] | None = None) -> SafeText:
-    """Colour one line by its first character; an unchanged line by `unmarked`, or dim."""
+    """Colour one line of a diff by its first character. `unmarked` colours an unchanged line; if None, it is dimmed."""
     painters: dict[str, Callable[[str], SafeText]] = {"+": paint.good, "-": paint.bad, "@": paint.name}
     return painters.get(line[:1], unmarked or paint.dim)(line.expandtabs(4))
 
 
 def extent(diff: str) -> str:
-    """Return how many lines a diff adds and removes."""
+    """Return how many lines a diff adds and removes, e.g. "+3 -1"."""
     body = [line for line in diff.split("\n") if not line.startswith(_HEAD)]
     added, gone = (sum(line.startswith(sign) for line in body) for sign in "+-")
     return f"+{added} -{gone}"

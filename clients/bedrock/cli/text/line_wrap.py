@@ -1,4 +1,4 @@
-"""Convert streaming text into lines that are safe to print."""
+"""Converts streaming text into lines that are safe to print."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Flow(Protocol):
-    """Base class of converters from a streaming text to lines."""
+    """Interface of converters from a streaming text to lines."""
 
     text: str
     """All text received so far."""
@@ -32,12 +32,13 @@ class Flow(Protocol):
         """Return the remaining lines and reset.
 
         Args:
-            text: The final text. If the pieces are not a prefix of it, all of it is returned.
+            text: The final text; None if it is what was received. If it does not begin with the text received so far,
+                all of it is returned.
         """
         ...
 
     def drop(self) -> list[SafeText]:
-        """Return the remaining lines unrendered, since the text was discarded, and reset."""
+        """Return the remaining lines without rendering them, because the text was discarded, and reset."""
         ...
 
 
@@ -70,7 +71,10 @@ class LineFlow:
         return self._cleaned([*lines, *full])
 
     def flush(self) -> list[SafeText]:
-        """Return the tail as a line, because something else will be printed; the text continues."""
+        """Return the incomplete last line, because something else will be printed below it.
+
+        The text continues after that.
+        """
         tail, self._tail = self.tail, ""
         return tail
 
@@ -123,7 +127,7 @@ class Say(Protocol):
 
 
 def folding(write: Write, width: Width | None) -> Say:
-    """Return a function that prints a line folded to `width`, with an indent; unchanged if `width` is None."""
+    """Return a function that prints a line, broken into lines of at most `width` columns; unbroken if it is None."""
 
     def fold(line: SafeText, *, indent: int | None = None) -> None:
         if width is None or cells(line.expandtabs()) <= (room := width()):

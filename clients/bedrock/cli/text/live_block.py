@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LiveBlock:
-    """Draws with two control sequences only: cursor up, and clear to the end of the screen."""
+    """Draws the block with two control sequences only: cursor up, and clear to the end of the screen."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -41,6 +41,9 @@ class LiveBlock:
         self._columns = shutil.get_terminal_size().columns
 
     def _rows(self) -> int:
-        """Return how many rows the block takes now: a terminal that became narrower may have broken some."""
+        """Return how many rows the block takes now.
+
+        A terminal that became narrower may have broken lines into several.
+        """
         columns = shutil.get_terminal_size().columns if self._reflow else self._columns
         return rows_taken((cells(without_colours(line)) for line in self._lines), columns)

@@ -1,4 +1,4 @@
-"""Render the content of a Markdown block with `rich`: emphasis, code, links, tables, quotes."""
+"""Renders the content of a Markdown block with `rich`: emphasis, code, links, tables, quotes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _PlainHeading(Heading):
 
 
 class _PlainRule(HorizontalRule):
-    """A rule that is not mistaken for a border."""
+    """A horizontal rule that is short, so that it is not mistaken for a border."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text("─" * min(RULE_WIDTH, options.max_width), console.get_style("markdown.hr"))
@@ -97,7 +97,7 @@ def markdown(text: str, width: int) -> list[SafeText]:
 
 
 def code_line(lines: Sequence[str], language: str) -> SafeText:
-    """Highlight the last of some lines of code; the lines before it are its context."""
+    """Return the last of `lines` of code with the colours of its syntax; the lines before it are only its context."""
     last = for_terminal(lines[-1].expandtabs(4))
     syntax = _syntax(language)
     if syntax is None or not last.strip():
@@ -108,9 +108,10 @@ def code_line(lines: Sequence[str], language: str) -> SafeText:
 
 
 def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeText]:
-    """Break a line, which may have colours, to lines of at most `width` columns.
+    """Break a line, which may have colours, into lines of at most `width` columns.
 
-    All but the first are indented by `indent`, or like the text of the first, and tool output keeps its bar.
+    All lines but the first are indented by `indent` columns or, if it is None, as far as the text of the first line.
+    Tool output keeps its bar at the left.
     """
     text = Text.from_ansi(_JOINER.sub(_JOINT, line))
     text.expand_tabs(8)
@@ -135,7 +136,7 @@ def frame(paint: Paint, indent: str, language: str) -> SafeText:
 
 @lru_cache(maxsize=16)
 def _syntax(language: str) -> Syntax | None:
-    """Return the lexer of a language; None if it is not known."""
+    """Return the highlighter for a language; None if the language is not known."""
     lexer = Syntax("", language).lexer if language else None
     return None if lexer is None else Syntax("", lexer, theme="ansi_dark", background_color="default")
 

@@ -1,7 +1,7 @@
-"""Render streaming Markdown: complete blocks are printed once, the incomplete one is redrawn.
+"""Renders streaming Markdown: complete blocks are printed once, the incomplete one is redrawn.
 
-A text is taken block by block: a paragraph, an item of a list, a heading, a table, a line of code. Line breaks stay as
-they were written, since models lay out text with them. `rich` renders what is within a block.
+A text is processed block by block: a paragraph, an item of a list, a heading, a table, a line of code. Line breaks stay
+as they were written, because models use them for layout. `rich` renders the content of a block.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bedrock.cli.text.safe_text import SafeText, for_terminal
 if TYPE_CHECKING:
     from bedrock.cli.text.style import Paint, Width
 
-#: Lines of code that are parsed to highlight the last of them; constructs opened before them are not seen.
+#: Maximum lines of code that are parsed to colour the last of them. Constructs that began earlier are not seen.
 CONTEXT_LINES = 40
 #: The indent of code.
 CODE_INDENT = "    "
@@ -45,7 +45,7 @@ class MarkdownFlow:
     """A Flow that renders Markdown with colours."""
 
     def __init__(self, paint: Paint, width: Width) -> None:
-        """Render to lines of at most `width`, except code, which is not wrapped."""
+        """Prepare. Lines have at most `width` columns, except code, which is not wrapped."""
         self._paint = paint
         self._width = width
         self._begin()
@@ -147,7 +147,7 @@ class MarkdownFlow:
         return [self._paint.text(" " * fence.indent, CODE_INDENT, shown) if shown else SafeText()]
 
     def _end(self) -> list[SafeText]:
-        """Return the lines of the open block, and close it."""
+        """Return the lines of the open block, and close it; nothing within a code block."""
         if self._fence is not None:
             return []
         block, self._block = self._block, []

@@ -1,4 +1,4 @@
-"""How terminals rewrap lines when they are resized."""
+"""Detects whether terminals rewrap lines when they are resized, and computes the rows that lines then take."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def install() -> None:
 
 @contextmanager
 def safe_streams() -> Generator[None]:
-    """Make standard output and standard error safe within the block."""
+    """Make standard output and standard error safe within the ``with`` block."""
     before = sys.stdout, sys.stderr
     install()
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_COMBINING = 8
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-# C0 without tab and line feed, DEL, C1, lone surrogates.
+# Control characters (C0 except tab and line feed, DEL, C1) and lone surrogates.
 _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff"
 # Characters that change the direction of writing, which can deceive readers, and line ends other than \n.
 _REORDERING = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
@@ -108,7 +108,7 @@ def without_reordering(text: SafeText) -> SafeText:
 
 
 def _without_surplus(found: re.Match[str]) -> str:
-    """Remove excess combining marks, and show a mark in their place."""
+    """Remove the combining marks of a match beyond MOST_COMBINING in a row, and put "…" in their place."""
     return "".join(
         "…" if row == MOST_COMBINING + 1 else each for each, row in _rows(found) if row <= MOST_COMBINING + 1
     )
@@ -123,7 +123,7 @@ def _surplus_in_json(found: re.Match[str]) -> str:
 
 
 def _rows(found: re.Match[str]) -> Iterator[tuple[str, int]]:
-    """Yield each character, and how many combining marks there are in a row up to it."""
+    """Yield each character of a match, with the number of combining marks in a row that it ends; 0 if it is none."""
     row = 0
     for character in found.group():
         row = row + 1 if unicodedata.category(character) in ("Mn", "Me") else 0

@@ -14,7 +14,10 @@ import click
 from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal
 
 Width: TypeAlias = Callable[[], int]
-"""Returns the maximum columns of a line, queried each time: a terminal can be resized. Any thread."""
+"""A function that returns the maximum columns of a line.
+
+It asks the terminal each time, which may have been resized. Safe to call from any thread.
+"""
 
 PLAIN_OPTION = click.option("--plain", is_flag=True, help="No colours, and Markdown as it was written.")
 
@@ -48,7 +51,7 @@ class Paint:
         return SafeText("".join(map(self.clean, parts)))
 
     def flat(self, text: str) -> SafeText:
-        """Return a text on one line."""
+        """Return a text on one line: every run of white space becomes one space."""
         return SafeText(" ".join(self.clean(text).split()))
 
     def dim(self, text: str) -> SafeText:
@@ -83,7 +86,7 @@ class Paint:
 def one_line(text: str, width: int) -> SafeText:
     """Return the beginning of a text on one line of at most `width` columns.
 
-    It is truncated at a space if that keeps most of it.
+    A long text is truncated at a space, if at least two thirds of it remain, and gets an ellipsis.
     """
     line = SafeText(" ".join(for_terminal(text).split()))
     if cells(line) <= width:
@@ -124,14 +127,17 @@ def fitting(text: str, width: int) -> int:
 
 
 def _cells_of() -> Callable[[str], int]:
-    """Return a function for the columns of a character; a variation selector, which may widen, counts for one."""
+    """Return a function that returns the columns of a character.
+
+    A variation selector counts as one column, because it may widen the character before it.
+    """
     from rich.cells import get_character_cell_size  # noqa: PLC0415 -- costs more than most commands
 
     return lambda character: 1 if character == "\ufe0f" else get_character_cell_size(character)
 
 
 def columns(stream: TextIO) -> Width | None:
-    """Return a function for the maximum width of lines; None if the stream is not a terminal."""
+    """Return a function for the maximum columns of a line on a stream; None if the stream is not a terminal."""
     return partial(_columns, stream) if stream.isatty() else None
 
 

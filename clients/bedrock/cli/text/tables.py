@@ -23,7 +23,7 @@ JSON_OPTION = click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", help="Text for people, or JSON for programs."
 )
 
-#: Minimum columns of a truncated column in a narrow terminal; the first one, which holds names, is never truncated.
+#: Minimum columns of a column that is truncated. The first column, which holds names, is never truncated.
 LEAST = 8
 #: Columns of at most this width, such as the mode, are truncated only after all wider ones have shrunk to LEAST.
 SHORT = 12
@@ -89,7 +89,7 @@ def _narrowed(widths: list[int], room: int) -> list[int]:
 
 
 def _limit(widths: list[int], room: int) -> int:
-    """Return the largest maximum width with which all columns fit into `room`; at least LEAST."""
+    """Return the largest maximum width with which all columns fit into `room`, but at least LEAST."""
     limits = range(min(max(widths, default=LEAST), room), LEAST, -1)
     return next((limit for limit in limits if sum(min(width, limit) for width in widths) <= room), LEAST)
 
@@ -100,12 +100,12 @@ def print_values(values: Iterable[Wrapper[Any]]) -> None:
 
 
 def ago(then: datetime, now: datetime) -> str:
-    """Return how long ago something was, in the largest unit."""
+    """Return how long ago something was, in the largest unit that fits, e.g. "3 h"."""
     return lasted(then, now)
 
 
 def lasted(begin: datetime, end: datetime) -> str:
-    """Return how long something took, in the largest unit."""
+    """Return how long something took, in the largest unit that fits, e.g. "3 h"."""
     seconds = max(0, int((end - begin).total_seconds()))
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
