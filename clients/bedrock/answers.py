@@ -88,7 +88,7 @@ class ToolAnswer:
 
 
 def checked(decision: object) -> bool:
-    """Return a decision about a tool call.
+    """Return a decision about a tool call unchanged.
 
     Raises:
         TypeError: The decision is neither True nor False, but e.g. a truthy value such as "no" or a coroutine.
@@ -99,7 +99,7 @@ def checked(decision: object) -> bool:
 
 
 def checked_content(content: object) -> Content:
-    """Return the content for the form of a tool's question; None declines the question.
+    """Return the content for the form of a tool's question unchanged. None means that the question is declined.
 
     Raises:
         TypeError: The content is neither a mapping nor None.

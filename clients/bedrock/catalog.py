@@ -94,17 +94,17 @@ class Tool(Wrapper[v1.Tool]):
     writes: bool
     """Whether the tool can change something, so that the approval policy "ask_writes" applies to it."""
     audience: ToolAudience
-    """The agents that are offered the tool."""
+    """The agents that are offered the tool: "all", "top_level" or "sub_agent"."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryEntry(Wrapper[v1.BrowseDirectoryResponse.Entry]):
-    """An entry of a directory."""
+    """A file, a directory or something else in the directory that was listed."""
 
     name: str
-    """The entry's name, without the path."""
+    """The name, without the path."""
     directory: bool
-    """Whether the entry is a directory, or a symbolic link to a directory."""
+    """Whether this is a directory, or a symbolic link to a directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Sandbox(Wrapper[v1.GetServerInfoResponse.Sandbox]):
     restricted_available: bool
     """Whether conversations can use the restricted mode."""
     reason: str
-    """Why the tier is not a better one, and what an operator can do about it."""
+    """Why the sandbox has no better tier, and what an operator can do about it."""
     landlock_abi: int
     """The version of the kernel's Landlock interface; zero if it has none."""
     hides_server_files: bool
@@ -278,7 +278,7 @@ class Node(Wrapper[v1.Node]):
     draining: bool
     """Whether the server is about to stop, and takes over no more conversations."""
     active_conversations: int
-    """The number of conversations in the server's memory, as it last reported."""
+    """The number of conversations in the server's memory, as the server last reported."""
     answering: bool
     """Whether this is the server that answered the call."""
     workspaces: tuple[str, ...]
@@ -292,7 +292,7 @@ class ServerInfo(Wrapper[v1.GetServerInfoResponse]):
     version: str
     """The version of the server, as in semantic versioning."""
     sandbox: Sandbox
-    """The capabilities of its machine's sandbox."""
+    """The capabilities of the sandbox on the server's machine."""
     limits: Limits
     """The limits that clients may run into."""
     default_model: str
@@ -328,7 +328,7 @@ class AuditEntry(Wrapper[v1.AuditEntry]):
     time: datetime
     """When the entry was made."""
     outcome: AuditOutcome
-    """Whether the call was accepted, or how it was refused."""
+    """Whether the call was accepted or refused."""
     reason: str
     """Why the call was refused; empty if it was accepted."""
     principal: str

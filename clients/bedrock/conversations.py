@@ -222,7 +222,10 @@ class ConversationListEvent(Wrapper[v1.WatchConversationsResponse]):
 
     @property
     def kind(self) -> ListEventKind | Literal[""]:
-        """What happened: the name of the attribute that is set, or "caught_up" or "heartbeat"."""
+        """What happened: the name of the attribute that is set, or "caught_up" or "heartbeat".
+
+        Empty if this version does not know the event.
+        """
         return cast("ListEventKind", self.proto.WhichOneof("event") or "")
 
 
@@ -249,7 +252,7 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
     surviving_jobs: tuple[str, ...]
     """Handles of the background jobs that continue to run."""
     revision: int
-    """The newest revision after the cancel."""
+    """The number of the conversation's last stored event after the cancel."""
     ended_jobs: tuple[str, ...]
     """Handles of the background jobs that `kill_jobs` has ended."""
     unrecorded: bool
@@ -279,7 +282,7 @@ class ReplayStep(Wrapper[v1.ReplayConversationResponse]):
     step: int
     """The number of the step, counted from 1."""
     revision: int
-    """The newest revision after the step."""
+    """The number of the conversation's last stored event after the step."""
     event_json: str
     """The input event as JSON, in the format of the server's log; empty if longer than 1 MiB."""
     state_json: str

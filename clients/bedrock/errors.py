@@ -270,7 +270,7 @@ class NotExhausted(FailedPrecondition):
 
 
 class NotForkable(FailedPrecondition):
-    """No fork is possible there: no request cycle has ended, or the context was full or used up by then."""
+    """No fork is possible at that point: no request cycle has ended, or the context was full or used up by then."""
 
     hint = "Fork at an earlier request cycle, if there is one."
 

@@ -249,7 +249,7 @@ class Event(Wrapper[v1.Event]):
     revision: int
     """The position in the log of the conversation. Zero for ephemeral events, which are not stored."""
     time: datetime
-    """When it happened, by the clock of the server."""
+    """When the event happened, by the clock of the server."""
     snapshot: Snapshot | None
     caught_up: CaughtUp | None
     state_changed: StateChanged | None
@@ -270,7 +270,7 @@ class Event(Wrapper[v1.Event]):
 
     @property
     def kind(self) -> EventKind | Literal[""]:
-        """What happened; see the table at the head of this module. Empty if this version does not know it."""
+        """What happened; see the table at the head of this module. Empty if this version does not know the kind."""
         if self.text_delta is not None and self.text_delta.reasoning:
             return "reasoning_delta"
         return cast("EventKind", self.proto.WhichOneof("event") or "")

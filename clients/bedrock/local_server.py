@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 try:
     import fcntl
-except ImportError:  # Windows, where no server runs
+except ImportError:  # on Windows, where no server runs
     fcntl = None  # type: ignore[assignment]
 
 ADDRESS_FILE = "address"

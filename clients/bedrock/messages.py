@@ -1,4 +1,4 @@
-"""The content of messages: text, images, tool calls, tool results and usage. Also messages that wait in the queue."""
+"""Classes for messages, stored or queued, and for their content: text, images, tool calls, tool results and usage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Attachment", "ContentBlock", "Image", "Message", "QueuedMessage", "T
 class Usage(Value[v1.Usage]):
     """The token usage and cost of one response of the model, or a sum of several.
 
-    The counts of tokens do not overlap.
+    No token is counted in more than one of the fields.
     """
 
     input_tokens: int = 0
@@ -119,7 +119,7 @@ class ContentBlock(Wrapper[v1.ContentBlock]):
     image: Image | None
     """An image."""
     tool_call: ToolCall | None
-    """A tool call, by the model."""
+    """A tool call that the model asked for."""
     tool_result: ToolResult | None
     """The result of a tool call."""
 
@@ -133,7 +133,7 @@ class Message(Wrapper[v1.Message]):
     sequence: int
     """The position in the conversation, counted from 1. Zero while the message waits in the queue."""
     role: Role
-    """Who wrote it: "user", "agent", "tool", "system" or "error"."""
+    """Who wrote the message: "user", "agent", "tool", "system" or "error"."""
     delivery: Delivery | Literal[""]
     """How a message of a user entered the conversation; empty for all others."""
     content: tuple[ContentBlock, ...]
@@ -147,7 +147,7 @@ class Message(Wrapper[v1.Message]):
     llm_request_id: str
     """The request to the model that this message answers; empty unless a model wrote the message."""
     attempt: int
-    """The attempt of that request, counted from 1."""
+    """The attempt of that request which produced the message, counted from 1; zero unless a model wrote the message."""
     system_kind: SystemMessageKind | Literal[""]
     """Why the server wrote this message to the model; empty for all other messages."""
     error_kind: ErrorKind | Literal[""]

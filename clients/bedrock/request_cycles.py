@@ -16,7 +16,7 @@ __all__ = ["AiBlock", "InferenceRound", "RequestCycle", "ResolutionStep", "ToolC
 
 @dataclass(frozen=True, slots=True)
 class ToolCallGroup(Wrapper[v1.ToolCallGroup]):
-    """Adjacent tool calls of the same group."""
+    """Adjacent tool calls that do the same kind of work."""
 
     group: ToolGroup
     """The kind of work that the tools do."""
@@ -85,7 +85,7 @@ class RequestCycle(Wrapper[v1.RequestCycle]):
     stop_detail: str
     """The cause in more detail, e.g. "restart"; empty if there is none."""
     steps: tuple[ResolutionStep, ...]
-    """The view for people; empty unless the call asked for it."""
+    """The steps of the run, as people see them; empty unless the call asked for them."""
     rounds: tuple[InferenceRound, ...]
     """The requests to the model; empty unless the call asked for them."""
     start_time: datetime

@@ -104,9 +104,9 @@ class Approval(Wrapper[v1.PendingApproval]):
     name: str
     """The resource name of the approval; answers refer to it."""
     tool_call: ToolCall | None
-    """The call that needs approval."""
+    """The call that needs approval; None if the agent asks for a wider mode."""
     mode_upgrade: ModeUpgrade | None
-    """The request for a wider mode."""
+    """The request for a wider mode; None if a tool call needs approval."""
     create_time: datetime | None
     """When the approval was requested; None in an event that reports only the decision."""
     suggestions: tuple[ApprovalRule, ...]
@@ -183,11 +183,11 @@ class PendingSubAgent(Wrapper[v1.SubAgent]):
     conversation: str
     """The resource name of the sub-agent's conversation."""
     task: str
-    """The first line of its task, 200 characters at most."""
+    """The first line of the sub-agent's task, 200 characters at most."""
     task_index: int
-    """The position of its task among those started together, counted from 0."""
+    """The position of the sub-agent's task among the tasks that were started together, counted from 0."""
     deadline: datetime
-    """When its time limit ends."""
+    """When the sub-agent's time limit ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,17 +197,17 @@ class SubAgentReport(Wrapper[v1.Event.SubAgentsChanged.Report]):
     conversation: str
     """The resource name of the sub-agent's conversation; empty if it could not be started."""
     task: str
-    """The first line of its task, 200 characters at most."""
+    """The first line of the sub-agent's task, 200 characters at most."""
     task_index: int
-    """The position of its task among those started together, counted from 0."""
+    """The position of the sub-agent's task among the tasks that were started together, counted from 0."""
     state: StateKind
     """"completed" or "failed"."""
     result: str
-    """The result that it submitted; the first 4096 characters."""
+    """The result that the sub-agent submitted; the first 4096 characters."""
     error: RunError | None
     """Why the sub-agent failed; None unless it did."""
     partial_result: str
-    """The last text it wrote, the first 4096 characters; empty unless it failed."""
+    """The last text that the sub-agent wrote, the first 4096 characters; empty unless the sub-agent failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +227,13 @@ class SubAgentStatus:
     name: str
     """The resource name of the sub-agent's conversation; empty if it could not be started."""
     task: str
-    """The first line of its task."""
+    """The first line of the sub-agent's task."""
     index: int
-    """The position of its task among those started together, counted from 0."""
+    """The position of the sub-agent's task among the tasks that were started together, counted from 0."""
     outcome: StateKind | Literal[""] = ""
-    """"completed" or "failed"; empty while it is at work."""
+    """"completed" or "failed"; empty while the sub-agent is at work."""
     result: str = ""
-    """The result that it submitted or, if it failed, the last text it wrote; a long one is truncated."""
+    """The result that the sub-agent submitted or, if it failed, the last text it wrote; a long one is truncated."""
     error_kind: ErrorKind | Literal[""] = ""
     """The kind of failure, e.g. "timed_out"; empty unless the sub-agent failed."""
     error_message: str = ""
@@ -283,7 +283,7 @@ class AwaitingApprovalDetail(Wrapper[v1.ConversationState.AwaitingApproval]):
     """Open approvals. A person must answer all of them before any tool call of the response runs."""
 
     pending: tuple[Approval, ...]
-    """The open approvals, in the order of the response."""
+    """The open approvals, in the order in which the model asked for the tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ class ToolExecutingDetail(Wrapper[v1.ConversationState.ToolExecuting]):
     current: ToolCall
     """The call that is running, or will run again at `retry_time`."""
     attempt: int
-    """The attempt of that call, counted from 1."""
+    """The attempt of the current call, counted from 1."""
     max_attempts: int
     """The maximum number of attempts."""
     retry_time: datetime | None
@@ -305,7 +305,7 @@ class ToolExecutingDetail(Wrapper[v1.ConversationState.ToolExecuting]):
     deadline: datetime | None
     """When the call times out unless a client answers; None for the server's own tools."""
     questions: tuple[Question, ...]
-    """The open questions of the tool to a person, oldest first."""
+    """The open questions of the running tool to a person, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +323,7 @@ class CompletedDetail(Wrapper[v1.ConversationState.Completed]):
     """How a sub-agent succeeded."""
 
     result: str
-    """The submitted result."""
+    """The result that the sub-agent submitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +331,7 @@ class FailedDetail(Wrapper[v1.ConversationState.Failed]):
     """How a sub-agent failed."""
 
     error: RunError
-    """Why it failed."""
+    """Why the sub-agent failed."""
     partial_result: str
     """The last text that the sub-agent wrote; empty if there is none, or if the sub-agent reported the failure."""
 

@@ -30,7 +30,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the resources."""
+        """Release the resources of this object."""
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +46,7 @@ class AsyncClosing(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Release the resources."""
+        """Release the resources of this object."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -153,12 +153,12 @@ class AsyncClient(AsyncClosing):
             follow_up_policy: "always" or "completed_only"; the server's default if None.
             labels: Keys and values for the caller's own use.
             budget: Limits of tokens and cost; none if None.
-            instructions: What to tell the agent beside the server's own prompt, or, as `Instructions`, instead of it.
-                Cannot be changed later.
+            instructions: What to tell the agent in addition to the server's own prompt; an `Instructions` object can
+                replace that prompt instead. Cannot be changed later.
             tools: The tools to offer the agent, of those that `tools` lists; all if None. Cannot be changed later.
             client_tools: Tools that clients run for the agent: functions, which become tools as by
                 `AsyncConversation.tool`, and declarations.
-            generation: How the model is to answer.
+            generation: How the model is to answer; the model's defaults if None.
             mcp_servers: MCP servers beside the operator's, if the operator allows it. The server connects to them in
                 the background, and a run has the tools that are known when it begins; see
                 `ConversationInfo.mcp_servers`.
@@ -168,7 +168,10 @@ class AsyncClient(AsyncClosing):
         Raises:
             InvalidArgument: An argument is invalid; its subclasses WorkingDirectoryInvalid and ModelUnavailable say
                 which one.
-            SlugTaken, ModeUnavailable, PermissionDenied, Unavailable: As their names say.
+            SlugTaken: Another conversation has this slug.
+            ModeUnavailable: The server cannot enforce this mode, or a setting disables it.
+            PermissionDenied: The token does not permit the call.
+            Unavailable: The server cannot be reached, or accepts no calls at the moment.
         """
         check_list("client_tools", client_tools)
         functions = [tool_function(fitting(each)) for each in client_tools if not isinstance(each, ClientTool)]
@@ -406,7 +409,7 @@ class AsyncClient(AsyncClosing):
     async def browse(self, path: str = "", *, timeout: float | None = None) -> DirectoryListing:
         """Return the content of a directory on the server's machine.
 
-        If `path` is empty, it is the home directory of the user that the server runs as.
+        An empty `path` means the home directory of the user that the server runs as.
         """
         listing = v1.BrowseDirectoryResponse()
         async for page in self.pages(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path), timeout):

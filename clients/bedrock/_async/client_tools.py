@@ -64,7 +64,7 @@ class AsyncClientTools:
     async def answer(self, calls: Sequence[ToolCall], deadline: Deadline) -> None:
         """Run the functions for those calls that still wait, and send the results or errors to the server.
 
-        Calls without a function here are skipped.
+        Calls of tools for which this object has no function are skipped.
         """
         for call in calls:
             function, me = self._functions.get(call.tool), object()

@@ -118,6 +118,8 @@ class AsyncConversation(
 
         Raises:
             Aborted: The `etag` is given and outdated.
+            AgentBusy: A run is in progress, and `force` is False.
+            NotFound: The conversation does not exist, and `missing_ok` is False.
         """
         request = v1.DeleteConversationRequest(name=self.name, force=force, allow_missing=missing_ok, etag=etag)
         response = await self._transport.call(self._stub.DeleteConversation, request, timeout)
@@ -132,7 +134,11 @@ class AsyncConversation(
     async def continue_(
         self, *, include_summary: bool = True, request_id: str | None = None, timeout: float | None = None
     ) -> AsyncConversation:
-        """Return the successor of a conversation whose context is used up. The first call creates the successor."""
+        """Return the successor of a conversation whose context is used up. The first call creates the successor.
+
+        With `include_summary` the successor begins with the summary of this conversation. Raises NotExhausted if the
+        context is not used up.
+        """
         request = v1.ContinueConversationRequest(
             name=self.name, include_summary=include_summary, request_id=request_id or requests.new_request_id()
         )

@@ -55,7 +55,7 @@ class AsyncSending(AsyncStream[Event]):
         return await self._sent()
 
     async def _sent(self) -> Self:
-        """Send the message, unless it was sent already."""
+        """Send the message, unless it was sent already, and return this object."""
         if self._sending is not None:
             sending, self._sending = self._sending, None
             response = await sending

@@ -190,7 +190,7 @@ class AsyncRunWatch:
 async def follow(
     transport: AsyncTransport, cursor: EventCursor, deadline: Deadline, *, resuming: bool = False
 ) -> AsyncGenerator[Event]:
-    """Yield the events after the cursor, over as many streams as necessary.
+    """Yield the events after the position of the cursor. When a stream breaks, open another one.
 
     Args:
         transport: Makes the calls.

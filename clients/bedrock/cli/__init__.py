@@ -1,7 +1,7 @@
 """The program `bedrock`: chat, ask questions and manage conversations in a terminal.
 
-Commands that belong to the server (`serve`, …) come from its own
-distribution, by the entry point group "bedrock.commands".
+Commands that belong to the server (`serve`, …) come from the server's own package, through the entry point group
+"bedrock.commands".
 """
 
 import os

@@ -167,13 +167,13 @@ class Commands(click.Group):
 
 
 def _plugged() -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # noqa: PLC0415 -- most commands do without
+    from importlib.metadata import entry_points  # noqa: PLC0415 -- most commands do not need it
 
     return {found.name: found for found in entry_points(group=GROUP)}
 
 
 def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 -- most commands do without
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 -- most commands do not need it
 
     for distribution in ("phoenix-bedrock-client", "phoenix-bedrock"):
         try:
@@ -223,6 +223,6 @@ def _open_chat(ctx: click.Context, *, may_spawn: bool) -> None:
         print_text(ctx.get_help())
         ctx.exit(exits.USAGE)
     chat = bedrock.get_command(ctx, "chat")
-    assert chat is not None  # noqa: S101 -- it is one of ours
+    assert chat is not None  # noqa: S101 -- `chat` is in OURS
     with chat.make_context("chat", ["--spawn"] if may_spawn else [], parent=ctx) as opened:
         chat.invoke(opened)

@@ -34,12 +34,15 @@ MOST = 100
 
 
 def complete_model(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the models whose names begin with the typed text."""
+    """Return completions: the models whose names begin with the typed text."""
     return _complete(ctx, incomplete, _models)
 
 
 class ConversationName(NameType):
-    """A conversation by its slug or its id. An empty name, e.g. of an unset variable, is invalid."""
+    """The type of an argument that names a conversation by slug or id.
+
+    An empty name, e.g. of an unset variable, is invalid.
+    """
 
     name = "conversation"
 
@@ -52,7 +55,7 @@ class ConversationName(NameType):
         return value or self.fail("it is empty", param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the slugs that begin with the typed text, the latest conversation first."""
+        """Return completions: the slugs that begin with the typed text, the latest conversation first."""
         return _complete(ctx, incomplete, _conversations)
 
 

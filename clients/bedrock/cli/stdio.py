@@ -52,7 +52,7 @@ def ensure_read(stream: TextIO) -> None:
 
 async def until_closed(stream: TextIO) -> None:
     """Wait until the terminal is closed, or the reading end of the pipe that this program writes to."""
-    import asyncio  # noqa: PLC0415 -- most commands do without
+    import asyncio  # noqa: PLC0415 -- most commands do not need it
 
     with suppress(OSError):
         while True:

@@ -96,7 +96,7 @@ class Bedrock:
         event = self.wait_for_event(
             conversation, lambda each: each.state is not None and each.state.kind in kinds, timeout=timeout
         )
-        assert event.state is not None  # noqa: S101 -- it was looked at
+        assert event.state is not None  # noqa: S101 -- the function above has checked it
         return event.state
 
     def close(self) -> list[str]:

@@ -1,4 +1,7 @@
-"""Plays: functions that answer one request to the model. `Script.then` takes them, or any function of an `Exchange`."""
+"""Plays: functions that answer one request to the model.
+
+`Script.then` takes them, or other functions of an `Exchange`.
+"""
 
 from __future__ import annotations
 

@@ -110,11 +110,11 @@ class PrivateServer:
         self.start()
 
     def client(self) -> Client:
-        """Return a new client of the server. The caller closes it."""
+        """Return a new client of the server. The caller must close the client."""
         return Client(self.address, token=self.token, timeout=PATIENCE)
 
     def async_client(self) -> AsyncClient:
-        """Return a new asyncio client of the server. The caller closes it."""
+        """Return a new asyncio client of the server. The caller must close the client."""
         return AsyncClient(self.address, token=self.token, timeout=PATIENCE)
 
     def log(self) -> str:

@@ -35,7 +35,7 @@ class AsyncConversationBase:
         return f"AsyncConversation({self.name!r})"
 
     async def get(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Return the conversation as it is now."""
+        """Return the conversation as it is now. Raises NotFound if it does not exist."""
         request = v1.GetConversationRequest(name=self.name)
         response = await self._transport.call(self._stub.GetConversation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)

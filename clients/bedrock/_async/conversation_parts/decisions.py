@@ -105,7 +105,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
         mcp_server: str = "",
         timeout: float | None = None,
     ) -> ApprovalRule:
-        """Make a rule about later tool calls, and return the stored rule, which replaces one with the same subject.
+        """Make a rule about later tool calls and return it. An older rule about the same subject is replaced.
 
         Args:
             action: "allow" runs matching calls without asking, "ask" asks a person under every policy, "deny" never

@@ -154,7 +154,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         return steps.map(ReplayStep.from_proto)
 
     async def export(self, *, timeout: float | None = None) -> AsyncIterator[str]:
-        """Iterate over lines of JSON that contain the conversation, its messages and its events."""
+        """Iterate over the lines of an export: JSON objects for the conversation, its messages and its events."""
         request = v1.ExportConversationRequest(name=self.name)
         async for piece in self._transport.stream(self._stub.ExportConversation, request, timeout):
             yield piece.line

@@ -49,7 +49,7 @@ class AsyncConversationRuns(AsyncConversationBase):
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncRun:
-        """Send a message as a run to iterate or to wait for; it is sent when the run is awaited or iterated.
+        """Return the run of a message; it is sent when the run is awaited or iterated.
 
         Args:
             text: What to say.
@@ -143,10 +143,11 @@ class AsyncConversationRuns(AsyncConversationBase):
         generation: Generation | None = None,
         output_schema: Mapping[str, Any] | None = None,
     ) -> AbstractAsyncContextManager[AsyncRun]:
-        """Send a message as a run that is cancelled if the ``async with`` block, or the sending, is interrupted.
+        """Return a context manager that sends a message and yields its run.
 
-        If an error of this package ends the block, the run is not cancelled: it has ended already, or continues on the
-        server. The arguments and the errors raised are those of `send`.
+        If the ``async with`` block, or the sending, is interrupted, the run is cancelled. If an error of this package
+        ends the block, the run is not cancelled: it has ended already, or continues on the server. The arguments and
+        the errors raised are those of `send`.
         """
         request = requests.send(self.name, text, images=images, generation=generation, output_schema=output_schema)
         policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
@@ -265,7 +266,7 @@ class AsyncConversationRuns(AsyncConversationBase):
         reason: str = "",
         timeout: float | None = None,
     ) -> CancelConversationResult:
-        """Cancel the run in progress. Never refused; if there is nothing to cancel, the result has `no_op`.
+        """Cancel the run in progress. The call is never refused; with nothing to cancel, the result has `no_op`.
 
         If the server cannot store the cancel now, for example on a full disk, the run is stopped all the same and the
         result has `unrecorded`; the cancel is stored as soon as that is possible.

@@ -54,7 +54,7 @@ class Attention:
         self._clock = clock
         self._title = ""
         self._asked: set[str] | None = None
-        """The names of the approvals and questions that were open; None before the first update."""
+        """The names of the approvals and questions that were open at the last update; None before the first update."""
         self._since: float | None = None
         """When this object first saw the run in progress; None if there is none."""
 

@@ -26,7 +26,7 @@ RECENT_MESSAGES = 20
 
 
 class ConversationFollower:
-    """Shows one conversation at a time, and continues in another one on request. Bound to one event loop."""
+    """Shows one conversation at a time, and continues in another one on request. Use it only on one event loop."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ConversationFollower:
             refresh: Called when something that is not printed may have changed.
         """
         self.outage = Outage(lambda: self.conversation, self._tell_outage)
-        """Tracks a lost connection, which is re-established automatically."""
+        """Tracks whether the connection is lost. The client connects again by itself."""
         self._find = conversation
         self._paint = paint
         self._write = write

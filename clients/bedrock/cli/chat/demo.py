@@ -68,7 +68,10 @@ def is_scripted(client: Client, conversation: ConversationInfo) -> bool:
 
 
 def _decide(conversation: Conversation, approval: Approval, scripted: bool, paint: Paint, write: Write) -> None:
-    """Answer an approval request in place of a user: approve restricted or scripted calls, but no mode upgrade."""
+    """Answer an approval request in place of a user.
+
+    Calls in restricted mode and calls of the demo model are approved; other calls and mode upgrades are denied.
+    """
     is_safe = conversation.get().mode == "restricted" or scripted
     if is_safe and approval.tool != "request_mode_upgrade":
         write(paint.careful("  answered automatically, because there is no terminal: yes"))

@@ -106,7 +106,7 @@ def _bind_session(keys: KeyBindings, prompt: ChatPrompt) -> None:
         else:
             session.over.set()
 
-    @keys.add("c-o")  # its default would end the prompt
+    @keys.add("c-o")  # the default of Ctrl-O would end the prompt
     def _show_output(_event: KeyPressEvent) -> None:
         session.show_output()
 

@@ -55,7 +55,7 @@ _STYLE = {
 
 
 class ChatPrompt:
-    """The prompt of one chat, restarted whenever it ends until the chat is over. Bound to one event loop."""
+    """The prompt of one chat, restarted whenever it ends until the chat is over. Use it only on one event loop."""
 
     def __init__(self, session: ChatSession, paint: Paint, history: History, attention: Attention) -> None:
         """Connect the prompt to the session. Nothing is drawn before `run`."""

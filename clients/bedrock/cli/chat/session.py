@@ -123,7 +123,7 @@ class ChatSession:
         return self._follower.onlooker.agent_lines()
 
     def status(self) -> SafeText:
-        """Return the status line."""
+        """Return the status line: what the conversation is doing, or that the connection is lost."""
         return self._follower.status()
 
     def move_to(self, name: str) -> None:

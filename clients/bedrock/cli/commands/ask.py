@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of the command."""
+    """The outcome of a run, as the command reports it."""
 
     exit_code: int
     text: str = ""
@@ -135,10 +135,7 @@ def ask(
 
 
 def _failure(error: BedrockError, conversation: Conversation) -> exits.CommandError:
-    """Return the CommandError that reports an error.
-
-    The slug replaces NAME in its hint: the user has not typed a name.
-    """
+    """Return the CommandError that reports an error. In its hint, the conversation's slug replaces the word NAME."""
     failure = exits.CommandError.of(error, exits.address_source(click.get_current_context()))
     if "NAME" in failure.hint:
         with suppress(BedrockError):

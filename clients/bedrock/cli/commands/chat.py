@@ -1,4 +1,4 @@
-"""`bedrock chat`: talk with an agent at a terminal; without one, run a demo conversation."""
+"""`bedrock chat`: lets a user talk with an agent at a terminal; without one, plays a demo conversation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: The name of the file with the input history, in the data directory.
 HISTORY = "chat_history"
-#: Options that have no effect on the demo conversation, which runs when there is no terminal.
+#: Options that are refused without a terminal, because the demo conversation does not use them.
 NOT_FOR_THE_DEMO = (
     "latest",
     "resume",
@@ -154,7 +154,7 @@ def _own_farewell(left: ConversationInfo, again: str, *, spawned: bool) -> list[
 async def _chat(
     address: str | None, name: str, paint: Paint, *, scripted: bool, notify: bool, first: str
 ) -> tuple[str, str]:
-    """Run the chat, in which `first` is sent first unless it is empty.
+    """Run the chat. Its first message is `first`, unless that is empty.
 
     Returns the name and the slug of the conversation in which the chat has ended.
     """

@@ -1,4 +1,4 @@
-"""`bedrock completion`: shell scripts for completion of commands, options and names."""
+"""`bedrock completion`: prints shell scripts that complete commands, options and names."""
 
 from __future__ import annotations
 

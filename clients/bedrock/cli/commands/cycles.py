@@ -1,4 +1,7 @@
-"""The commands `cycles`, which lists request cycles of a conversation or of a file of events, and `wait`."""
+"""`bedrock cycles`: lists the request cycles of a conversation or of a file of events.
+
+`bedrock wait`: waits for a run.
+"""
 
 from __future__ import annotations
 

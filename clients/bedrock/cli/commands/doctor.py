@@ -175,7 +175,7 @@ def _models(models: list[Model], advice: str) -> Finding:
 
 
 def _checks_of_server(config: str | None) -> Iterator[Finding]:
-    """Report the results of the server distribution's own checks of this machine's settings, if it is installed."""
+    """Report the results of the server package's own checks of this machine's settings, if the package is installed."""
     for check in entry_points(group=GROUP):
         yield from (Finding(*found) for found in check.load()(config))
 

@@ -37,7 +37,7 @@ class _WithTheServers(click.Group):
 
 
 def _of_the_server(ctx: click.Context) -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # noqa: PLC0415 -- most commands do without
+    from importlib.metadata import entry_points  # noqa: PLC0415 -- most commands do not need it
 
     return {found.name: found for found in entry_points(group=f"bedrock.commands.{ctx.info_name}")}
 

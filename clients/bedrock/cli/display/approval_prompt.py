@@ -94,7 +94,7 @@ def question_lines(approval: Approval, working_directory: str, paint: Paint) -> 
 
 
 def _why_asked(rule: ApprovalRule | None) -> SafeText:
-    """Return the reason why a person is asked: the rule that demands it, or that no rule allows the call."""
+    """Return the reason why a person is asked: a rule demands it or might deny the call, or no rule allows the call."""
     if rule is None:
         return SafeText("asked, because no rule allows it")
     about = one_line(rule_title(rule), RULE_TITLE_COLUMNS)

@@ -29,7 +29,7 @@ _WORDS = {
 
 @dataclass(slots=True)
 class ConversationView:
-    """The latest known state of one conversation. Apply every event, in order."""
+    """The latest known state of one conversation. `observe` must be called with every event, in order."""
 
     slug: str = ""
     working_directory: str = ""

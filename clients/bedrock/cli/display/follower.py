@@ -76,7 +76,7 @@ class Onlooker:
             await self._leave()
 
     def status(self) -> SafeText:
-        """Return the status line."""
+        """Return the status line: what the conversation is doing, and its context, mode and model."""
         return self.view.status(time.monotonic(), _wall(), self._width(), keys="Esc cancels")
 
     def agent_lines(self) -> list[SafeText]:
@@ -130,7 +130,7 @@ class Onlooker:
             self.transcript.print_agent_ends()
 
     async def _read(self, name: str) -> None:
-        """Read and apply a sub-agent's events, until it ends if it has started."""
+        """Apply the events of a sub-agent, until nothing more will happen without a user, normally at its end."""
         events = self._agent(name).events(recent_messages=0, omit_deltas=True, until_settled=True)
         async with aclosing(events):
             async for event in events:

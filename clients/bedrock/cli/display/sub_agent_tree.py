@@ -71,7 +71,7 @@ class AgentView:
         return bool(self.status.outcome) and not self.end_printed and (self.seen_to_the_end or not self.followed)
 
     def figures(self, until: datetime) -> list[str]:
-        """Return the sub-agent's running time and the tokens it has used, as texts; those that are known."""
+        """Return the sub-agent's running time and the tokens it has used, as texts. What is unknown is left out."""
         seconds = [max(0.0, (until - self.began).total_seconds())] if self.began else []
         tokens = [self.view.tokens] if self.view.tokens else []
         return [*(f"{taken:.0f} s" for taken in seconds), *(f"{used:,} tokens" for used in tokens)]
@@ -93,7 +93,7 @@ class AgentTree:
         self._agents: dict[int, AgentView] = {}
 
     def observe(self, event: Event) -> None:
-        """Apply an event of the parent."""
+        """Apply an event of the parent's conversation."""
         if event.state is not None and event.kind != "conversation_updated":
             waiting = self._waits(event, event.state)
             if waiting and not self.waiting:
@@ -155,7 +155,7 @@ class AgentTree:
                 yield paint.dim(f"· sub-agent {agent.status.index + 1} of {len(self._agents)} at work: {task}")
 
     def lines(self, paint: Paint, now: float, wall: datetime, width: int) -> list[SafeText]:
-        """Return the tree while the parent waits: a line of at most `width` columns for each."""
+        """Return a line of at most `width` columns for each sub-agent; [] unless the parent waits for sub-agents."""
         if not self.waiting:
             return []
         agents = list(self._in_order())

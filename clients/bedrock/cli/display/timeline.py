@@ -1,4 +1,4 @@
-"""Timelines of runs, line by line: model requests with their latencies, tools by group with durations, ends."""
+"""Timelines of runs as lines: model requests with times, tool calls by kind with durations, and how runs ended."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class _Timeline:
 
 
 def _local(time: datetime) -> datetime:
-    """Return a time in the zone of this machine; in UTC at the ends of the years 1 to 9999, where zones overflow."""
+    """Return a time in the time zone of this machine; unchanged if that is not within the years 1 to 9999."""
     try:
         return time.astimezone()
     except (OverflowError, ValueError):

@@ -98,7 +98,7 @@ class Transcript:
                 self._write(fate_line(entry, self._paint))
 
     def show(self, event: Event, fates: Iterable[Fate] = ()) -> None:
-        """Print an event; many kinds print nothing. `fates` belong to a snapshot."""
+        """Print an event; many kinds print nothing. `fates` are outcomes to print with a snapshot, else unused."""
         self.agents.observe(event)
         if event.kind == "snapshot":
             self._snapshot(event, fates)
@@ -284,7 +284,7 @@ class Transcript:
         if event.queue_changed and event.fate not in (
             "delivered",
             "discarded",
-        ):  # other outcomes are visible in its message, or in the end of its run
+        ):  # the message itself shows its delivery, and the end of its run that it was discarded
             self._write(fate_line(event.queue_changed, self._paint))
 
     def _show_retrying(self, event: Event) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Flow(Protocol):
-    """Interface of converters from a streaming text to lines."""
+    """The interface of objects that convert a streaming text to lines."""
 
     text: str
     """All text received so far."""
@@ -79,7 +79,7 @@ class LineFlow:
         return tail
 
     def finish(self, text: str | None = None) -> list[SafeText]:
-        """Return the remaining lines and reset; see Flow."""
+        """Return the remaining lines and reset; see `Flow.finish`."""
         lines: list[SafeText] = []
         if text is not None and text != self.text:
             if text.startswith(self.text):
@@ -92,7 +92,7 @@ class LineFlow:
         return lines
 
     def drop(self) -> list[SafeText]:
-        """Return the remaining lines, since the text was discarded, and reset."""
+        """Return the remaining lines and reset; see `Flow.drop`."""
         return self.finish()
 
     def _wrap(self, line: str) -> list[str]:

@@ -23,7 +23,7 @@ JSON_OPTION = click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", help="Text for people, or JSON for programs."
 )
 
-#: Minimum columns of a column that is truncated. The first column, which holds names, is never truncated.
+#: Minimum width of a truncated column, in a narrow terminal. The first column, which holds names, is never truncated.
 LEAST = 8
 #: Columns of at most this width, such as the mode, are truncated only after all wider ones have shrunk to LEAST.
 SHORT = 12
