@@ -143,7 +143,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     name: str
     """The resource name, ``conversations/{id}``. It never changes."""
     slug: str
-    """A short readable handle, unique on the server."""
+    """A short readable handle, unique among the conversations of a principal."""
     title: str
     """A title to show to people."""
     working_directory: str
@@ -157,7 +157,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     context_usage: ContextUsage
     """How full the context is."""
     total_usage: Usage
-    """The sum over all requests to the model so far."""
+    """The total usage of all requests to the model so far, including failed ones if the provider reported theirs."""
     parent: str
     """For a sub-agent the conversation that started it; empty for all others."""
     continued_from: str
@@ -167,7 +167,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     forked_from: str
     """The conversation that this one was forked from, which may be deleted; empty if it is no fork."""
     forked_at: str
-    """The last request cycle that was taken over from `forked_from`, by its name there; empty if it is no fork."""
+    """The last request cycle that the fork took over, by its resource name in `forked_from`; empty if it is no fork."""
     continuation_summary: str
     """The summary that was written when the context was used up; empty before."""
     create_time: datetime
@@ -214,7 +214,7 @@ class ConversationListEvent(Wrapper[v1.WatchConversationsResponse]):
     """A change to the list of conversations. Only the attribute that `kind` names is set."""
 
     conversation_changed: ConversationInfo | None
-    """The present conversation: it existed when the stream began, is new, or has changed."""
+    """The conversation as it is now: it existed when the stream began, is new, or has changed."""
     conversation_deleted: str
     """The resource name of a conversation that was deleted."""
     conversation_unmatched: str
@@ -296,7 +296,7 @@ class Task:
     """The task of a sub-agent. Values that are not given default to the conversation's or the server's."""
 
     task: str
-    """The task as text. The sub-agent knows nothing else about the conversation."""
+    """The task as text. It must be complete, because the sub-agent does not see the conversation."""
     model: str = ""
     max_turns: int = 0
     """Maximum number of turns, besides a last turn to submit a result; zero for the server's default."""

@@ -156,7 +156,7 @@ class BedrockError(Exception):
         self.code = code
         """The name of the gRPC status code, e.g. "FAILED_PRECONDITION". Empty if there was no call."""
         self.fields = dict(fields or {})
-        """The invalid fields of the request: field name to explanation."""
+        """The invalid fields of the request, with an explanation for each field name."""
         self.metadata = dict(metadata or {})
         """Further details about the error from the server, by name."""
         self.resource = resource
@@ -292,7 +292,7 @@ class SubAgent(FailedPrecondition):
 
 
 class Terminal(FailedPrecondition):
-    """The conversation is in a terminal state and accepts no more commands."""
+    """The conversation has ended for good, as that of a finished sub-agent, and accepts no more commands."""
 
 
 class Internal(BedrockError):

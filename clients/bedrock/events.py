@@ -169,9 +169,9 @@ class ApprovalChanged(Wrapper[v1.Event.ApprovalChanged]):
     approval: Approval
     """The approval. Once it is decided, only its `name` is certain to be set."""
     decision: ApprovalDecision | Literal[""]
-    """The decision; empty if the approval was just requested."""
+    """How the approval was decided: "approve", "deny" or "withdrawn"; empty if it was just requested."""
     note: str
-    """The note that was given with the decision."""
+    """The note that was given with the decision; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Retrying(Wrapper[v1.Event.Retrying]):
 
 @dataclass(frozen=True, slots=True)
 class StreamDiscarded(Wrapper[v1.Event.StreamDiscarded]):
-    """Text deltas are void: their text is not in the history, and should be removed from the screen."""
+    """The text deltas of one attempt are void: their text is not in the history, and should be removed."""
 
     llm_request_id: str
     """Id of the request to the model."""

@@ -33,7 +33,7 @@ class AiBlock(Wrapper[v1.AiBlock]):
     assistant: str
     """The agent's text."""
     reasoning: str
-    """The agent's visible reasoning. Either this or `assistant` is empty; both are if `synthetic`."""
+    """The agent's visible reasoning. Either this field or `assistant` is empty; both are empty if `synthetic`."""
     synthetic: bool
     """Whether the block exists only to hold tool calls, because the agent wrote no text before them."""
     tool_call_groups: tuple[ToolCallGroup, ...]
@@ -44,7 +44,10 @@ class AiBlock(Wrapper[v1.AiBlock]):
 
 @dataclass(frozen=True, slots=True)
 class ResolutionStep(Wrapper[v1.ResolutionStep]):
-    """One step of a request cycle, in the view for people. Exactly one attribute is set."""
+    """One step of a request cycle, as people see it: a message, or a text of the agent.
+
+    Exactly one attribute is set.
+    """
 
     root: Message | None
     """The message that started the cycle; always the first step."""

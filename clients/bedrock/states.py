@@ -212,12 +212,15 @@ class SubAgentReport(Wrapper[v1.Event.SubAgentsChanged.Report]):
 
 @dataclass(frozen=True, slots=True)
 class SubAgentsChanged(Wrapper[v1.Event.SubAgentsChanged]):
-    """All sub-agents that were started together, after one of them ended. `SubAgentStatus` shows them in order."""
+    """The states of all sub-agents that were started together, after one of them ended.
+
+    `SubAgentStatus.in_order` returns them in one list, in the order of their tasks.
+    """
 
     pending: tuple[PendingSubAgent, ...]
     """The running sub-agents, in the order of their tasks."""
     reports: tuple[SubAgentReport, ...]
-    """The results of those that have ended, in the order of their ends."""
+    """Reports on the sub-agents that have ended, in the order in which they ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Streams of responses of the server: iterators that can be closed at any time.
 
-Closing a stream, or the end of a ``with`` around it, ends the call at once::
+Closing a stream ends the call at once, and so does leaving the ``with`` block around it::
 
     with conversation.events() as events:
         for event in events:
@@ -58,7 +58,10 @@ class AsyncClosing(ABC):
 
 
 class Stream(Closing, Generic[T]):
-    """An iterator over responses of the server, and a context manager."""
+    """An iterator over the responses of a streaming call.
+
+    As a context manager, it ends the call at the end of the block.
+    """
 
     def __init__(self, items: Generator[T]) -> None:
         self._items = items
@@ -96,7 +99,10 @@ class Stream(Closing, Generic[T]):
 
 
 class AsyncStream(AsyncClosing, Generic[T]):
-    """An asynchronous iterator over responses of the server, and a context manager."""
+    """An asynchronous iterator over the responses of a streaming call.
+
+    As a context manager, it ends the call at the end of the ``async with`` block.
+    """
 
     def __init__(self, items: AsyncGenerator[T]) -> None:
         self._items = items

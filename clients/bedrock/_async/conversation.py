@@ -38,8 +38,8 @@ class AsyncConversation(
         """Set what later tool calls may do: "restricted", "workspace" or "unrestricted".
 
         The result names what keeps running with wider rights than the mode: `surviving_tool_use_ids`, the running tool
-        call, and `surviving_jobs`, background jobs. With `stop_running` they are ended instead; the run continues
-        without the call.
+        call, and `surviving_jobs`, background jobs. With `stop_running`, the call and the jobs are ended instead, and
+        the run continues without the call.
 
         Raises:
             ModeUnavailable: The server cannot restrict tools on its machine.

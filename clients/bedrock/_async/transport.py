@@ -34,7 +34,10 @@ PageT = TypeVar("PageT", bound=Page)
 
 
 class AsyncTransport:
-    """Makes gRPC calls on one event loop. Adds the token, time limits and retries, and raises `bedrock.errors`."""
+    """Makes gRPC calls on one event loop.
+
+    Adds the token, time limits and retries, and raises the errors of this package.
+    """
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ def address_source(ctx: click.Context) -> str:
 
 
 def way_to_a_server(error: Unavailable, source: str = "") -> str:
-    """Return a hint for an error of a server that could not be reached.
+    """Return a hint for the user if a server could not be reached.
 
     Args:
         error: The error; a server's own refusal has a `reason`, a failure to connect has none.
@@ -81,7 +81,7 @@ class CommandError(Exception):
 
     @classmethod
     def of(cls, error: BedrockError, source: str = "") -> CommandError:
-        """Return the CommandError for an error of the client; `source` is from `address_source`."""
+        """Return the CommandError for an error of the client. `source` is the result of `address_source`."""
         message, hint = what_happened(error), what_to_do(error)
         for field, description in error.fields.items():
             if description not in message:

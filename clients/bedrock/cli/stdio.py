@@ -51,7 +51,7 @@ def ensure_read(stream: TextIO) -> None:
 
 
 async def until_closed(stream: TextIO) -> None:
-    """Wait until the terminal is closed, or the reading end of the pipe that this program writes to."""
+    """Wait until the terminal that `stream` writes to is closed or, if it is a pipe, until its reader has closed it."""
     import asyncio  # noqa: PLC0415 -- most commands do not need it
 
     with suppress(OSError):

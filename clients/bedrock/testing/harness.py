@@ -1,4 +1,4 @@
-"""`Bedrock`, which tests use: the model's script, clients of a private server, and waits with time limits."""
+"""`Bedrock`, the object that tests use: the model's script, clients of a private server, and waits with time limits."""
 
 from __future__ import annotations
 

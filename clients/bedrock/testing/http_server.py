@@ -85,9 +85,9 @@ class Received:
 
 
 HttpScript: TypeAlias = Callable[[ServedConnection], None]
-"""A function that answers one connection, called on a thread of its own.
+"""A function that serves one connection. It is called on a thread of its own.
 
-If it raises OSError, this connection ends, and nothing else.
+If it raises OSError, that ends this connection and nothing else.
 """
 
 

@@ -91,7 +91,7 @@ def refuses(status: int, kind: str = "", message: str = "not now", retry_after: 
 
 
 def breaks_off(*pieces: str) -> Play:
-    """Return a play that sends the beginning of a text and breaks the connection; without `pieces` sends nothing."""
+    """Return a play that sends `pieces` of a text, which may be none, and then breaks the connection."""
 
     def play(exchange: Exchange) -> None:
         if pieces:

@@ -52,9 +52,9 @@ class Script:
         self.then(says(*pieces, input_tokens=input_tokens, stop=stop))
 
     def calls(self, tool: str, /, **given: Any) -> None:
-        """Answer the next request with a call of a tool; the keyword arguments are its input.
+        """Answer the next request with a call of a tool; the keyword arguments are the tool's input.
 
-        For several calls in one answer, or a text before them: ``then(plays.calls(("bash", {…}), …, text="…"))``.
+        For several calls in one answer, or a text before them, use ``then(plays.calls(("bash", {…}), …, text="…"))``.
         """
         self.then(calls((tool, given)))
 

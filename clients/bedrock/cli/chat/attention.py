@@ -76,7 +76,7 @@ class Attention:
             self._write(SafeText("\a"))
 
     def release(self) -> None:
-        """Restore the terminal's title, at the end or while the program is suspended."""
+        """Restore the terminal's previous title. Called at the end, and before the program is suspended."""
         if self._title:
             self._write(SafeText("\x1b[23;2t"))
             self._title = ""

@@ -27,9 +27,9 @@ class ChatActions(Protocol):
     """The images that are sent with the next message."""
     paint: Paint
     say: Say
-    """Prints a line, broken at words."""
+    """Prints a line, which is broken at words to fit the terminal."""
     over: asyncio.Event
-    """Ends the chat when it is set."""
+    """The event that ends the chat when it is set."""
     clear_screen: Callable[[], None]
 
     @property
@@ -39,7 +39,7 @@ class ChatActions(Protocol):
 
     @property
     def view(self) -> ConversationView:
-        """Return the known state of the conversation."""
+        """Return the latest known state of the conversation."""
         ...
 
     @property
@@ -63,7 +63,7 @@ class ChatActions(Protocol):
         """Request a summary of the conversation, and continue in its successor."""
 
     async def create_alike(self) -> ConversationInfo:
-        """Create a conversation with the settings of this one."""
+        """Create a conversation with the same directory, model and other settings as this one."""
         ...
 
     def move_to(self, name: str) -> None:

@@ -107,7 +107,7 @@ class ChatPrompt:
             print_line(line)
 
     async def run(self) -> None:
-        """Read input until the chat is over. A prompt that ends for another reason is restored with its text."""
+        """Read input until the chat is over. If the prompt ends before, e.g. because of an error, show it again."""
         text = ""
         while not self.session.over.is_set():
             try:
@@ -123,8 +123,7 @@ class ChatPrompt:
     def enter(self, text: str) -> None:
         """Submit a text and clear the line. The prompt keeps running, so that no keystroke is lost."""
         self._stop_answering()
-        # A form accepts any text. A text that the user began for the agent, before the form appeared, must not answer
-        # it.
+        # A form accepts any text. A text that the user began for the agent before the form appeared is no answer.
         asked = None if self._begun_before and isinstance(self._shown, QuestionForm) else self._shown
         answers = isinstance(asked, QuestionForm) or (asked and parse_reply(text, asked))
         self.typed.reset(append_to_history=not answers)
@@ -143,9 +142,9 @@ class ChatPrompt:
         self._answering = asyncio.get_running_loop().call_later(ANSWER_SECONDS, answer)
 
     def interrupt(self) -> None:
-        """Handle Ctrl-C.
+        """Handle Ctrl-C. While the agent is idle and there is typed text, clear the text.
 
-        If the agent is idle, clear the typed text. Else the first Ctrl-C cancels, and the second exits.
+        Otherwise the first Ctrl-C cancels the run, if there is one, and the second one ends the chat.
         """
         if self.typed.text and not self.session.view.busy:
             self.typed.reset()

@@ -89,7 +89,7 @@ class ChatSession:
 
     @property
     def view(self) -> ConversationView:
-        """The known state of the conversation."""
+        """The latest known state of the conversation."""
         return self._follower.onlooker.view
 
     @property

@@ -131,7 +131,7 @@ async def _queue(chat: ChatActions, text: str) -> None:
 
 
 async def _withdraw(chat: ChatActions, message: str) -> None:
-    """Withdraw the queued message with this id; without an id, the message that was queued last."""
+    """Withdraw the queued message with the id `message`; if that is empty, the message that was queued last."""
     if message:
         await chat.attempt(chat.conversation.withdraw(f"{chat.conversation.name}/messages/{message}"))
     elif chat.view.queue:
@@ -253,7 +253,7 @@ async def _fork(chat: ChatActions, _: str) -> None:
 
 
 async def _rewind(chat: ChatActions, number: str) -> None:
-    """Fork the conversation without its last runs, and continue this chat in the fork."""
+    """Fork the conversation without its last `number` runs (one if empty), and continue this chat in the fork."""
     if number and not (number.isascii() and number.isdecimal() and int(number)):
         chat.say(chat.paint.careful("· it is /rewind, or /rewind 2 to leave out the last two runs"))
     else:

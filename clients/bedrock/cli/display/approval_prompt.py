@@ -1,4 +1,4 @@
-"""Approval requests as lines of text in which every invisible character is shown, and the replies to them."""
+"""Shows approval requests as lines of text with every invisible character made visible, and parses the replies."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Outage:
             self._say(lost(error))
 
     def end(self) -> None:
-        """Record that an event has arrived, so that the connection is back."""
+        """Record that an event has arrived: if the connection was lost, print that it is back."""
         if self._looking is not None:
             self.close()
             self._say(CONNECTED_AGAIN)

@@ -45,7 +45,7 @@ class ConversationView:
     approvals: list[Approval] = field(default_factory=list)
     queue: list[Message] = field(default_factory=list)
     jobs: int = 0
-    """Background jobs as of the latest query, since no event reports them."""
+    """The number of background jobs at the latest query; no event reports it."""
     deleted: bool = False
     _since: float = 0.0
     _tool: str = ""
@@ -129,7 +129,7 @@ class ConversationView:
                 return f"{word}{attempt}"
 
     def know(self, conversation: ConversationInfo) -> None:
-        """Update from the conversation's current fields, except its state."""
+        """Copy the current fields of a conversation, except its state, into this view."""
         self.slug = conversation.slug
         self.working_directory = conversation.working_directory
         self.model = conversation.model.removeprefix("models/")

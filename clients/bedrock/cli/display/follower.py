@@ -64,7 +64,7 @@ class Onlooker:
         self._followed: list[asyncio.Task[None]] = []
 
     async def follow(self, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
-        """Show each event, then yield it."""
+        """Show each of the events, and then yield it. At the end, sub-agents are not followed any more."""
         try:
             async for event in events:
                 if self._followed and _goes_on(event):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bedrock.messages import Image
 
-#: Length of an image's short name, a prefix of its hash.
+#: Length of an image's short name, which is the beginning of the image's hash.
 SHOWN = 12
 
 # The characters that are removed from ids and media types, because these become parts of file names.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: The command that continues a conversation after its server has ended, with {} for its slug.
 AGAIN_SPAWNED = "bedrock chat --spawn -r {}"
 
-#: The label of a follow-up that was dropped.
+#: The label of a queued follow-up that was discarded before its run began.
 NOT_RUN = "discarded before it began"
 
 #: The label of a run that waits for a person to approve a tool call.
@@ -62,7 +62,7 @@ def interruption(detail: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, in the plural unless it is one."""
+    """Return a count with its noun, e.g. "1 request" or "2 requests"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 

@@ -75,7 +75,7 @@ class QuestionForm:
         return [*lines, paint.dim(INDENT + f"({NO_SECRETS})")]
 
     def prompt_line(self, paint: Paint) -> SafeText:
-        """Return the line above the prompt: what the next Enter answers, the other keys, and the deadline."""
+        """Return the line above the prompt: what the next Enter answers, how to decline, and the deadline."""
         return paint.text(
             paint.careful(self.prompt()), paint.dim(f"  /decline, until {clock_time(self.question.deadline)}")
         )

@@ -47,7 +47,7 @@ class AgentView:
             self._end(outcome, event.state)
 
     def _end(self, outcome: Literal["completed", "failed"], state: ConversationState) -> None:
-        """Record how the sub-agent ended, unless its parent has reported that."""
+        """Record how the sub-agent ended, unless its parent's report has been recorded already."""
         if not self.status.outcome:
             self.status = replace(
                 self.status,
@@ -85,7 +85,7 @@ def _result(state: ConversationState) -> str:
 
 
 class AgentTree:
-    """The tree of a conversation's sub-agents, computed from its events and those of the followed sub-agents."""
+    """The tree of a conversation's sub-agents, computed from the events of the conversation and of the sub-agents."""
 
     def __init__(self) -> None:
         self.waiting = False
@@ -122,7 +122,7 @@ class AgentTree:
         return [agent.status.name for agent in self._in_order() if not agent.status.outcome]
 
     def follow(self) -> list[str]:
-        """Mark the running sub-agents as followed; return the names of those that were not."""
+        """Mark the running sub-agents as followed. Return the names of those that were not followed before."""
         found = [
             agent for agent in self._in_order() if self.waiting and not agent.status.outcome and not agent.followed
         ]

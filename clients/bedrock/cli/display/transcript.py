@@ -1,4 +1,4 @@
-"""The transcript of a conversation as lines: messages, tool calls, approval requests, and how runs ended."""
+"""Prints the transcript of a conversation: messages, tool calls, approval requests, and how runs ended."""
 
 from __future__ import annotations
 

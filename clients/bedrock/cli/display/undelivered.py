@@ -111,7 +111,7 @@ def _runs(messages: Iterable[Message]) -> set[str]:
 
 
 def _cut_short(cycle: RequestCycle, runs: set[str]) -> list[RequestCycle]:
-    """Return a list with the cycle if it is one of `runs` and no message shows its end, and remove it from `runs`."""
+    """Return [cycle] if it is one of `runs` and no message shows how it ended, else []. Remove it from `runs`."""
     is_shown = cycle.stop_reason != "interrupted" or cycle.stop_detail == "not_run"
     wanted = cycle.name in runs
     runs.discard(cycle.name)

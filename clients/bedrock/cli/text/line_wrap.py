@@ -120,7 +120,10 @@ def flow_of(paint: Paint, width: Width | None) -> Flow:
 
 
 class Say(Protocol):
-    """A function that prints a line; continuation lines are indented by `indent`, or as far as the line's own text."""
+    """A function that prints a line.
+
+    Continuation lines are indented by `indent` or, if None, as far as the line's text.
+    """
 
     def __call__(self, line: SafeText, *, indent: int | None = None) -> None:
         """Print a line; `indent` is the indent of its continuation lines, in columns."""

@@ -16,7 +16,7 @@ _NAMES = re.compile(r"(tmux|alacritty|foot|konsole|vte|gnome|wezterm|contour|rio
 
 
 def reflows(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the terminal rewraps lines when it becomes narrower; xterm and the console truncate them."""
+    """Return whether the terminal rewraps lines when it becomes narrower. xterm and the Linux console truncate them."""
     if environ.get("XTERM_VERSION"):
         return False
     named = _NAMES.match(environ.get("TERM", "")) is not None

@@ -103,7 +103,7 @@ def without_colours(text: SafeText) -> str:
 
 
 def without_reordering(text: SafeText) -> SafeText:
-    """Replace characters that change the direction of writing by visible marks."""
+    """Replace characters that change the direction of writing with visible marks such as \\u202e."""
     return text if text.isascii() else SafeText(_REORDERING_ONLY.sub(_mark, text))
 
 
@@ -123,7 +123,7 @@ def _surplus_in_json(found: re.Match[str]) -> str:
 
 
 def _rows(found: re.Match[str]) -> Iterator[tuple[str, int]]:
-    """Yield each character of a match, with the number of combining marks in a row that it ends; 0 if it is none."""
+    """Yield each character of a match, with the length of the run of combining marks that ends at this character."""
     row = 0
     for character in found.group():
         row = row + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
