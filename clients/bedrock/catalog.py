@@ -344,7 +344,7 @@ class AuditEntry(Wrapper[v1.AuditEntry]):
     conversation: str
     """The resource name of the conversation; empty if the call was refused before the conversation was looked up."""
     request_id: str
-    """The request id, if the call had one."""
+    """The call's request id (idempotency key); empty if it had none."""
     count: int
     """The number of calls that the entry stands for."""
     decisions: tuple[AuditDecision, ...]

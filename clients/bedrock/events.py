@@ -91,7 +91,7 @@ class ClientToolCallChanged(Wrapper[v1.Event.ClientToolCallChanged]):
     """A call of a client tool began to wait for a client's answer, or its wait ended."""
 
     call: ToolCall
-    """The call."""
+    """The call of the client tool."""
     status: CallStatus
     """"pending", "answered", "timed_out" or "withdrawn"."""
     deadline: datetime

@@ -76,7 +76,7 @@ class ToolCall(Wrapper[v1.ToolCall]):
     """A tool call that the model asked for."""
 
     tool_use_id: str
-    """Identifies the call within the conversation."""
+    """The id of the call, unique within the conversation."""
     tool: str
     """The tool as the model named it, e.g. "bash"."""
     input: dict[str, Any] = field(hash=False)

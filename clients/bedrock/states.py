@@ -102,7 +102,7 @@ class Approval(Wrapper[v1.PendingApproval]):
     """
 
     name: str
-    """The resource name of the approval; answers refer to it."""
+    """The resource name of the approval, by which it is answered."""
     tool_call: ToolCall | None
     """The call that needs approval; None if the agent asks for a wider mode."""
     mode_upgrade: ModeUpgrade | None
@@ -147,7 +147,7 @@ class Question(Wrapper[v1.Question]):
     """
 
     name: str
-    """The resource name of the question; answers refer to it."""
+    """The resource name of the question, by which it is answered."""
     tool_use_id: str
     """The id of the tool call during which the question was asked."""
     tool: str
@@ -268,9 +268,9 @@ class LlmRequestingDetail(Wrapper[v1.ConversationState.LlmRequesting]):
     """A request to the model."""
 
     llm_request_id: str
-    """Identifies the request; all its attempts have the same id."""
+    """The id of the request. All attempts of the request have the same id."""
     attempt: int
-    """The current attempt, counted from 1; while the phase is "backoff", the next one."""
+    """The current attempt, counted from 1; while the phase is "backoff", the next attempt."""
     max_attempts: int
     """The maximum number of attempts."""
     phase: RequestPhase

@@ -394,7 +394,10 @@ class AsyncClient(AsyncClosing):
         return ServerInfo.from_proto(response)
 
     async def quotas(self, *, timeout: float | None = None) -> list[Quota]:
-        """Return the quotas of this client's principal and their usage; for an operator the quotas of all."""
+        """Return the quotas of this client's principal and their usage.
+
+        An operator gets the quotas of all principals.
+        """
         response = await self.call(self.catalog_stub.GetQuotas, v1.GetQuotasRequest(), timeout)
         return [Quota.from_proto(quota) for quota in response.quotas]
 

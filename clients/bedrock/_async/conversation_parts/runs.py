@@ -49,7 +49,7 @@ class AsyncConversationRuns(AsyncConversationBase):
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncRun:
-        """Return the run of a message; it is sent when the run is awaited or iterated.
+        """Return the run of a new message; it is sent when the run is awaited or iterated.
 
         Args:
             text: What to say.
@@ -57,14 +57,14 @@ class AsyncConversationRuns(AsyncConversationBase):
                 "follow_up" (starts a run when this one has ended).
             images: The path or the bytes of an image for the model to see, or several in a list. PNG, JPEG, GIF or
                 WebP, recognized by their content.
-            on_approval: Decides about a tool call that needs approval if the loop has not answered before it reads the
-                next event: "approve" lets every call run, "deny" none; a function gets the `Approval` and returns True
-                or False. If None, the call is denied and a warning is logged.
-            on_question: Answers what a running tool asks a person (an MCP server, in the middle of a call) if the loop
-                has not: gets the `Question`, and returns a value for each field of its form that is filled in, ``{}``
-                for an address that was visited, or None to decline. If `on_question` is None, the question is declined
-                and a warning is logged. If the returned values do not fit the form, the question is declined, too, and
-                InvalidArgument is raised.
+            on_approval: Decides about a tool call that needs approval, if the loop over the run's events has not
+                decided before it reads the next event. "approve" lets every call run, "deny" none. A function gets the
+                `Approval` and returns True or False. If None, the call is denied and a warning is logged.
+            on_question: A function that answers a question of a running tool (of an MCP server, in the middle of a
+                call), if the loop has not answered before it reads the next event. The function gets the `Question`. It
+                returns a value for each field of the form that is filled in, ``{}`` for an address that was visited, or
+                None to decline. Without a function, the question is declined and a warning is logged. If the returned
+                values do not fit the form, the question is declined, too, and InvalidArgument is raised.
             wait_for_others: Leave approvals and questions open that the loop does not answer, so that other clients can
                 answer them.
             expected_run: Refuse with RunOver unless this run is in progress.

@@ -194,7 +194,7 @@ class ChatSession:
             self._compacting = self.transcript.goes_on = False
 
     async def create_alike(self) -> ConversationInfo:
-        """Create a conversation with the settings of this one, but with the server's default mode."""
+        """Create a conversation with the directory, model and other settings of this one, but with the default mode."""
         now = await self.conversation.get()
         model = now.model.removeprefix("models/") or None
         policy = now.approval_policy or None

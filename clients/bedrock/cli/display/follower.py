@@ -120,7 +120,7 @@ class Onlooker:
                 try:
                     await self._read(name)
                 except NotFound:
-                    if name not in tree.at_work:  # it never started
+                    if name not in tree.at_work:  # the sub-agent never started
                         return
                 await asyncio.sleep(LOOKUP_SECONDS)
         except BedrockError:  # without its events, only its parent's reports are shown

@@ -1,4 +1,4 @@
-"""The list of a conversation's sub-agents, including ended ones."""
+"""Lists a conversation's sub-agents, including those that have ended, as rows of a table or as lines."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def columns(stream: TextIO) -> Width | None:
 
 
 def _columns(stream: TextIO) -> int:
-    """Return the width without the last column: terminals differ in where the cursor is after writing to it."""
+    """Return the terminal's width minus one: after the last column, terminals place the cursor differently."""
     try:
         size = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):  # the stream is closed, or not really a terminal

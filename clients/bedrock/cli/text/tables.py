@@ -1,4 +1,4 @@
-"""Tables for people, and the same data as JSON for programs."""
+"""Prints tables for people, or the same data as JSON for programs."""
 
 from __future__ import annotations
 
