@@ -154,20 +154,25 @@ class Client(Closing):
             follow_up_policy: "always" or "completed_only"; the server's default if None.
             labels: Keys and values for the caller's own use.
             budget: Limits of tokens and cost; none if None.
-            instructions: What to tell the agent beside the server's own prompt, or, as `Instructions`, instead of it.
-                Cannot be changed later.
+            instructions: What to tell the agent in addition to the server's own prompt; an `Instructions` object can
+                replace that prompt instead. Cannot be changed later.
             tools: The tools to offer the agent, of those that `tools` lists; all if None. Cannot be changed later.
             client_tools: Tools that clients run for the agent: functions, which become tools as by
                 `Conversation.tool`, and declarations.
-            generation: How the model is to answer.
-            mcp_servers: MCP servers beside the operator's, if that allows it. They are connected to in the background,
-                and a run has the tools that are known when it begins; see `ConversationInfo.mcp_servers`.
+            generation: How the model is to answer; the model's defaults if None.
+            mcp_servers: MCP servers beside the operator's, if the operator allows it. The server connects to them in
+                the background, and a run has the tools that are known when it begins; see
+                `ConversationInfo.mcp_servers`.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
-            InvalidArgument: Also WorkingDirectoryInvalid and ModelUnavailable.
-            SlugTaken, ModeUnavailable, PermissionDenied, Unavailable: As their names say.
+            InvalidArgument: An argument is invalid; its subclasses WorkingDirectoryInvalid and ModelUnavailable say
+                which one.
+            SlugTaken: Another conversation has this slug.
+            ModeUnavailable: The server cannot enforce this mode, or a setting disables it.
+            PermissionDenied: The token does not permit the call.
+            Unavailable: The server cannot be reached, or accepts no calls at the moment.
         """
         check_list("client_tools", client_tools)
         functions = [tool_function(fitting(each)) for each in client_tools if not isinstance(each, ClientTool)]
@@ -261,7 +266,7 @@ class Client(Closing):
         archived: bool | None = False,
         parent: str = "",
         working_directory: str | os.PathLike[str] | None = None,
-        filter: str = "",  # noqa: A002 -- the word of the contract
+        filter: str = "",  # noqa: A002 -- the name of the field in the API
         order_by: str = "",
         timeout: float | None = None,
     ) -> Iterator[ConversationInfo]:
@@ -271,13 +276,14 @@ class Client(Closing):
             archived: True for archived conversations only, False for all others, None for both.
             parent: Show the sub-agents of this conversation instead.
             working_directory: Show only those of this directory of the server's machine; of all if None.
-            filter: Show only those that match, as in ``busy = true AND labels.team = "docs"``; `quoted` quotes a text
-                for it. The reference describes the language at ConversationService.
+            filter: Show only those that match, as in ``busy = true AND labels.team = "docs"``. The function
+                `bedrock.conversations.quoted` quotes a text for a filter. The API reference describes the filter
+                language under ConversationService.
             order_by: "update_time", "create_time" or "title", with " desc" after it for the reverse.
             timeout: Time limit of each page in seconds; the client's if None.
 
         Raises:
-            InvalidArgument: The filter is not understood; the text says what was expected at which character.
+            InvalidArgument: The filter is invalid; the text says what was expected at which character.
         """
         request = requests.conversations(
             archived=archived, parent=parent, working_directory=working_directory, filter=filter, order_by=order_by
@@ -343,7 +349,7 @@ class Client(Closing):
         *,
         changes_only: bool = False,
         include_sub_agents: bool = False,
-        filter: str = "",  # noqa: A002 -- the word of the contract
+        filter: str = "",  # noqa: A002 -- the name of the field in the API
         order_by: str = "",
         timeout: float | None = None,
     ) -> Stream[ConversationListEvent]:
@@ -389,7 +395,10 @@ class Client(Closing):
         return ServerInfo.from_proto(response)
 
     def quotas(self, *, timeout: float | None = None) -> list[Quota]:
-        """Return the quotas of this client's principal and their usage; for an operator the quotas of all."""
+        """Return the quotas of this client's principal and their usage.
+
+        An operator gets the quotas of all principals.
+        """
         response = self.call(self.catalog_stub.GetQuotas, v1.GetQuotasRequest(), timeout)
         return [Quota.from_proto(quota) for quota in response.quotas]
 
@@ -402,7 +411,10 @@ class Client(Closing):
         return [Node.from_proto(node) for page in pages for node in page.nodes]
 
     def browse(self, path: str = "", *, timeout: float | None = None) -> DirectoryListing:
-        """Return the content of a directory on the server's machine; of its user's home directory if empty."""
+        """Return the content of a directory on the server's machine.
+
+        An empty `path` means the home directory of the user that the server runs as.
+        """
         listing = v1.BrowseDirectoryResponse()
         for page in self.pages(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path), timeout):
             listing.MergeFrom(page)
@@ -416,7 +428,10 @@ class Client(Closing):
         return self._transport.call(method, request, timeout)
 
     def pages(self, method: Callable[..., PageT], request: Any, timeout: float | None = None) -> Iterator[PageT]:
-        """Iterate over the pages of a call that lists something. The page token in `request` is changed."""
+        """Iterate over the pages of a call that lists something.
+
+        `page_token` in `request` is set for each further page.
+        """
         return self._transport.pages(method, request, timeout)
 
     def stream(

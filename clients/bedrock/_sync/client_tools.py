@@ -26,19 +26,22 @@ _log = logging.getLogger("bedrock")
 
 
 class ClientTools:
-    """The functions that answer calls of one conversation's client tools; its runs and `serve_tools` share them."""
+    """Functions of this program that answer a conversation's client tool calls.
+
+    Its runs and `serve_tools` share them.
+    """
 
     def __init__(self, transport: Transport, conversation: str, functions: Sequence[ToolFunction] = ()) -> None:
-        """`functions` belong to tools that the conversation has already; `add` is for further tools."""
+        """Set the functions of tools that the server already knows. `add` adds functions of further tools."""
         self._transport = transport
         self._conversation = conversation
         self._functions = {function.declaration.name: function for function in functions}
         self._declared = True
         self._taken: dict[str, object] = {}
-        """For each call id, a mark of the `answer` that handles the call: this program answers no call twice."""
+        """Maps a call's id to a marker of the `answer` invocation that handles the call: no call is answered twice."""
 
     def add(self, function: ToolFunction) -> None:
-        """Add the function of a tool. `declare` must tell the server about the tool before the next run."""
+        """Add the function of a tool. Before the next run, `declare` must tell the server about the tool."""
         self._functions[function.declaration.name] = function
         self._declared = False
 
@@ -62,7 +65,7 @@ class ClientTools:
     def answer(self, calls: Sequence[ToolCall], deadline: Deadline) -> None:
         """Run the functions for those calls that still wait, and send the results or errors to the server.
 
-        Calls without a function here are skipped.
+        Calls of tools for which this object has no function are skipped.
         """
         for call in calls:
             function, me = self._functions.get(call.tool), object()
@@ -76,20 +79,24 @@ class ClientTools:
                 raise
 
     def _waits(self, call: ToolCall, deadline: Deadline) -> bool:
-        """Return whether a call still waits.
+        """Return whether the server still waits for the answer to a call.
 
-        It may not: an event can be old, and another client can have been faster.
+        It does not if, for example, another client has answered the call already, or if the event that reported the
+        call is old.
         """
         request = v1.GetConversationRequest(name=self._conversation)
         try:
             got = insist(self._transport, self._transport.conversations.GetConversation, request, deadline)
-        except NotFound:  # the conversation was deleted, as the next event shows
+        except NotFound:  # the conversation was deleted; the next event reports that
             return False
         running: v1.ConversationState.ToolExecuting = got.conversation.state.tool_executing
         return running.HasField("deadline") and running.current.tool_use_id == call.tool_use_id
 
     def _result(self, call: ToolCall, function: ToolFunction) -> v1.SubmitToolResultRequest:
-        """Run the function and return the request with its result; if the function raises, with the error."""
+        """Run the function.
+
+        Return the request that sends its result or, if it raises an exception, the error to the server.
+        """
         try:
             answer = answer_of(carried_out(function.function, function.arguments(call)))
             return requests.tool_result(self._conversation, call, answer.value, images=answer.images)
@@ -98,7 +105,10 @@ class ClientTools:
             return requests.tool_result(self._conversation, call, error=failure_of(error))
 
     def _submit(self, request: v1.SubmitToolResultRequest, deadline: Deadline) -> None:
-        """Send the answer of a call. If the server does not accept it, e.g. as too long, send an error instead."""
+        """Send the answer to a call.
+
+        If the server rejects the answer, e.g. because it is too long, send an error instead.
+        """
         method = self._transport.conversations.SubmitToolResult
         with suppress(UnknownOrDecided, NotFound):  # call cancelled or timed out, or conversation deleted
             try:

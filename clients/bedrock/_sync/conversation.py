@@ -37,8 +37,8 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
         """Set what later tool calls may do: "restricted", "workspace" or "unrestricted".
 
         The result names what keeps running with wider rights than the mode: `surviving_tool_use_ids`, the running tool
-        call, and `surviving_jobs`, background jobs. With `stop_running` they are ended instead; the run continues
-        without the call.
+        call, and `surviving_jobs`, background jobs. With `stop_running`, the call and the jobs are ended instead, and
+        the run continues without the call.
 
         Raises:
             ModeUnavailable: The server cannot restrict tools on its machine.
@@ -64,9 +64,10 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
         etag: str = "",
         timeout: float | None = None,
     ) -> ConversationInfo:
-        """Change the given settings; None leaves a setting unchanged.
+        """Change the given settings; None leaves a setting unchanged. Return the changed conversation.
 
-        `generation` replaces all settings for answers; with `merge_generation` settings that it leaves out stay.
+        `generation` replaces all settings for answers; with `merge_generation`, settings that it does not mention are
+        kept.
 
         Raises:
             Aborted: The `etag` is given and outdated.
@@ -116,13 +117,15 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
 
         Raises:
             Aborted: The `etag` is given and outdated.
+            AgentBusy: A run is in progress, and `force` is False.
+            NotFound: The conversation does not exist, and `missing_ok` is False.
         """
         request = v1.DeleteConversationRequest(name=self.name, force=force, allow_missing=missing_ok, etag=etag)
         response = self._transport.call(self._stub.DeleteConversation, request, timeout)
         return list(response.warnings)
 
     def trigger_continuation(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Start writing the summary for a successor conversation, as if the context were full."""
+        """Start to write the summary for a successor conversation, as if the context of this conversation were full."""
         request = v1.TriggerContinuationRequest(name=self.name)
         response = self._transport.call(self._stub.TriggerContinuation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
@@ -130,7 +133,11 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
     def continue_(
         self, *, include_summary: bool = True, request_id: str | None = None, timeout: float | None = None
     ) -> Conversation:
-        """Return the successor of a conversation whose context is used up. The first call creates the successor."""
+        """Return the successor of a conversation whose context is used up. The first call creates the successor.
+
+        With `include_summary` the successor begins with the summary of this conversation. Raises NotExhausted if the
+        context is not used up.
+        """
         request = v1.ContinueConversationRequest(
             name=self.name, include_summary=include_summary, request_id=request_id or requests.new_request_id()
         )
@@ -148,19 +155,19 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
     ) -> Conversation:
         """Create a conversation with the history of this one up to the end of a request cycle.
 
-        It has the same settings and goes on from there by itself. Files stay as they are now. What waits in the queue,
-        open questions and background jobs are not taken over.
+        The new conversation has the same settings, and is independent of this one. Files stay as they are now. Queued
+        messages, open questions and background jobs are not copied.
 
         Args:
             at: The last request cycle of the fork, or its name or id; the last one that has ended if empty.
-            slug: Its slug; generated if empty.
-            title: Its title; that of this conversation if empty.
+            slug: The slug of the fork; generated if empty.
+            title: The title of the fork; that of this conversation if empty.
             request_id: The id to reuse if this call is repeated; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
-            CycleRunning: That cycle has not ended.
-            NotForkable: No cycle has ended, or the context was full or used up by then.
+            CycleRunning: The cycle that `at` names has not ended.
+            NotForkable: No cycle has ended, or the context was full or used up at the end of that cycle.
             SubAgent: This conversation belongs to a sub-agent.
             InvalidArgument: There is no such cycle.
         """
@@ -180,7 +187,7 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
         This conversation and its files stay as they are. The arguments and the errors raised are those of `fork`.
 
         Raises:
-            NotForkable: There would be no cycle left.
+            NotForkable: The fork would have no request cycle.
         """
         found = 0
         for cycle in self.cycles(newest_first=True, timeout=timeout):

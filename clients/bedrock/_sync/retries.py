@@ -1,5 +1,5 @@
 # Generated from clients/bedrock/_async/retries.py by `make client-sync`; edit that file.
-"""Repeats calls to an unreachable server, for as long as a broken stream of events would be resumed."""
+"""Repeats calls while the server is unreachable, for as long as a broken stream of events would be resumed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def insist(transport: Transport, method: Callable[..., Any], request: Any, deadline: Deadline) -> Any:
-    """Make an idempotent call. While the server is unavailable, repeat the call for `reconnect_for` seconds at most.
+    """Make an idempotent call. While the server is unavailable, repeat the call for at most `reconnect_for` seconds.
 
-    Raises Unavailable after that.
+    Raises Unavailable if the server is still unavailable after that.
     """
     backoff = Backoff(transport.reconnect_for)
     while True:
@@ -33,7 +33,10 @@ def insist(transport: Transport, method: Callable[..., Any], request: Any, deadl
 
 
 def pause(transport: Transport, error: BedrockError, delay: float) -> None:
-    """Report the interruption to `on_disconnect`, and wait `delay` seconds."""
+    """Report the interruption to `on_disconnect`, and wait `delay` seconds.
+
+    Raises Unavailable if the client is closed.
+    """
     if transport.on_disconnect is not None:
         transport.on_disconnect(error, delay)
     transport.pause(delay)

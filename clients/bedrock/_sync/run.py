@@ -119,7 +119,7 @@ class Run(Sending):
         return self._progress.outcome()
 
     def _begin_again(self, deadline: Deadline) -> None:
-        """Resume the events on a new stream with a deadline."""
+        """Close the stream of events, and resume the events on a new stream with a deadline."""
         self.close()
         self._deadline = deadline
         self._items = self._events()
@@ -144,10 +144,11 @@ def question(
     *,
     new: bool = False,
 ) -> Generator[Run]:
-    """Send a message, and cancel its run if the block, or the sending, is interrupted or takes too long.
+    """Send a message and yield its run. Cancel the run if the ``with`` block or the sending is interrupted.
 
-    Other errors of this package do not cancel the run: it has ended, or continues on the server. With `new`, the
-    conversation was created for this message, and is deleted if the message is invalid.
+    The run is also cancelled if it exceeds `deadline`. Other errors of this package do not cancel it: the run has
+    ended, or continues on the server. With `new`, the conversation was created for this message, and is deleted if the
+    message is invalid.
     """
     run: Run | None = None
     timeout = deadline.shorten(transport.timeout)

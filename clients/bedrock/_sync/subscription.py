@@ -62,7 +62,9 @@ class RunWatch:
         self._tools = tools
 
     def events(self) -> Generator[Event]:
-        """Yield events to the end of the run. Approvals, questions and calls are answered at the next read.
+        """Yield events until the run ends.
+
+        When the caller reads the next event, open approvals, questions and client tool calls are answered first.
 
         Raises:
             ApprovalNeeded: An earlier run waits for an approval, so this one cannot begin.
@@ -84,7 +86,10 @@ class RunWatch:
                 self._settle()
 
     def _look_up(self, snapshot: Snapshot) -> None:
-        """Read the run's end from its request cycle, because the events of the run are no longer available."""
+        """Read how the run ended from its request cycle, because the events of the run are no longer available.
+
+        Raises NotFound if the conversation has no such run.
+        """
         self._progress.observe_gap(snapshot)
         recent = bool(self._progress.message) or snapshot.conversation.state.run == self._progress.run
         request = requests.latest_cycles(self._cursor.name)
@@ -98,7 +103,10 @@ class RunWatch:
         self._progress.lost(snapshot)
 
     def _settle(self) -> None:
-        """Answer what is open: client tool calls with a function here, approvals, and questions of tools."""
+        """Answer open client tool calls for which this program has a function, and open approvals and tools' questions.
+
+        With `wait_for_others`, approvals and questions are left to other clients.
+        """
         if self._tools is not None:
             self._tools.answer(self._progress.waiting_calls(), self._deadline)
         if self._policy.wait_for_others:
@@ -113,7 +121,10 @@ class RunWatch:
             self._progress.settled(question)
 
     def _answer(self, approval: Approval) -> None:
-        """Decide an approval as the policy says. Without a function in the policy, deny the approval."""
+        """Decide an approval as the policy says. Without a function in the policy, deny the approval.
+
+        Raises ApprovalNeeded if the approval belongs to an earlier run, which this run has to wait for.
+        """
         if not self._progress.run:
             raise question_of_others(approval)
         if self._policy.decide is None:
@@ -131,7 +142,7 @@ class RunWatch:
     def _fill_in(self, question: Question) -> None:
         """Answer a tool's question as the policy says. Without a function in the policy, decline the question.
 
-        Raises InvalidArgument, and declines the question, if the function's answer does not fit the form.
+        If the function's answer does not fit the form, the question is declined and InvalidArgument is raised.
         """
         content = None
         if self._policy.fill_in is None:
@@ -161,11 +172,14 @@ class RunWatch:
         return True
 
     def _waits(self, approval: Approval) -> bool:
-        """Return whether an approval is still open. One answer can decide several approvals of the same response."""
+        """Return whether an approval is still open.
+
+        An answer to one approval can decide others of the same response.
+        """
         request = v1.GetConversationRequest(name=self._cursor.name)
         try:
             response = self._insist(self._transport.conversations.GetConversation, request)
-        except NotFound:  # the conversation was deleted, as the next event shows
+        except NotFound:  # the conversation was deleted; the next event reports that
             return False
         return any(each.name == approval.name for each in response.conversation.state.awaiting_approval.pending)
 
@@ -176,7 +190,7 @@ class RunWatch:
 def follow(
     transport: Transport, cursor: EventCursor, deadline: Deadline, *, resuming: bool = False
 ) -> Generator[Event]:
-    """Yield the events after the cursor, over as many streams as necessary.
+    """Yield the events after the position of the cursor. When a stream breaks, open another one.
 
     Args:
         transport: Makes the calls.
@@ -186,7 +200,7 @@ def follow(
     """
     reconnection = Reconnection(cursor, transport.reconnect_for, resuming=resuming)
     while True:
-        while cursor.due:  # an earlier watch may have ended in the middle of a response
+        while cursor.due:  # an earlier reader may have stopped in the middle of a response
             yield cursor.due.popleft()
         try:
             request = cursor.request()

@@ -22,9 +22,9 @@ class ConversationBase:
     """A conversation on the server, known by its name. Subclasses add the methods."""
 
     def __init__(self, transport: Transport, name: str, functions: Sequence[ToolFunction] = ()) -> None:
-        """Not for callers: use `Client.conversation` or `Client.create`.
+        """Create the object. Programs call `Client.conversation` or `Client.create` instead.
 
-        `functions` answer its client tools.
+        `functions` answer calls of the conversation's client tools.
         """
         self.name = name
         """The resource name, ``conversations/{id or slug}``."""
@@ -36,7 +36,7 @@ class ConversationBase:
         return f"Conversation({self.name!r})"
 
     def get(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Return the conversation as it is now."""
+        """Return the conversation as it is now. Raises NotFound if it does not exist."""
         request = v1.GetConversationRequest(name=self.name)
         response = self._transport.call(self._stub.GetConversation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)

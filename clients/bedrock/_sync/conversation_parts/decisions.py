@@ -30,10 +30,10 @@ class ConversationDecisions(ConversationBase):
                 yield Approval.from_proto(approval)
 
     def approval(self, name: str, *, timeout: float | None = None) -> Approval:
-        """Read an open approval by its resource name or the id of its tool call.
+        """Return an open approval by its resource name or by the id of its tool call.
 
         Raises:
-            NotFound: There is none, or it was answered or withdrawn.
+            NotFound: There is no such approval, or it was answered or withdrawn.
         """
         request = v1.GetApprovalRequest(name=requests.child_name(self.name, "approvals", name))
         response = self._transport.call(self._stub.GetApproval, request, timeout)
@@ -56,7 +56,7 @@ class ConversationDecisions(ConversationBase):
             timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
-            NotAwaitingApproval, UnknownOrDecided: It was answered or withdrawn already.
+            NotAwaitingApproval, UnknownOrDecided: The approval was answered or withdrawn already.
         """
         request = requests.resolve(self.name, approval, "approve", note, rule)
         response = self._transport.call(self._stub.ResolveApproval, request, timeout)
@@ -70,9 +70,10 @@ class ConversationDecisions(ConversationBase):
         rule: ApprovalRule | None = None,
         timeout: float | None = None,
     ) -> ConversationInfo:
-        """Refuse a tool call; the agent reads the refusal and the note. Raises the same as `approve`.
+        """Refuse a tool call, or the change to a wider mode; the agent reads the refusal and the note.
 
-        With a rule, one of `approval.suggestions`, later calls that it names are denied without a question.
+        With a rule, one of `approval.suggestions`, later calls that match the rule are denied without asking. Raises
+        the same errors as `approve`.
         """
         request = requests.resolve(self.name, approval, "deny", note, rule)
         response = self._transport.call(self._stub.ResolveApproval, request, timeout)
@@ -105,7 +106,7 @@ class ConversationDecisions(ConversationBase):
         mcp_server: str = "",
         timeout: float | None = None,
     ) -> ApprovalRule:
-        """Make a rule about later tool calls, and return the stored rule. It replaces a rule with the same subject.
+        """Make a rule about later tool calls and return it. An older rule about the same subject is replaced.
 
         Args:
             action: "allow" runs matching calls without asking, "ask" asks a person under every policy, "deny" never
@@ -119,7 +120,7 @@ class ConversationDecisions(ConversationBase):
 
         Raises:
             InvalidArgument: The server does not accept the rule; the error contains the field and the reason.
-            ValueError: Not exactly one subject is given.
+            ValueError: None, or more than one, of `tool`, `command`, `command_prefix`, `path`, `mcp_server` is given.
         """
         request = requests.create_approval_rule(
             self.name,
@@ -149,7 +150,7 @@ class ConversationDecisions(ConversationBase):
                 yield Question.from_proto(asked)
 
     def tool_question(self, name: str, *, timeout: float | None = None) -> Question:
-        """Return an open question of a tool. `question` is its name or its id.
+        """Return an open question of a tool. `name` is its resource name or its id.
 
         Raises NotFound if there is no such question, or if it no longer waits for an answer.
         """
@@ -165,20 +166,20 @@ class ConversationDecisions(ConversationBase):
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Question:
-        """Answer what a running tool asks a person, as ``question_changed`` events report it.
+        """Answer a question that a running tool asks a person. Events of kind ``question_changed`` report questions.
 
         Any client may answer; the first answer counts.
 
         Args:
             question: The question, its name or its id.
-            content: A value for each field of its form that is filled in. For an address leave it out: to answer
-                means to have visited it.
+            content: A value for each field of the question's form that is filled in. None if the question is an address
+                to visit: the answer then says that the person has visited it.
             request_id: The id to reuse if this call is repeated; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
             InvalidArgument: The content does not fit the form; the question still waits.
-            UnknownOrDecided: It does not wait, or no longer; `metadata["cause"]` says why.
+            UnknownOrDecided: The question does not wait for an answer (any more); `metadata["cause"]` says why.
         """
         request = requests.answer_question(self.name, question, content, request_id)
         response = self._transport.call(self._stub.AnswerQuestion, request, timeout)
@@ -187,9 +188,9 @@ class ConversationDecisions(ConversationBase):
     def decline_question(
         self, question: Question | str, *, request_id: str | None = None, timeout: float | None = None
     ) -> Question:
-        """Refuse to answer a tool's question.
+        """Refuse to answer a tool's question. The tool decides how its call continues.
 
-        The tool decides how its call goes on. Raises the same as `answer_question`.
+        Raises the same errors as `answer_question`.
         """
         request = requests.decline_question(self.name, question, request_id)
         response = self._transport.call(self._stub.AnswerQuestion, request, timeout)

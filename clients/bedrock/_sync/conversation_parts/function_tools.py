@@ -70,16 +70,16 @@ class ConversationTools(ConversationBase):
         message that is sent declares a new tool to the server; during a run the server refuses that.
 
         Args:
-            function: The function.
+            function: The function, if the decorator is used without arguments.
             name: The tool's name for the model; the function's name if None.
             description: The description for the model; the docstring if None.
-            group: The kind of work: "read", "write", "search", "execute", … as of the server's own tools.
+            group: The kind of work that the tool does: "read", "write", "bash" or "other".
             timeout: How long a call waits for an answer; five minutes if None.
             read_only: Whether the tool changes nothing: in restricted mode only such tools are offered.
             requires_approval: Whether a person must approve every call.
 
         Raises:
-            TypeError: A parameter has no type, or one that JSON has no counterpart for.
+            TypeError: A parameter has no type, or one whose values cannot be written as JSON.
         """
 
         def add(wrapped: FunctionT) -> FunctionT:
@@ -100,8 +100,8 @@ class ConversationTools(ConversationBase):
     def serve_tools(self, *, timeout: float | None = None) -> None:
         """Answer calls of the functions that `tool` was given, in all runs, until the conversation is deleted.
 
-        For a program that does not follow the runs itself, because others send the messages. Survives broken
-        connections and restarts of the server.
+        Use this in a program that does not iterate over runs itself, because other clients send the messages. It
+        survives broken connections and restarts of the server.
 
         Args:
             timeout: Seconds after which DeadlineExceeded is raised; no limit if None.
@@ -128,9 +128,10 @@ class ConversationTools(ConversationBase):
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Message:
-        """Answer a call of a client's tool, as ``client_tool_call_changed`` events report it; return the result.
+        """Answer a call of a client tool, and return the stored message with the result.
 
-        Any client may answer; the first answer counts. The same answer again is accepted.
+        Events of kind ``client_tool_call_changed`` report the calls. Any client may answer; the first answer counts.
+        Sending the same answer again is accepted.
 
         Args:
             call: The call or its id.
@@ -142,7 +143,7 @@ class ConversationTools(ConversationBase):
             timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
-            UnknownOrDecided: The call does not, or no longer, wait for an answer.
+            UnknownOrDecided: The call does not wait for an answer (any more).
         """
         request = requests.tool_result(
             self.name, call, output, json=json, images=images, error=error, request_id=request_id

@@ -29,7 +29,11 @@ class ConversationRecords(ConversationBase):
     def messages(
         self, *, after_sequence: int = 0, newest_first: bool = False, timeout: float | None = None
     ) -> Iterator[Message]:
-        """Iterate over the stored messages."""
+        """Iterate over the stored messages whose `sequence` is greater than `after_sequence`.
+
+        The oldest message comes first, or the newest with `newest_first`. `timeout` is the time limit of each page in
+        seconds.
+        """
         request = v1.ListMessagesRequest(parent=self.name, after_sequence=after_sequence, descending=newest_first)
         for page in self._transport.pages(self._stub.ListMessages, request, timeout):
             for message in page.messages:
@@ -50,8 +54,8 @@ class ConversationRecords(ConversationBase):
         """Iterate over the queued messages and, on request, over earlier ones and what became of them.
 
         Args:
-            include_settled: Include those that are no longer queued; they come first.
-            newest_first: Begin with the one that was accepted last.
+            include_settled: Include messages that are no longer queued.
+            newest_first: Begin with the message that was accepted last.
             timeout: Time limit of each page in seconds; the client's if None.
         """
         request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
@@ -62,12 +66,12 @@ class ConversationRecords(ConversationBase):
     def cycles(
         self, *, view: CycleView = "steps", newest_first: bool = False, timeout: float | None = None
     ) -> Iterator[RequestCycle]:
-        """Iterate over the request cycles: what was asked and all that was done for it.
+        """Iterate over the request cycles. A cycle is a message that started a run, and everything done for it.
 
         Args:
             view: "steps" (made for people), "rounds" (the requests to the model), "full" (both), or "events" (the
-                log that both are made of).
-            newest_first: Begin with the latest.
+                events of the log from which both are computed).
+            newest_first: Begin with the latest cycle.
             timeout: Time limit of each page in seconds; the client's if None.
         """
         request = v1.ListRequestCyclesRequest(
@@ -82,10 +86,10 @@ class ConversationRecords(ConversationBase):
     def cycle(
         self, run: RequestCycle | str, *, view: CycleView = "steps", timeout: float | None = None
     ) -> RequestCycle:
-        """Read one request cycle.
+        """Return one request cycle.
 
         Args:
-            run: The run, or its resource name or id; see `Run.name` and `Event.run`.
+            run: The request cycle, or the resource name or id of the run; see `Run.name` and `Event.run`.
             view: As for `cycles`.
             timeout: Time limit of this call in seconds; the client's if None.
 
@@ -101,10 +105,10 @@ class ConversationRecords(ConversationBase):
     def wait_for_cycle(
         self, run: RequestCycle | str, *, view: CycleView = "steps", timeout: float | None = None
     ) -> RequestCycle:
-        """Wait for the end of a run without following its events, and read its request cycle.
+        """Wait for the end of a run without following its events, and return its request cycle.
 
-        Nothing is decided about its approvals: they stay open for other clients. `run` decides them, and returns the
-        answer.
+        This method answers no approvals: they stay open for other clients. `Conversation.run` also waits, but
+        decides approvals, and returns the answer.
 
         Args:
             run: As for `cycle`.
@@ -125,26 +129,33 @@ class ConversationRecords(ConversationBase):
                 return cycle
 
     def sub_agents(self, *, timeout: float | None = None) -> Iterator[ConversationInfo]:
-        """Iterate over the conversations of the sub-agents, the latest changed first."""
+        """Iterate over the conversations of the sub-agents. The one that changed last comes first."""
         request = requests.conversations(archived=None, parent=self.name)
         for page in self._transport.pages(self._stub.ListConversations, request, timeout):
             for conversation in page.conversations:
                 yield ConversationInfo.from_proto(conversation)
 
     def verify(self, *, timeout: float | None = None) -> list[str]:
-        """Let the server check the stored conversation. Return a sentence for each defect; usually there is none."""
+        """Let the server check the stored conversation for damage, such as lost or altered rows or a broken hash chain.
+
+        Nothing is repaired or changed. Returns a sentence for each defect; an empty list if there is none.
+        """
         request = v1.VerifyConversationRequest(name=self.name)
         response = self._transport.call(self._stub.VerifyConversation, request, timeout)
         return list(response.violations)
 
     def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> Stream[ReplayStep]:
-        """Replay the log through the state machine. Each returned step contains its difference from the stored step."""
+        """Replay the log through the state machine, up to `until_revision`; all of it if 0.
+
+        The stream yields one item for each step of the log, with the difference between the replayed and the stored
+        result.
+        """
         request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
         steps = self._transport.stream(self._stub.ReplayConversation, request, timeout)
         return steps.map(ReplayStep.from_proto)
 
     def export(self, *, timeout: float | None = None) -> Iterator[str]:
-        """Iterate over lines of JSON that contain the conversation, its messages and its events."""
+        """Iterate over the lines of an export: JSON objects for the conversation, its messages and its events."""
         request = v1.ExportConversationRequest(name=self.name)
         for piece in self._transport.stream(self._stub.ExportConversation, request, timeout):
             yield piece.line
@@ -159,7 +170,10 @@ class ConversationRecords(ConversationBase):
         return Attachment.from_proto(response.attachment)
 
     def attachment(self, name: str, *, timeout: float | None = None) -> bytes:
-        """Return the bytes of an image, as they were sent, by the image's name in a message."""
+        """Return the bytes of an image, as they were sent, by the image's name in a message.
+
+        Raises NotFound if there is no such image.
+        """
         request = v1.DownloadAttachmentRequest(name=name)
         pieces = self._transport.stream(self._stub.DownloadAttachment, request, timeout)
         return b"".join([piece.data for piece in pieces])

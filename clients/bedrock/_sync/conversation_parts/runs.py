@@ -50,7 +50,7 @@ class ConversationRuns(ConversationBase):
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Run:
-        """Send a message as a run to iterate or to wait for, which is sent now.
+        """Return the run of a new message, which is sent now.
 
         Args:
             text: What to say.
@@ -58,24 +58,26 @@ class ConversationRuns(ConversationBase):
                 "follow_up" (starts a run when this one has ended).
             images: The path or the bytes of an image for the model to see, or several in a list. PNG, JPEG, GIF or
                 WebP, recognized by their content.
-            on_approval: Decides about a tool call that needs approval if the loop has not answered before it reads the
-                next event: "approve" lets every call run, "deny" none; a function gets the `Approval` and returns True
-                or False. If None, the call is denied and a warning is logged.
-            on_question: Answers what a running tool asks a person (an MCP server, in the middle of a call) if the loop
-                has not: gets the `Question`, and returns a value for each field of its form that is filled in, ``{}``
-                for an address that was visited, or None to decline. If None, the question is declined and a warning is
-                logged. What does not fit the form is declined, too, and InvalidArgument is raised.
+            on_approval: Decides about a tool call that needs approval, if the loop over the run's events has not
+                decided before it reads the next event. "approve" lets every call run, "deny" none. A function gets the
+                `Approval` and returns True or False. If None, the call is denied and a warning is logged.
+            on_question: A function that answers a question of a running tool (of an MCP server, in the middle of a
+                call), if the loop has not answered before it reads the next event. The function gets the `Question`. It
+                returns a value for each field of the form that is filled in, ``{}`` for an address that was visited, or
+                None to decline. Without a function, the question is declined and a warning is logged. If the returned
+                values do not fit the form, the question is declined, too, and InvalidArgument is raised.
             wait_for_others: Leave approvals and questions open that the loop does not answer, so that other clients can
                 answer them.
             expected_run: Refuse with RunOver unless this run is in progress.
-            generation: How the model is to answer in this run; what is not set is as the conversation has it.
+            generation: How the model is to answer in this run; the conversation's settings apply to what is not set.
             output_schema: A JSON Schema of the value that the run is to end with; see `Stop.output` and
                 `Answer.output`.
             request_id: The id to reuse if this call is repeated; generated if None. The message is stored once.
             timeout: Time limit of sending in seconds; the client's if None.
 
         Raises:
-            AgentBusy, AwaitingApproval, Cancelling, ContextExhausted, QueueFull, …: The state does not allow it.
+            AgentBusy, AwaitingApproval, Cancelling, ContextExhausted, QueueFull, …: The state of the conversation does
+                not allow this message.
             InvalidArgument: The text or an image is not acceptable.
         """
         request = requests.send(
@@ -142,10 +144,11 @@ class ConversationRuns(ConversationBase):
         generation: Generation | None = None,
         output_schema: Mapping[str, Any] | None = None,
     ) -> AbstractContextManager[Run]:
-        """Send a message as a run that is cancelled if the ``with`` block, or the sending, is interrupted.
+        """Return a context manager that sends a message and yields its run.
 
-        Errors of this package do not cancel the run: it has ended, or continues on the server. The arguments and the
-        errors raised are those of `send`.
+        If the ``with`` block, or the sending, is interrupted, the run is cancelled. If an error of this package
+        ends the block, the run is not cancelled: it has ended already, or continues on the server. The arguments and
+        the errors raised are those of `send`.
         """
         request = requests.send(self.name, text, images=images, generation=generation, output_schema=output_schema)
         policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
@@ -172,7 +175,7 @@ class ConversationRuns(ConversationBase):
             timeout: As for `send`.
 
         Raises:
-            AgentBusy, Cancelling, Archived, …: The state does not allow it.
+            AgentBusy, Cancelling, Archived, …: The state of the conversation does not allow a new run.
             SubAgent: This conversation belongs to a sub-agent; sub-agents cannot start sub-agents.
             InvalidArgument: A task is not acceptable; no sub-agent was started. Also ModelUnavailable and
                 WorkingDirectoryInvalid.
@@ -194,7 +197,7 @@ class ConversationRuns(ConversationBase):
         """Wait for the end of any run, also one of another client or one that has ended, and return its answer.
 
         Args:
-            name: Its resource name or id; see `Run.name`, `Event.run` and `cycles`.
+            name: The resource name or id of the run; see `Run.name`, `Event.run` and `cycles`.
             on_approval: As for `ask`.
             on_question: As for `ask`.
             wait_for_others: As for `ask`.
@@ -203,7 +206,7 @@ class ConversationRuns(ConversationBase):
         Raises:
             NotFound: There is no such run, or it belongs to another conversation.
             RunFailed, RunInterrupted: As for `Run.answer`.
-            DeadlineExceeded: It has not ended in time.
+            DeadlineExceeded: The run has not ended in time.
         """
         policy, deadline = QuestionPolicy(decider(on_approval), on_question, wait_for_others), Deadline(timeout)
         self._check_own_run(name, deadline)
@@ -234,8 +237,8 @@ class ConversationRuns(ConversationBase):
     ) -> Stream[Event]:
         """Return the events of the conversation, each one once, also across broken connections and restarts.
 
-        Begins with a snapshot or, if `after_revision` is given, with the events after it. If the server no longer keeps
-        the events missed in a long disconnection, another snapshot follows instead.
+        The stream begins with a snapshot or, if `after_revision` is given, with the events after it. If the server no
+        longer keeps the events missed in a long disconnection, another snapshot follows instead.
 
         Args:
             after_revision: The last revision seen; zero for all events.
@@ -264,7 +267,7 @@ class ConversationRuns(ConversationBase):
         reason: str = "",
         timeout: float | None = None,
     ) -> CancelConversationResult:
-        """Cancel the run in progress. Never refused; if there is nothing to cancel, the result has `no_op`.
+        """Cancel the run in progress. The call is never refused; with nothing to cancel, the result has `no_op`.
 
         If the server cannot store the cancel now, for example on a full disk, the run is stopped all the same and the
         result has `unrecorded`; the cancel is stored as soon as that is possible.
@@ -283,10 +286,10 @@ class ConversationRuns(ConversationBase):
         return CancelConversationResult.from_proto(response)
 
     def withdraw(self, message: Message | QueuedMessage | str, *, timeout: float | None = None) -> QueuedMessage:
-        """Withdraw a queued message.
+        """Withdraw a message from the queue, and return it. `message` is the message or its resource name.
 
         Raises:
-            UnknownOrDecided: It is no longer queued.
+            UnknownOrDecided: The message is no longer queued.
         """
         if isinstance(message, QueuedMessage):
             message = message.message
