@@ -24,7 +24,7 @@ ADDRESS_FILE = "address"
 """Name of a file in the data directory, present while a server runs; contains `unix:` and the path of its socket."""
 LOCK_FILE = "lock"
 """Name of a file in the data directory, locked by the running server; contains its process id."""
-TOKEN_FILE = "token"  # noqa: S105 -- its name
+TOKEN_FILE = "token"  # noqa: S105 -- the name of a file, not a secret
 """Name of a file in the data directory; contains the bearer token that every call must carry."""
 LONGEST_SOCKET_PATH = 107
 """Maximum bytes of a socket's path: Linux allows 108 with the terminating zero."""
@@ -66,7 +66,7 @@ def absolute_path(text: str) -> Path:
     """
     try:
         path = Path(text).expanduser()
-    except RuntimeError:  # ``~name``, but there is no such user
+    except RuntimeError:  # the path begins with ``~name``, and there is no such user
         path = Path(text)
     if not path.is_absolute():
         raise ValueError(f"must be an absolute path, or begin with ~ (it is {text!r})")

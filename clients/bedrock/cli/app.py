@@ -147,7 +147,7 @@ class Commands(click.Group):
         try:
             found = super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from difflib import get_close_matches  # noqa: PLC0415 -- loaded for a mistake only
+            from difflib import get_close_matches  # noqa: PLC0415 -- needed only if the command is misspelt
 
             alike = get_close_matches(args[0], self.list_commands(ctx), n=2)
             hint = f" Did you mean {' or '.join(alike)}?" if alike else ""

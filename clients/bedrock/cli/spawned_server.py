@@ -127,7 +127,7 @@ class SpawnedServer:
             self._log.close()
 
     def _start(self) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by stop
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- `stop` closes the file
         command = [
             sys.executable,
             "-P",
@@ -149,7 +149,7 @@ class SpawnedServer:
         self.address = self._wait_until_ready(self._child)
 
     def _wait_until_ready(self, child: subprocess.Popen[bytes]) -> str:
-        assert child.stdout is not None  # noqa: S101 -- it was asked for
+        assert child.stdout is not None  # noqa: S101 -- Popen was called with stdout=PIPE
         said, deadline = b"", time.monotonic() + START_SECONDS
         with selectors.DefaultSelector() as selector:
             selector.register(child.stdout, selectors.EVENT_READ)

@@ -56,7 +56,7 @@ class ModelServer(ScriptedServer):
         if self._check is not None:
             try:
                 self._check(received.body)
-            except Exception as fault:  # noqa: BLE001 -- whatever a request provokes counts against it
+            except Exception as fault:  # noqa: BLE001 -- any error in `check` is a fault of the request
                 self.faults.append(f"{received.path}: {fault}")
         exchange = Exchange(connection, received)
         self.model.script_for(exchange).serve(exchange)

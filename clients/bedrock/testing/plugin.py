@@ -30,7 +30,7 @@ def bedrock_server() -> Iterator[PrivateServer]:
 @pytest.fixture
 def bedrock(bedrock_server: PrivateServer, request: pytest.FixtureRequest) -> Iterator[Bedrock]:
     """Provide a server without conversations, with a client and a model that answers as the test scripts it."""
-    from bedrock.testing.harness import Bedrock  # noqa: PLC0415 -- only tests that use it pay for it
+    from bedrock.testing.harness import Bedrock  # noqa: PLC0415 -- imported only if a test uses the fixture
 
     made = Bedrock(bedrock_server)
     yield made

@@ -26,7 +26,7 @@ def within(call: Callable[[], T], seconds: float = PATIENCE) -> T:
     def run() -> None:
         try:
             answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001 -- it is raised where the call was made
+        except BaseException as error:  # noqa: BLE001 -- `answer.result` raises it again
             answer.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()

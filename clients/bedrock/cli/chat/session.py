@@ -286,7 +286,7 @@ class ChatSession:
         elif isinstance(asked, Approval) and reply:
             await self._answer(asked, reply, text)
         else:
-            await self.send(message, "steer")  # a steer starts a run if the agent is idle, so it is never refused
+            await self.send(message, "steer")  # a steer also works if the run has just ended: it starts a new one
             if asked is not None and (asked is self._offer or asked in self.view.approvals):
                 self.say(self.paint.careful("· that was a message; the question is still open: y or n"))
 

@@ -133,7 +133,7 @@ class _Time(TimeType):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         if ago := re.fullmatch(r"([0-9]{1,6})([mhd])", value):
-            return datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})  # noqa: TID251 -- the reader's clock
+            return datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})  # noqa: TID251 -- this machine's clock
         try:
             found = datetime.fromisoformat(value)
         except ValueError:

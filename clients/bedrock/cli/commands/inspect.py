@@ -79,7 +79,7 @@ def list_(
     if parent:
         print_table(sub_agents.COLUMNS, sub_agents.rows(found), none=none)
         return
-    now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
+    now = datetime.now(UTC)  # noqa: TID251 -- ages are computed with this machine's clock
     print_table(
         ("slug", "state", "mode", "model", "changed", "directory", "title"),
         (

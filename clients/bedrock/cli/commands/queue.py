@@ -28,7 +28,7 @@ def queue(ctx: click.Context, name: str, everything: bool, limit: int, output: s
     if output == "json":
         print_values(found)
         return
-    now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
+    now = datetime.now(UTC)  # noqa: TID251 -- ages are computed with this machine's clock
     print_table(
         ("message", "delivery", "sent", "fate", "text"),
         (queue_row(entry, now) for entry in found),

@@ -53,7 +53,7 @@ def rules(
     if output == "json":
         print_values(found)
         return
-    now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
+    now = datetime.now(UTC)  # noqa: TID251 -- ages are computed with this machine's clock
     print_table(
         ("rule", "action", "made", "by", "about"),
         (

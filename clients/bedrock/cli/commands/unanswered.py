@@ -47,7 +47,7 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
         print_values(found)
         return
     _tell_unreadable(unreadable)
-    now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
+    now = datetime.now(UTC)  # noqa: TID251 -- ages are computed with this machine's clock
     slug = _slugs(client, (each.conversation for each in found))
     print_table(
         ("conversation", "call", "tool", "asked", "input"),

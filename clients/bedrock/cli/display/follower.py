@@ -98,7 +98,7 @@ class Onlooker:
     def _show(self, event: Event, fates: list[Fate]) -> None:
         self.view.observe(event, time.monotonic())
         self.transcript.show(event, fates)
-        for approval in self.view.approvals:  # including those that were open before this stream began
+        for approval in self.view.approvals:  # including approvals that were open before this stream began
             if approval.name not in self._asked:
                 self._asked.add(approval.name)
                 self.transcript.ask(approval, self.view.working_directory)
@@ -158,4 +158,4 @@ def _goes_on(event: Event) -> bool:
 
 
 def _wall() -> datetime:
-    return datetime.now(UTC)  # noqa: TID251 -- counts down on the reader's clock
+    return datetime.now(UTC)  # noqa: TID251 -- the countdown uses this machine's clock

@@ -96,7 +96,7 @@ class Progress:
         """Update the status line until the end. Runs on its own thread."""
         while not self._over.wait(TICK):
             with self._lock:
-                now = datetime.now(UTC)  # noqa: TID251 -- counts down on the reader's clock
+                now = datetime.now(UTC)  # noqa: TID251 -- the countdown uses this machine's clock
                 room = self._width() if self._width else None
                 line = self._view.status(time.monotonic(), now, room, keys="Ctrl-C cancels")
                 self._block.show([self._paint.dim(TRYING_AGAIN if self._lost else line)])

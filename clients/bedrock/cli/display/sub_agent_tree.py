@@ -41,7 +41,7 @@ class AgentView:
         if event.conversation is not None:
             self.began = event.conversation.create_time
         outcome = "" if event.state is None else event.state.kind
-        if event.state is not None and (outcome == "completed" or outcome == "failed"):  # noqa: PLR1714 -- narrows
+        if event.state is not None and (outcome == "completed" or outcome == "failed"):  # noqa: PLR1714 -- narrows type
             self.seen_to_the_end = True
             self.ended = event.state.enter_time
             self._end(outcome, event.state)

@@ -106,7 +106,7 @@ class Transcript:
         self.print_agent_ends()
         self._show(event)
 
-    def _show(self, event: Event) -> None:  # noqa: C901, PLR0912 -- one row for each kind
+    def _show(self, event: Event) -> None:  # noqa: C901, PLR0912 -- one case for each kind of event
         match event.kind:
             case "message_added":
                 self._show_message_added(event)
@@ -284,7 +284,7 @@ class Transcript:
         if event.queue_changed and event.fate not in (
             "delivered",
             "discarded",
-        ):  # the message itself shows its delivery, and the end of its run that it was discarded
+        ):  # shown by the message itself, and by the end of its run
             self._write(fate_line(event.queue_changed, self._paint))
 
     def _show_retrying(self, event: Event) -> None:

@@ -131,7 +131,7 @@ class MarkdownFlow:
         if not self._block or _HEADING.match(line) or _is_item(line):
             return False
         first = self._block[0]
-        if _RULE.fullmatch(line):  # hyphens below a paragraph make it a heading
+        if _RULE.fullmatch(line):  # hyphens below a paragraph make the paragraph a heading
             return set(line.strip()) == {"-"} and not _is_item(first)
         return _is_item(first) or _indent(first) == _indent(line)
 

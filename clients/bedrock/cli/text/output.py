@@ -17,7 +17,7 @@ Write: TypeAlias = Callable[[SafeText], None]
 
 def print_line(line: SafeText, *, err: bool = False) -> None:
     """Print a line to standard output, or to standard error if `err`."""
-    click.echo(line, err=err)  # noqa: TID251 -- this is what it is banned for
+    click.echo(line, err=err)  # noqa: TID251 -- the only place where click.echo may be called
 
 
 def print_text(text: str, *, err: bool = False) -> None:

@@ -131,7 +131,7 @@ def _cells_of() -> Callable[[str], int]:
 
     A variation selector counts as one column, because it may widen the character before it.
     """
-    from rich.cells import get_character_cell_size  # noqa: PLC0415 -- costs more than most commands
+    from rich.cells import get_character_cell_size  # noqa: PLC0415 -- the import takes longer than most commands
 
     return lambda character: 1 if character == "\ufe0f" else get_character_cell_size(character)
 
