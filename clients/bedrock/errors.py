@@ -162,7 +162,7 @@ class BedrockError(Exception):
         self.resource = resource
         """The resource name that was not found, e.g. "conversations/x"; empty if the server named none."""
         self.retry_after = retry_after
-        """Seconds after which another attempt makes sense, if the server said so."""
+        """Seconds after which another attempt makes sense; None if the server has not said."""
 
 
 class Aborted(BedrockError):

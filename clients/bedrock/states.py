@@ -116,19 +116,22 @@ class Approval(Wrapper[v1.PendingApproval]):
 
     @property
     def tool_use_id(self) -> str:
-        """The id of the tool call in question."""
+        """The id of the tool call that needs approval, or by which the agent asks for a wider mode."""
         return self.name.rpartition("/")[2]
 
     @property
     def tool(self) -> str:
-        """The name of the tool that is to run; "request_mode_upgrade" if the agent asks for another mode."""
+        """The name of the tool that is to run; "request_mode_upgrade" if the agent asks for a wider mode."""
         if self.mode_upgrade is not None:
             return "request_mode_upgrade"
         return "" if self.tool_call is None else self.tool_call.tool
 
     @property
     def input(self) -> dict[str, Any]:
-        """The input of the call. For a mode upgrade, ``{"reason": …}``."""
+        """The input of the call. For a mode upgrade, ``{"reason": …}``.
+
+        If the model wrote no valid JSON object, ``{"raw_input": …}``.
+        """
         if self.mode_upgrade is not None:
             return {"reason": self.mode_upgrade.reason}
         return {} if (call := self.tool_call) is None else call.input or {"raw_input": call.raw_input}

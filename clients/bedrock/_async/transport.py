@@ -120,7 +120,8 @@ class AsyncTransport:
     ) -> AsyncStream[Response]:
         """Return the responses of a streaming call. It starts at the first read; closing the stream cancels the call.
 
-        `timeout` limits the whole stream, in seconds; None means no limit. Raises what `checked_timeout` raises.
+        `timeout` limits the whole stream, in seconds; None means no limit. Raises TypeError or ValueError if `timeout`
+        is not a number of seconds, or negative.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         return AsyncStream(self._responses(method, request, timeout))

@@ -44,7 +44,7 @@ class RunWatch:
         *,
         tools: ClientTools | None = None,
     ) -> None:
-        """Begin at the position of the cursor.
+        """Prepare to follow a run from the position of the cursor.
 
         Args:
             transport: Makes the calls.
@@ -52,7 +52,7 @@ class RunWatch:
             progress: The known state of the run, which the events update.
             policy: Decides the run's approvals, and answers its tools' questions.
             deadline: When to raise DeadlineExceeded.
-            tools: Answers calls of client tools.
+            tools: Answers calls of client tools; None if this program has none.
         """
         self._transport = transport
         self._cursor = cursor

@@ -93,7 +93,7 @@ class CommandError(Exception):
         return cls(message, hint, USAGE if isinstance(error, InvalidArgument | Misconfigured) else FAILED)
 
     def show(self) -> None:
-        """Print the error and what to do next to standard error."""
+        """Print the error to standard error, followed by what the user can do about it."""
         print_message(f"error: {self.message}")
         if self.hint:
             print_message(self.hint)

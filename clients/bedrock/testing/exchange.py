@@ -31,7 +31,7 @@ class Exchange:
         self.reached = threading.Event()
         """Set when the play has reached the point at which the test should act."""
         self.go = threading.Event()
-        """The test sets this event to let a play continue that is blocked in `wait_for_go`."""
+        """The test sets this event to let a play that is blocked in `wait_for_go` continue."""
         self.closed = threading.Event()
         """Set when the server has closed the connection."""
 

@@ -46,7 +46,7 @@ def says(*pieces: str | Gate, input_tokens: int = 10, stop: str = "end_turn") ->
     """Return a play that answers with a text, streamed in pieces; at a gate it waits until the test opens the gate.
 
     Args:
-        pieces: The text.
+        pieces: The pieces of the text, and gates among them.
         input_tokens: The size of the request in tokens, as the model reports it.
         stop: Why the answer ends: "end_turn", "max_tokens" or "refusal".
     """

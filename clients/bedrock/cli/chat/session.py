@@ -217,7 +217,7 @@ class ChatSession:
             self.say(line)
 
     def interrupt(self) -> bool:
-        """Handle Ctrl-C: the first one cancels, the second one exits; return whether to exit."""
+        """Handle Ctrl-C. The second one in a row ends the chat and returns True; the first one returns False."""
         if self._armed:
             self.over.set()
             return True

@@ -123,7 +123,7 @@ def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[R
 
 
 def _what_answers(now: ConversationInfo) -> str:
-    """Return the commands that answer what a run waits for; "" if there are none."""
+    """Return a text with the commands that answer what a run waits for; "" if there are none."""
     if now.state.questions:
         return f": `bedrock answer {now.slug}`"
     return f": `bedrock approve {now.slug}` or `bedrock deny {now.slug}`" if waits_for(now.state) == APPROVAL else ""

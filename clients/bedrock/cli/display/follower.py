@@ -84,7 +84,7 @@ class Onlooker:
         return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width())
 
     async def _fates(self, event: Event) -> list[Fate]:
-        """Return what a snapshot does not contain: the undelivered messages and the interrupted runs.
+        """Return what to print with a snapshot's messages: the outcomes of queued messages, and the interrupted runs.
 
         The list is empty for other events, and if the server does not answer.
         """

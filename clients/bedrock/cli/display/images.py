@@ -26,5 +26,5 @@ def kind(image: Image) -> str:
 
 
 def described(image: Image) -> str:
-    """Describe an image in a line of text."""
+    """Return a line of text about an image: its short name, format, width and height."""
     return f"[image {short(image)}: {kind(image)}, {image.width} x {image.height}]"

@@ -168,7 +168,7 @@ class Transcript:
             self._write(line)
 
     def ask_person(self, question: Question) -> None:
-        """Print a tool's question to a person."""
+        """Print a question that a tool asks a person."""
         for line in QuestionForm(question).lines(self._paint):
             self._write(line)
 

@@ -42,7 +42,7 @@ def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list
 
 
 async def fates_of_snapshot(conversation: AsyncConversation, snapshot: Snapshot) -> list[Fate]:
-    """Return what a snapshot does not contain: settled queued messages and interrupted runs.
+    """Return the queued messages of a snapshot, those that have left the queue, and the interrupted runs.
 
     The time range is that of the snapshot's messages; later outcomes are in the events that follow.
     """

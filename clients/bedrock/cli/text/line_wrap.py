@@ -46,9 +46,9 @@ class LineFlow:
     """A Flow that leaves text as it is and breaks it into lines."""
 
     def __init__(self, width: Width | None = None, clean: Callable[[str], SafeText] = for_terminal) -> None:
-        """`width` is the maximum columns of a line, broken at blanks; None breaks only at line ends.
+        """Prepare. `width` returns the maximum columns of a line; lines are broken at blanks. None: only at line ends.
 
-        `clean` sanitizes.
+        `clean` makes a line safe to print.
         """
         self._width = width
         self._clean = clean

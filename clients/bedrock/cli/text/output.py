@@ -27,7 +27,7 @@ def print_text(text: str, *, err: bool = False) -> None:
 
 
 def print_json(value: Any, *, indent: int | None = None) -> None:
-    """Print a value as JSON, in which every character beyond printable ASCII is escaped and none is lost."""
+    """Print a value as JSON in printable ASCII. All other characters are escaped, so that none is lost."""
     print_line(SafeText(json.dumps(value, indent=indent)))
 
 

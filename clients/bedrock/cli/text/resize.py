@@ -24,5 +24,5 @@ def reflows(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def rows_taken(cells: Iterable[int], columns: int) -> int:
-    """Return how many rows lines of these widths take on a terminal of `columns` that wraps long lines."""
+    """Return how many rows lines of these widths take on a terminal of `columns` columns that wraps long lines."""
     return sum(max(1, -(-taken // max(1, columns))) for taken in cells)

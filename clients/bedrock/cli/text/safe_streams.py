@@ -30,7 +30,7 @@ class SafeStream:
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write texts, each sanitized."""
+        """Sanitize and write several texts."""
         for line in lines:
             self.write(line)
 
@@ -43,13 +43,13 @@ def _for_terminal(text: str) -> SafeText:
 
 
 def install() -> None:
-    """Make standard output and standard error safe, until the process ends."""
+    """Make standard output and standard error sanitize what is written to them, until the process ends."""
     sys.stdout, sys.stderr = _safe(sys.stdout), _safe(sys.stderr)
 
 
 @contextmanager
 def safe_streams() -> Generator[None]:
-    """Make standard output and standard error safe within the ``with`` block."""
+    """Make standard output and standard error sanitize what is written to them, within the ``with`` block."""
     before = sys.stdout, sys.stderr
     install()
     try:

@@ -57,10 +57,11 @@ class SafeText(str):
 
 
 def for_terminal(text: str) -> SafeText:
-    """Make text safe for a terminal: every character is shown, and none acts as a control.
+    """Make text safe for a terminal, so that no character acts as a control.
 
-    Line feeds and tabs stay, colours are removed, carriage returns end lines, and every other control character,
-    characters that change the direction of writing, and lone surrogates become visible marks such as \\x1b or \\u202e.
+    Line feeds and tabs stay, and carriage returns become line ends. Colours and excess combining marks are removed.
+    Every other control character, characters that change the direction of writing, and lone surrogates become visible
+    marks such as \\x1b or \\u202e.
     """
     if isinstance(text, SafeText):
         return text

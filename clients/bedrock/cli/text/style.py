@@ -55,27 +55,27 @@ class Paint:
         return SafeText(" ".join(self.clean(text).split()))
 
     def dim(self, text: str) -> SafeText:
-        """Style text of low importance."""
+        """Return a text in dim letters, for what is of low importance."""
         return self._style(text, dim=True)
 
     def bold(self, text: str) -> SafeText:
-        """Style text that is emphasised."""
+        """Return a text in bold letters."""
         return self._style(text, bold=True)
 
     def good(self, text: str) -> SafeText:
-        """Style a success."""
+        """Return a text in green, for a success."""
         return self._style(text, fg="green")
 
     def bad(self, text: str) -> SafeText:
-        """Style a failure."""
+        """Return a text in red, for a failure."""
         return self._style(text, fg="red")
 
     def careful(self, text: str) -> SafeText:
-        """Style a warning: something that needs a decision, or will be retried."""
+        """Return a text in yellow, for something that needs a decision or will be tried again."""
         return self._style(text, fg="yellow")
 
     def name(self, text: str) -> SafeText:
-        """Style a name."""
+        """Return a name in cyan."""
         return self._style(text, fg="cyan")
 
     def _style(self, text: str, **style: Any) -> SafeText:
