@@ -96,6 +96,6 @@ class RequestCycle(Wrapper[v1.RequestCycle]):
     end_time: datetime | None
     """When the run ended; None while it continues."""
     events: tuple[str, ...]
-    """The log events that both views are made of, each a JSON object; empty unless the call asked for them."""
+    """The events of the log from which `steps` and `rounds` are computed, as JSON objects; empty unless asked for."""
     output: Any = field(hash=False)
     """The JSON value that the run ended with; None if the run had no output schema."""
