@@ -156,8 +156,8 @@ class AsyncClient(AsyncClosing):
             instructions: What to tell the agent in addition to the server's own prompt; an `Instructions` object can
                 replace that prompt instead. Cannot be changed later.
             tools: The tools to offer the agent, of those that `tools` lists; all if None. Cannot be changed later.
-            client_tools: Tools that clients run for the agent: functions, which become tools as by
-                `AsyncConversation.tool`, and declarations.
+            client_tools: Tools that clients run for the agent: `ClientTool` declarations, or functions of this program,
+                which become tools as `AsyncConversation.tool` describes.
             generation: How the model is to answer; the model's defaults if None.
             mcp_servers: MCP servers beside the operator's, if the operator allows it. The server connects to them in
                 the background, and a run has the tools that are known when it begins; see

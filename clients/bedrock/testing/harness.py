@@ -88,10 +88,11 @@ class Bedrock:
     def wait_for_state(
         self, conversation: Named | str, *kinds: StateKind, timeout: float = PATIENCE
     ) -> ConversationState:
-        """Wait until a conversation is in one of the given states, such as "idle" or "tool_executing".
+        """Wait until a conversation is in one of the states `kinds`, e.g. "idle", and return its state.
 
         Raises:
-            AssertionError: The conversation was in none of them in time; the text contains what happened instead.
+            AssertionError: The conversation was in none of them within `timeout` seconds; the text contains what
+                happened instead.
         """
         event = self.wait_for_event(
             conversation, lambda each: each.state is not None and each.state.kind in kinds, timeout=timeout
