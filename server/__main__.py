@@ -1,4 +1,4 @@
-"""`python -m server` is `bedrock serve`."""
+"""Entry point of `python -m server`, which does the same as `bedrock serve`."""
 
 from bedrock import _interrupts
 

@@ -1,4 +1,4 @@
-"""`bedrock backup` and `bedrock restore`: copies of the database, on the machine that it is on."""
+"""The commands `bedrock backup` and `bedrock restore`, which copy the SQLite database of this machine."""
 
 from __future__ import annotations
 
@@ -87,10 +87,13 @@ def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, 
 
 
 def data_directory(data_dir: str | None, config: Path | None) -> Path:
-    """Return the data directory that `bedrock serve` would use; exit if other users can write to it."""
+    """Return the data directory that `bedrock serve` would use.
+
+    Prints an error and exits if the settings are invalid or other users can write to the directory.
+    """
     try:
         found = load({} if data_dir is None else {"data_dir": data_dir}, file=config).data_dir
-        with suppress(FileNotFoundError):  # backup reports a missing directory, restore creates it
+        with suppress(FileNotFoundError):  # backup reports a missing directory, and restore creates it
             close_to_others(found)
     except ConfigError as error:
         fail(str(error), USAGE)
@@ -100,7 +103,7 @@ def data_directory(data_dir: str | None, config: Path | None) -> Path:
 
 
 def _refuse_elsewhere(data_dir: str | None, config: Path | None) -> None:
-    """Exit if the settings name a PostgreSQL database, unless the command line names a data directory."""
+    """Print an error and exit if the settings name a PostgreSQL database. Does nothing if a data directory is given."""
     try:
         database = load({}, file=config).database
     except ConfigError as error:

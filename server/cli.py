@@ -1,4 +1,4 @@
-"""`bedrock serve` and `python -m server`."""
+"""The command `bedrock serve`, which `python -m server` runs, too."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def serve(file: Path | None, until_eof: bool, **options: Any) -> None:
 
 
 def _serve(config: Config, *, until_eof: bool) -> None:
-    """Run the server. Raises ConfigError."""
+    """Run the server until it stops; print an error and exit if it cannot start. Raises ConfigError."""
     from server.process.process_settings import collection_paused, tune_process  # noqa: PLC0415 -- before gRPC, not for --help
 
     tune_process()
@@ -108,6 +108,6 @@ def _serve(config: Config, *, until_eof: bool) -> None:
 
 
 def fail(text: str, code: int) -> NoReturn:
-    """Print an error line to standard error and exit."""
+    """Print an error line to standard error, and exit with a code."""
     print_text(f"bedrock: {text}", err=True)
     sys.exit(code)

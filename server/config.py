@@ -1,4 +1,4 @@
-"""Settings of the server: from flags, BEDROCK_* variables, a TOML file and built-in defaults, in this order."""
+"""Reads the server's settings from flags, BEDROCK_* variables, a TOML file and built-in defaults, in this order."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from server.settings.setting_values import (
 
 
 class ConfigError(Exception):
-    """A setting cannot be used; the text names it, where it comes from, and what it should be."""
+    """A setting cannot be used. The text names the setting, where it comes from, and what it should be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +57,12 @@ class Listener:
 
     where: Listen
     certificate: Path | None = None
-    """The PEM file with its certificate and the chain of that; None: no TLS."""
+    """The PEM file with the server's certificate and its chain; None for no TLS."""
     key: Path | None = None
     client_ca: Path | None = None
-    """The PEM file with the authorities that sign certificates of clients; None: clients need none."""
+    """The PEM file with the authorities that sign clients' certificates; None if clients need no certificate."""
     insecure_behind_proxy: bool = False
-    """Whether a proxy or a mesh in front encrypts and restricts, so that TLS is not needed."""
+    """Whether a proxy or a mesh in front encrypts and restricts access, so that the listener needs no TLS."""
 
     @property
     def target(self) -> str:
@@ -110,53 +110,56 @@ class Config:
     insecure_behind_proxy: bool = False
     """Whether a proxy or a mesh in front encrypts and restricts, so that TLS is not needed, and says who calls."""
     metrics_listen: Listen | None = None
-    """Where Prometheus gets metrics, by HTTP; None: nowhere."""
+    """The address at which Prometheus gets metrics by HTTP; None for no metrics there."""
     otlp_endpoint: str = ""
-    """The URL of a collector that traces and metrics are sent to, by OTLP over gRPC; "": none."""
+    """The URL of a collector for traces and metrics, by OTLP over gRPC; "" for no collector."""
     otlp_contents: tuple[str, ...] = ()
-    """The attributes of spans with contents that are sent, by name."""
+    """The names of the span attributes with contents of conversations that may be sent to the collector."""
     sandbox: str = "auto"
     """The sandbox tier that enforces the restricted mode: "auto" for the best available one, or one that must be
     available."""
     workspace_protected: tuple[str, ...] = WORKSPACE_PROTECTED
-    """Names that tools in workspace mode cannot change, beside .git."""
+    """The names of files and directories that tools in workspace mode cannot change, besides .git."""
     deny_read: tuple[str, ...] = DENY_READ
-    """Files and directories that tools cannot read, in every mode in which the sandbox can keep them from it."""
+    """Files and directories that tools cannot read, in every mode in which the sandbox can hide them."""
     system_paths: tuple[str, ...] = SYSTEM_PATHS
     """Files and directories of the system that the tools of every principal can read."""
     cpus: frozenset[int] | None = None
-    """The CPUs that the server itself runs on; None: all that it may use. Its tools may use all in any case."""
+    """The CPUs that the server itself runs on; None for all. Its tools may use all CPUs in any case."""
     file: Path | None = None
-    """The file that settings came from."""
+    """The settings file; None if there is none."""
     providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
-    """Model providers from the file, by name; may hold keys, so it is never shown."""
+    """The model providers in the file, by name. They may contain keys, so they are never shown."""
     models: Mapping[str, Any] = field(default_factory=dict)
-    """Context windows and prices of models from the file, by prefix of the model's name."""
+    """Context windows and prices of models in the file, by prefix of the model's name."""
     mcp_servers: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
-    """MCP servers from the file; may hold secrets, so it is never shown."""
+    """The MCP servers in the file. They may contain secrets, so they are never shown."""
     approval_rules: tuple[Mapping[str, Any], ...] = ()
-    """The operator's approval rules from the file, as they are written."""
+    """The operator's approval rules in the file, as they are written there."""
     principals: Mapping[str, Principal] = field(default_factory=dict)
-    """The principals from the file, beside the server's own user."""
+    """The principals in the file, by name, without the server's own user."""
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
-    """The quotas from the file: of each principal, and of all together."""
+    """The quotas in the file: of each principal, and of all together."""
     client_certificates: Mapping[str, Principal] = field(default_factory=dict)
-    """The principals that names in certificates of clients stand for, from the file."""
+    """The principals in the file that names in clients' certificates stand for."""
     authorizer: AuthorizerSettings | None = None
-    """The operator's own rules, from the file; None: there are none."""
+    """The operator's own authentication and authorization, in the file; None if there is none."""
     cluster: ClusterSettings | None = None
-    """How servers that share the database reach each other, from the file; None: this one does not share it."""
+    """How servers that share the database reach each other, in the file; None if this server does not share it."""
     issuers: Mapping[str, Issuer] = field(default_factory=dict)
-    """Who else issues tokens for principals, from the file."""
+    """The issuers in the file, by name: services that sign tokens of principals."""
     mcp_from_clients: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Which MCP servers clients may name, from the file; may hold secrets, so it is never shown."""
+    """Which MCP servers clients may add to a conversation, in the file.
+
+    It may contain secrets, so it is never shown.
+    """
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The environment in which keys of well-known providers are looked up."""
+    """The environment variables, in which API keys of well-known providers are looked up."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """Where each given setting comes from: the flag, the variable, or the file and the key."""
 
     def refusal(self, text: str) -> ConfigError:
-        """Return the error for a setting that turns out to be wrong when it is used; `text` is "name: why"."""
+        """Return the error for a setting that turns out to be wrong when it is used. `text` is "name: why"."""
         setting, _, why = text.partition(": ")
         provider = setting.removeprefix("providers.").rpartition(".")[0]
         tables = (
@@ -176,12 +179,12 @@ class Config:
 
     @property
     def several(self) -> bool:
-        """Whether there are principals beside the server's own user."""
+        """Whether there may be other principals than the server's own user."""
         return bool(self.principals or self.issuers)
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
-        """The addresses to listen on in addition to the Unix socket in the data directory."""
+        """The addresses to listen on besides the Unix socket in the data directory."""
         if self.listen is None:
             return self.listen_tables
         proxied = self.insecure_behind_proxy
@@ -193,23 +196,23 @@ class Config:
 
     @property
     def behind_proxy(self) -> bool:
-        """Whether a proxy is in front of every address but Unix sockets, and says who calls."""
+        """Whether a proxy is in front of every address except Unix sockets, and names the client."""
         reached = [each for each in self.listeners if not each.where.path]
         return bool(reached) and all(each.insecure_behind_proxy for each in reached)
 
     @property
     def reachable(self) -> bool:
-        """Whether some address is meant for callers in a network, among whom are strangers."""
+        """Whether an address is meant for callers from the network, among whom are strangers."""
         return any(each.certificate or each.insecure_behind_proxy or not each.where.local for each in self.listeners)
 
     @property
     def tls(self) -> bool:
-        """Whether the address of `listen` uses TLS."""
+        """Whether the address in `listen` uses TLS."""
         return self.tls_certificate is not None
 
 
 def shown_database(url: str) -> str:
-    """Return the URL of a database without its password and its parameters, which may hold one."""
+    """Return the URL of a database without its password and parameters, which may contain secrets."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -249,24 +252,26 @@ SETTINGS: dict[str, Parser] = {
     "system_paths": parse_paths,
     "cpus": parse_cpus,
 }
-"""Parsers of all settings that can be given by a flag, a variable or the file. The file also has the tables
-`providers`, `models`, `mcp_servers`, `mcp_from_clients`, `approval_rules`, `principals`, `principal_defaults`,
-`issuers`, `client_certificates`, `authorizer`, `cluster` and `quotas`; instead of `listen` there may be tables of that
-name."""
+"""The parsers of all settings that a flag, a variable or the file can give.
+
+The file also has the tables `providers`, `models`, `mcp_servers`, `mcp_from_clients`, `approval_rules`, `principals`,
+`principal_defaults`, `issuers`, `client_certificates`, `authorizer`, `cluster` and `quotas`. Instead of the setting
+`listen`, it may have tables [[listen]].
+"""
 
 
 LISTS = ("mcp_servers", "approval_rules")
-"""Tables of which the file may have several."""
+"""The names of tables that the file may have several times."""
 OF_PEOPLE = (
     "principals", "principal_defaults", "issuers", "client_certificates", "authorizer", "quotas", "cluster",
 )  # fmt: skip
-"""Tables that say who calls, and what for."""
+"""The names of tables about callers: who they are, what they may do and use, and the nodes of a cluster."""
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
-    """Merge the settings. `flags` holds only those that were given; `file` is the argument of --config.
+    """Read and merge the settings. Raises ConfigError.
 
-    Raises ConfigError.
+    `flags` contains only the flags that were given; `file` is the argument of --config, or None.
     """
     source = _file(file, environ)
     table, origin = _read(source)
@@ -289,14 +294,14 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
         values["data_dir"] = data_directory(environ)
     if given["listen_tables"]:
         if "listen" in values:
-            del given["listen_tables"]  # a flag or a variable stands for all of them
+            del given["listen_tables"]  # a flag or a variable replaces all the tables
         else:
             values["listen"], origins["listen"] = None, f"{origin}: [[listen]]"
     return _checked(Config(file=source, environ=environ, origins=origins, **given, **values))
 
 
 def _given_tables(table: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Take the tables out of the file's; return the fields of Config that they are. Raises ConfigError."""
+    """Remove the tables from the content of the file, and return them as fields of Config. Raises ConfigError."""
     providers = table.pop("providers", {})
     if not (isinstance(providers, dict) and all(isinstance(each, dict) for each in providers.values())):
         raise ConfigError(f"{origin}: providers: must be tables, [providers.NAME]")
@@ -332,7 +337,7 @@ def _given_tables(table: dict[str, Any], origin: str) -> dict[str, Any]:
 
 
 def _refuse_unknown(table: Mapping[str, Any], origin: str) -> None:
-    """Raise ConfigError for a key of the file that is neither a setting nor one of its tables."""
+    """Raise ConfigError for a key in the file that is neither a setting nor the name of a table."""
     if unknown := table.keys() - SETTINGS.keys():
         name, known = min(unknown), (*SETTINGS, "providers", "models", "mcp_from_clients", *LISTS, *OF_PEOPLE)
         near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
@@ -341,7 +346,7 @@ def _refuse_unknown(table: Mapping[str, Any], origin: str) -> None:
 
 
 def _tables(table: dict[str, Any], name: str, origin: str) -> tuple[Mapping[str, Any], ...]:
-    """Take the tables of this name out of the file's. Raises ConfigError."""
+    """Remove the tables [[NAME]] from the content of the file, and return them. Raises ConfigError."""
     tables = table.pop(name, [])
     if not (isinstance(tables, list) and all(isinstance(each, dict) for each in tables)):
         raise ConfigError(f"{origin}: {name}: must be tables, [[{name}]]")
@@ -349,7 +354,10 @@ def _tables(table: dict[str, Any], name: str, origin: str) -> tuple[Mapping[str,
 
 
 def _named_tables(table: dict[str, Any], name: str, origin: str, read: Callable[[Any], Made]) -> Made:
-    """Return what `read` makes of the tables [name.NAME], which it takes out of the file's. Raises ConfigError."""
+    """Remove the tables [name.NAME] from the content of the file, and return the result of `read`.
+
+    Raises ConfigError.
+    """
     tables = table.pop(name, {})
     if not (isinstance(tables, dict) and all(isinstance(each, dict) for each in tables.values())):
         raise ConfigError(f"{origin}: {name}: must be tables, [{name}.NAME]")
@@ -357,7 +365,7 @@ def _named_tables(table: dict[str, Any], name: str, origin: str, read: Callable[
 
 
 def _made(read: Callable[[Any], Made], table: Any, name: str, origin: str) -> Made:
-    """Return what `read` makes of a table of the file. Raises ConfigError."""
+    """Return the result of `read` for a table of the file. Raises ConfigError, also for the ValueErrors of `read`."""
     if not isinstance(table, dict):
         raise ConfigError(f"{origin}: {name}: must be a table, [{name}]")
     try:
@@ -369,7 +377,7 @@ def _made(read: Callable[[Any], Made], table: Any, name: str, origin: str) -> Ma
 def _quotas(
     table: dict[str, Any], principals: Mapping[str, Principal], issuers: Mapping[str, Issuer], origin: str
 ) -> QuotaSettings:
-    """Take the tables of quotas out of the file's. Raises ConfigError."""
+    """Remove the tables about quotas from the content of the file, and return the quotas. Raises ConfigError."""
     try:
         return quota_settings(table.pop("quotas", {}), table.pop("principal_defaults", {}), principals, issuers)
     except ValueError as error:
@@ -379,7 +387,10 @@ def _quotas(
 def _client_certificates(
     table: dict[str, Any], principals: Mapping[str, Principal], listeners: tuple[Listener, ...], origin: str
 ) -> dict[str, Principal]:
-    """Take the table [client_certificates] out of the file's. Raises ConfigError."""
+    """Remove the table [client_certificates] from the content of the file, and return its principals.
+
+    Raises ConfigError if it is wrong, or if no listener asks clients for certificates.
+    """
     names = table.pop("client_certificates", {})
     if names and not any(each.client_ca for each in listeners):
         raise ConfigError(f"{origin}: client_certificates: no [[listen]] has a client_ca, so no client shows one")
@@ -393,11 +404,11 @@ LISTENER: dict[str, Parser] = {
     "client_ca": absolute_path_of,
     "insecure_behind_proxy": parse_flag,
 }
-"""Parsers of the keys of a table [[listen]]."""
+"""The parsers of the keys of a table [[listen]]."""
 
 
 def _listen_tables(table: dict[str, Any], origin: str) -> tuple[Listener, ...]:
-    """Return the addresses of the tables [[listen]], which it takes out of the file's. Raises ConfigError."""
+    """Remove the tables [[listen]] from the content of the file, and return the addresses. Raises ConfigError."""
     if not isinstance(table.get("listen"), list):
         return ()
     found: list[Listener] = []
@@ -424,7 +435,7 @@ def _listen_tables(table: dict[str, Any], origin: str) -> tuple[Listener, ...]:
 
 
 def _check_listener(listener: Listener, where: str) -> None:
-    """Raise ConfigError unless what a table [[listen]] says fits together."""
+    """Raise ConfigError if the keys of a table [[listen]] contradict each other, or would send tokens in the clear."""
     encrypted, local = listener.certificate is not None, listener.where.local
     if encrypted != (listener.key is not None):
         raise ConfigError(f"{where}: certificate and key are needed together")
@@ -472,7 +483,7 @@ def _checked(config: Config) -> Config:
 
 
 def _check_cluster(config: Config, cluster: ClusterSettings) -> None:
-    """Raise ConfigError unless there is something to share, and the nodes' token goes over no network in the clear."""
+    """Raise ConfigError if no database is shared, or if nodes would send their token over a network in the clear."""
     if not config.database:
         raise config.refusal("cluster: only servers that share a database need it: set database, too")
     host, _ = host_and_port(cluster.address) or ("", 0)
@@ -485,7 +496,7 @@ def _check_cluster(config: Config, cluster: ClusterSettings) -> None:
 
 
 def _file(chosen: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the file to read: a named one must exist, the default one may be missing."""
+    """Return the settings file to read: the named one, or the default file if that exists; None for no file."""
     if chosen is not None:
         return chosen
     if text := environ.get("BEDROCK_CONFIG"):
@@ -512,7 +523,7 @@ def _read(path: Path | None) -> tuple[dict[str, Any], str]:
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:
-    """Accept a file only if no other user can write it: it names commands that print keys. Raises ConfigError."""
+    """Raise ConfigError if other users own or can change the settings file, which names commands that print keys."""
     user = os.geteuid()
     if found.st_uid not in (0, user):
         raise ConfigError(f"{path} belongs to user {found.st_uid}, and this is user {user}: use a file of your own")

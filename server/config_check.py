@@ -1,4 +1,4 @@
-"""`bedrock config check`: would the server start with these settings, and what are they?"""
+"""The command `bedrock config check`, which tells whether the server would start, and shows its settings."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def described(settings: Config) -> Iterator[str]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a value of a setting as the settings file takes it; None if it cannot say that."""
+    """Return a setting's value as it is written in the settings file; None if a file cannot express the value."""
     match value:
         case None:
             return {"cpus": "all", "listen": "none", "metrics_listen": "none"}.get(name)
@@ -83,12 +83,12 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _toml(value: Any) -> str:
-    """Return a value as TOML; "" for None."""
+    """Return a value in TOML; "" for None."""
     match value:
         case None:
             return ""
         case str():
-            # JSON's escapes are TOML's, but DEL must be escaped as well.
+            # The escapes of JSON are valid in TOML, but TOML demands that DEL is escaped, too.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case tuple():
             return f"[{', '.join(map(_toml, value))}]"

@@ -1,6 +1,7 @@
-"""The program: it picks the adapters, wires everything, serves and shuts down.
+"""Startup and shutdown of the server: chooses the adapters, connects the parts, serves, and stops.
 
-Startup: data directory, store, token, models, sandbox, recovery of conversations, port, ready. Shutdown: the health
-service reports NOT_SERVING, new work is refused, runs get their drain time, streams end, tools are killed, the store
-closes. All that was opened is closed in reverse order, also when startup fails half-way.
+Startup goes in this order: data directory, store, token, models, sandbox, recovery of conversations, port, ready. At
+shutdown, the health service reports NOT_SERVING, new work is refused, runs get time to finish (the drain time), streams
+end, tools are killed, and the store closes. Everything that was opened is closed in reverse order, also when startup
+fails half-way.
 """

@@ -1,6 +1,6 @@
-"""Creates the adapters that the settings ask for: sandbox, models, tokens, MCP servers, metrics.
+"""Creates the adapters that the settings ask for: sandbox, models, tokens, MCP servers, metrics and TLS.
 
-Each function returns one of them, or raises an error that explains why it cannot be used.
+A function raises CannotStartError or ConfigError, whose text is for the operator, if its adapter cannot be used.
 """
 
 from __future__ import annotations
@@ -63,19 +63,24 @@ log = logging.getLogger(__name__)
 
 
 class CannotStartError(Exception):
-    """The server cannot be started; the message is one line for the operator."""
+    """The server cannot be started. The message is one line for the operator."""
 
 
 def exporters(
     config: Config, clock: SystemClock, gauges: Mapping[metrics.Metric, Callable[[], float]]
 ) -> Iterator[Telemetry]:
-    """Yield the exporters of metrics and traces. Raises CannotStartError, or ConfigError if an extra is missing."""
+    """Yield the exporters of metrics and traces that the settings ask for.
+
+    Raises:
+        CannotStartError: The address for metrics is in use or unknown.
+        ConfigError: The package extra of an exporter is not installed.
+    """
     if config.metrics_listen is not None:
         if importlib.util.find_spec("prometheus_client") is None:
             raise config.refusal(
                 "metrics_listen: the server was installed without it; install phoenix-bedrock[metrics]"
             )
-        from actors.adapters.telemetry.prometheus import Prometheus  # noqa: PLC0415 -- only where it is wanted
+        from actors.adapters.telemetry.prometheus import Prometheus  # noqa: PLC0415 -- only with metrics
 
         where = config.metrics_listen
         try:
@@ -87,7 +92,7 @@ def exporters(
         yield metrics.Metrics(exporter, clock, gauges)
     if config.otlp_endpoint:
         try:
-            from actors.adapters.telemetry.otlp import otlp  # noqa: PLC0415 -- only where it is wanted
+            from actors.adapters.telemetry.otlp import otlp  # noqa: PLC0415 -- only if the settings ask for it
         except ImportError:
             raise config.refusal("otlp_endpoint: needs the extra `otel`: phoenix-bedrock[otel]") from None
         yield from otlp(config.otlp_endpoint, config.otlp_contents, clock, gauges)
@@ -96,7 +101,7 @@ def exporters(
 def mcp_servers(
     config: Config, sandbox: ToolHostSandbox, threads: ThreadPool, permissions: PermissionsOf
 ) -> McpServers:
-    """Return the MCP servers that the settings configure. Raises ConfigError."""
+    """Return the MCP servers that the settings configure or let clients add. Raises ConfigError."""
     servers, rules = mcp_settings(config)
     if not servers and not rules.programs and not rules.origins:
         return NoMcpServers()
@@ -112,9 +117,10 @@ def mcp_servers(
 
 
 def mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
-    """Return the settings of the MCP servers, and of those that clients may add to a conversation.
+    """Return the configured MCP servers, and the rules for MCP servers that clients may add to a conversation.
 
-    Raises ConfigError, also if the extra `mcp` is not installed.
+    Raises:
+        ConfigError: A setting is wrong, or the package extra `mcp` is not installed.
     """
     setting = "mcp_servers" if config.mcp_servers else "mcp_from_clients"
     if not config.mcp_servers and not config.mcp_from_clients:
@@ -129,7 +135,7 @@ def mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
 
 
 def quota_book(config: Config, store: Store, clock: SystemClock, telemetry: Telemetry) -> QuotaBook:
-    """Return the quotas that the settings define, with the usage of the current month."""
+    """Return the quotas of the settings, with what was already spent in the current month."""
 
     def spent_this_month() -> tuple[Spending, ...]:
         return store.spendings(first_day_of_month(clock.now_ms()))
@@ -146,7 +152,7 @@ def quota_book(config: Config, store: Store, clock: SystemClock, telemetry: Tele
 
 
 def retention(config: Config) -> Retention:
-    """Return the retention periods of the settings."""
+    """Return how long, by the settings, events, archived conversations and audit entries are kept."""
     return Retention(
         events_days=config.retention_events_days,
         events_min=config.retention_events_min,
@@ -156,7 +162,11 @@ def retention(config: Config) -> Retention:
 
 
 def pinned(config: Config, opened: ExitStack) -> frozenset[int] | None:
-    """Run this process on the configured CPUs until `opened` closes. Return the CPUs for tools. Raises ConfigError."""
+    """Run this process only on the configured CPUs until `opened` closes.
+
+    Returns the CPUs that tools may use again; None if the settings do not restrict the server. Raises ConfigError if
+    this process may use none of them.
+    """
     try:
         return opened.enter_context(running_on(config.cpus))
     except ValueError as error:
@@ -166,7 +176,11 @@ def pinned(config: Config, opened: ExitStack) -> frozenset[int] | None:
 def tool_sandbox(
     config: Config, socket: Path, cpus: frozenset[int] | None, threads: ThreadPool, lease: Lease
 ) -> ToolHostSandbox:
-    """Return the sandbox of the tools, which hides the server's own files and socket. Raises CannotStartError."""
+    """Return the sandbox for tools, which hides the server's own files and its socket from them.
+
+    Raises:
+        CannotStartError: The machine cannot enforce the sandbox that the settings demand.
+    """
     nodes = config.cluster.token_file if config.cluster is not None else None
     own = (config.data_dir, socket.parent, *(each.key for each in config.listeners), config.file, nodes)
     try:
@@ -190,20 +204,25 @@ def tool_sandbox(
 
 
 def sandbox_line(report: SandboxReport) -> str:
-    """Return one line for the log: the sandbox's tier, and why no stronger tier is available."""
+    """Return one line for the log: the sandbox's tier, and the reason if no stronger tier is available."""
     return f"sandbox: tier {report.tier}" + (f" ({report.reason})" if report.reason else "")
 
 
 def probed(config: Config) -> SandboxReport:
-    """Return a report of what the sandbox can enforce on this machine. Raises SandboxUnavailableError."""
+    """Return a report of what the sandbox can enforce on this machine.
+
+    Raises:
+        SandboxUnavailableError: The machine cannot enforce what the settings demand.
+    """
     report = probe(config.sandbox)
     return with_separation(report) if config.several else report
 
 
 def authentication_of(config: Config, opened: ExitStack) -> Authentication:
-    """Return the authentication of callers: by the local token in the data directory, and by tokens of principals.
+    """Return the authentication of callers, with each method that the settings configure.
 
-    Raises TokenUnusableError, StoreUnavailableError or ConfigError.
+    The local token in the data directory is always accepted; tokens of principals, issuers' tokens, client certificates
+    and the authorizer only if configured. Raises TokenUnusableError, StoreUnavailableError or ConfigError.
     """
     tokens = _tokens_of_principals(config, opened) if config.principals else None
     issuers = config.issuers
@@ -225,13 +244,13 @@ def authentication_of(config: Config, opened: ExitStack) -> Authentication:
 def _tokens_of_principals(config: Config, opened: ExitStack) -> TokenSource:
     """Return the tokens of principals: from the shared database if there is one, else from the data directory.
 
-    Raises TokenUnusableError or StoreUnavailableError.
+    Raises TokenUnusableError if the file cannot be used, and StoreUnavailableError if the database cannot.
     """
     if not config.database:
         file = TokenFile(config.data_dir / PRINCIPALS_TOKENS)
         file.read()
         return file
-    # Only where it is wanted.
+    # Imported here, because only servers with a database have this package.
     from actors.adapters.store.postgres.nodes.documents import Document  # noqa: PLC0415
 
     document = Document(config.database, PRINCIPALS_TOKENS)
@@ -242,7 +261,7 @@ def _tokens_of_principals(config: Config, opened: ExitStack) -> TokenSource:
 
 
 def _authorizer(config: Config, opened: ExitStack) -> AuthorizerCalls | None:
-    """Create the authorizer that the settings name. Raises ConfigError."""
+    """Create the authorizer that the settings name; None if they name none. Raises ConfigError."""
     if config.authorizer is None:
         return None
     try:
@@ -256,10 +275,14 @@ def _authorizer(config: Config, opened: ExitStack) -> AuthorizerCalls | None:
 
 
 def issued_tokens(config: Config) -> Issued:
-    """Return the check of issuers' tokens. Raises ConfigError if the extra `jwt` or an issuer's file is missing."""
+    """Return the checker of tokens that issuers have signed.
+
+    Raises:
+        ConfigError: The package extra `jwt` is not installed, or an issuer's key file cannot be used.
+    """
     if importlib.util.find_spec("jwt") is None or importlib.util.find_spec("cryptography") is None:
         raise config.refusal("issuers: the server was installed without it; install phoenix-bedrock[jwt]")
-    from server.auth.issuers.issued_tokens import IssuedTokens  # noqa: PLC0415 -- only where it is wanted
+    from server.auth.issuers.issued_tokens import IssuedTokens  # noqa: PLC0415 -- only with issuers
     from server.auth.issuers.issuer_keys import KeysUnusableError, keys_in, read_file  # noqa: PLC0415
 
     for name, issuer in config.issuers.items():
@@ -273,7 +296,7 @@ def issued_tokens(config: Config) -> Issued:
 
 
 def model_catalog(config: Config, timers: Timers) -> Catalog:
-    """Return the catalog of the configured models. Raises ConfigError."""
+    """Return the catalog of the configured models. Raises ConfigError if a model or provider is configured wrongly."""
     try:
         return Catalog(
             providers(config),
@@ -287,14 +310,22 @@ def model_catalog(config: Config, timers: Timers) -> Catalog:
 
 
 def providers(config: Config) -> tuple[ProviderConfig, ...]:
-    """Return the providers of the settings file, then those with an API key in the environment that it leaves out."""
+    """Return the providers of the settings file, then those it omits whose API key is in the environment.
+
+    Raises:
+        ValueError: A provider is configured wrongly.
+    """
     named = tuple(provider_from_mapping(name, table, config.environ) for name, table in config.providers.items())
     taken = {provider.name for provider in named}
     return named + tuple(each for each in providers_from_env(config.environ) if each.name not in taken)
 
 
 def server_credentials(listener: Listener) -> grpc.ServerCredentials | None:
-    """Return the TLS credentials of an address; None if it has no TLS. Raises CannotStartError."""
+    """Return the TLS credentials for a listener; None if the listener has no TLS.
+
+    Raises:
+        CannotStartError: The certificate or its key cannot be used.
+    """
     if listener.certificate is None or listener.key is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Checks of the configured database, and of the disk that it is on, for `bedrock doctor` and `bedrock config check`."""
+"""Checks the configured database and the disk of the data directory, for `bedrock doctor` and `config check`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 CLOCK_SECONDS = 5.0
-"""Maximum difference between the clocks of the database and of this machine without a warning."""
+"""How many seconds the clocks of the database and of this machine may differ without a warning."""
 
 _ADVICE = (
     ("password", "Put the password into ~/.pgpass of the server's user, or into BEDROCK_DATABASE."),
@@ -31,21 +31,21 @@ _ADVICE = (
     ("too many", "Give it more connections (max_connections): each node takes 19."),
     ("", "Does PostgreSQL run there, and does it listen at that address (listen_addresses)?"),
 )
-"""Advice if the database cannot be reached, by a word that its error message contains."""
+"""Advice if the database cannot be reached, by a text that the error message contains; the last entry fits all."""
 
 
 class DatabaseFinding(NamedTuple):
-    """The result of one check."""
+    """The result of one check: "ok", "warn" or "fail", what was checked, and a text."""
 
     level: str
     subject: str
     text: str
     advice: str = ""
-    """Advice for the operator."""
+    """What the operator should do; "" if there is nothing to do."""
 
 
 def findings_of_settings(file: str | None) -> Iterator[DatabaseFinding]:
-    """Yield the findings for this machine's settings. Without a database in them, only problems."""
+    """Yield the results of all checks for this machine's settings. Without a database, only problems are reported."""
     try:
         config = load({}, file=Path(file) if file else None)
         if config.database:
@@ -65,10 +65,10 @@ def _moved(config: Config) -> Iterator[DatabaseFinding]:
 
 
 def _full_disk(directory: Path) -> Iterator[DatabaseFinding]:
-    """Yield a finding if a server with this data directory can store nothing, or soon can't."""
+    """Yield a failure if the disk of this data directory has too little free space for the server to store anything."""
     try:
         free = free_bytes(directory)
-    except OSError:  # the first start makes the directory
+    except OSError:  # the directory does not exist before the first start
         return
     if free < ENOUGH_BYTES:
         text = f"{free >> 10:,} KiB are free on the file system of {directory}"
@@ -76,9 +76,13 @@ def _full_disk(directory: Path) -> Iterator[DatabaseFinding]:
 
 
 def database_findings(config: Config) -> Iterator[DatabaseFinding]:
-    """Yield the findings for a database, within a few seconds. Raises ConfigError without the extra `postgres`."""
+    """Check the configured database within a few seconds, and yield the results.
+
+    Raises:
+        ConfigError: The package extra `postgres` is not installed.
+    """
     check_postgres(config)
-    from actors.adapters.store.postgres.schema.database_report import database_report  # noqa: PLC0415 -- if wanted
+    from actors.adapters.store.postgres.schema.database_report import database_report  # noqa: PLC0415 -- only if needed
 
     try:
         report = database_report(config.database)
@@ -137,7 +141,7 @@ def _nodes(report: DatabaseReport, config: Config) -> DatabaseFinding:
 
 
 def _refusal(node: LivingNode, here: ClusterSettings | None) -> str:
-    """Return why a server here would refuse to start beside another one, and what to do; "" if it would start."""
+    """Return why a server here would refuse to start beside this node, and what to do; "" if it would start."""
     if here is None:
         return "A server here would refuse to start: to share a database, each needs a table [cluster]."
     if node.address.startswith("unix:"):

@@ -1,4 +1,4 @@
-"""Checks at startup that other nodes can call this one at the address in its settings."""
+"""Checks, before startup, that other nodes of the cluster can call this one at the address in its settings."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 
 def check_listener(config: Config, access: NodeAccess) -> None:
-    """Raise CannotStartError if nodes with this one's cluster.ca could not call it at its cluster.address.
+    """Raise CannotStartError if other nodes could not call this one at its `cluster.address`.
 
-    Does nothing if the server does not listen at that address itself: then a proxy does.
+    The other nodes are assumed to have the same `cluster.ca`. Nothing is checked if this server does not itself listen
+    at that address, because a proxy does.
     """
-    assert config.cluster is not None  # noqa: S101 -- whoever has access to other nodes is one
+    assert config.cluster is not None  # noqa: S101 -- only a node of a cluster has a NodeAccess
     address = config.cluster.address
     host, _, port = address.rpartition(":")
     for listener in config.listeners:

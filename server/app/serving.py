@@ -1,4 +1,4 @@
-"""Runs the server, from its start to its graceful shutdown."""
+"""Runs the server from its start to its graceful shutdown."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 15.0
-"""Maximum seconds of a shutdown after the drain time; then the process exits anyway. Nothing is lost: the next start
-recovers all conversations."""
+"""How many seconds the shutdown may take after the drain time; then the process exits anyway.
+
+Nothing is lost: the next start recovers all conversations.
+"""
 
 
 LOOP_SECONDS = 0.5
@@ -47,10 +49,10 @@ LOOP_SECONDS = 0.5
 
 
 def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = False) -> None:
-    """Serve until a signal requests the shutdown. `announce` is called with the line that reports readiness.
+    """Serve until a signal requests the shutdown. Call `announce` with a line of text once the server is ready.
 
-    `until_eof`: stop as well when standard input, a pipe, is closed at its other end, so that a server that was started
-    by another program ends with that program. Raises CannotStartError or ConfigError.
+    With `until_eof`, the server also stops when the other end of its standard input, a pipe, is closed. So a server
+    that another program has started ends with that program. Raises CannotStartError or ConfigError.
     """
     with Deadline() as deadline, ending_at_once(), wire(config) as wired:
         try:
@@ -66,7 +68,7 @@ def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = Fa
             with asyncio.Runner(loop_factory=SparingLoop) as runner:
                 runner.run(_serve(config, wired, announce, deadline, until_eof))
         finally:
-            end_at_once()  # closing the event loop has restored Python's SIGINT handler
+            end_at_once()  # closing the event loop has restored Python's handler of SIGINT
     log.info("stopped")
 
 
@@ -122,7 +124,7 @@ async def _serve(
 
 
 def _kept(config: Config) -> str:
-    """Return a text for people: the data directory, and the database and the node's name if there are any."""
+    """Return, for the log, where data is kept: the data directory, and the database and node name if there are any."""
     parts = [f"data {config.data_dir}"]
     if config.database:
         parts.append(f"database {shown_database(config.database)}")
@@ -132,7 +134,7 @@ def _kept(config: Config) -> str:
 
 
 async def _measure_loop(telemetry: Telemetry) -> None:
-    """Report the event loop's delay until the task is cancelled; return at once if no metrics are collected."""
+    """Report the event loop's delay until the task is cancelled. Returns at once if no metrics are collected."""
     loop = asyncio.get_running_loop()
     while telemetry.measures:
         due = loop.time() + LOOP_SECONDS
@@ -141,7 +143,7 @@ async def _measure_loop(telemetry: Telemetry) -> None:
 
 
 def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
-    """Log the sandbox's report. Called once the server runs, so that a failed start logs only its reason."""
+    """Log what the sandbox can enforce. Called once the server runs, so that a failed start logs only its reason."""
     log.info("%s", sandbox_line(report))
     if report.restriction_available and not report.workspace_available:
         log.warning("the workspace mode is not available: %s", report.workspace_reason)
@@ -159,7 +161,7 @@ def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
 
 
 def _load_later(wired: Wiring) -> None:
-    """Import the modules that the start did not need. After a failure, their first use imports them again."""
+    """Import modules that the start did not need, so that the first run is faster. A failure is only logged."""
     try:
         wired.load_later()
     except (ImportError, OSError) as error:
@@ -167,7 +169,7 @@ def _load_later(wired: Wiring) -> None:
 
 
 def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listener]:
-    """Listen on the configured addresses and on the socket for this machine, and return all, with that socket first.
+    """Listen on the configured addresses and on the Unix socket for this machine. Return all of them, the socket first.
 
     The socket is bound last, so that no socket file remains if an address is in use. Raises CannotListenError or
     CannotStartError.
@@ -183,7 +185,7 @@ def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listene
 async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyncio.Event) -> None:
     """Shut down gracefully: refuse new work, drain runs, interrupt the remaining ones, end streams and calls.
 
-    The conversations are released to other nodes as soon as no run is active.
+    As soon as no run is active, other nodes may take the conversations.
     """
     supervisor = wired.supervisor
     await endpoint.withdraw()
@@ -201,7 +203,10 @@ async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyn
 
 
 def _leave(step: Callable[[], None]) -> None:
-    """Do one step of leaving the cluster. If it fails, the other nodes wait until this node's lease expires."""
+    """Do one step of leaving the cluster.
+
+    If it fails, other nodes can take the conversations when the lease expires.
+    """
     try:
         step()
     except StoreError as error:
@@ -209,7 +214,7 @@ def _leave(step: Callable[[], None]) -> None:
 
 
 def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
-    """Stop the server at the first SIGTERM, SIGINT or SIGHUP; a second one, except SIGHUP, ends the drain."""
+    """Stop the server at the first SIGTERM, SIGINT or SIGHUP. A second SIGTERM or SIGINT ends the drain time."""
 
     def received() -> None:
         (hurry if stop.is_set() else stop).set()
@@ -222,7 +227,11 @@ def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
 
 
 def _on_eof(stop: asyncio.Event) -> None:
-    """Stop when standard input ends. Raises CannotStartError if it is neither a pipe nor a socket."""
+    """Stop the server when standard input ends.
+
+    Raises:
+        CannotStartError: Standard input is not a pipe, a socket or a terminal.
+    """
     loop = asyncio.get_running_loop()
     source = 0
 

@@ -10,13 +10,16 @@ log = logging.getLogger(__name__)
 
 
 class Deadline:
-    """Watchdog: ends the process if the shutdown takes too long."""
+    """Ends the process if the shutdown takes longer than a time limit.
+
+    Leaving the `with` block disarms this watchdog.
+    """
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
 
     def set(self, seconds: float) -> None:
-        """Start the timer. Call once."""
+        """Start the time limit. Call this once."""
         self._timer = threading.Timer(seconds, _give_up, (seconds,))
         self._timer.daemon = True
         self._timer.start()

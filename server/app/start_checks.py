@@ -1,4 +1,4 @@
-"""The checks of `bedrock config check`: what a server would report if it started with given settings."""
+"""The checks of `bedrock config check`: reports what a server would use or refuse if it started with given settings."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 
 
 def checked(config: Config) -> Iterator[str]:
-    """Yield one line for each thing that a start with these settings would use. Starts and changes nothing.
+    """Yield one line for each thing that a server with these settings would use. Starts and changes nothing.
 
-    Raises CannotStartError or ConfigError.
+    Raises CannotStartError or ConfigError for what would keep the server from starting.
     """
     with ExitStack() as opened:
         pinned(config, opened)
@@ -91,14 +91,14 @@ def checked(config: Config) -> Iterator[str]:
 
 
 def _set_of_model(row: Mapping[str, Any]) -> str:
-    """Return the settings of a model, with prices in dollars per million tokens."""
+    """Return, as text, what the settings change about a model, with prices in dollars per million tokens."""
     told = [key.replace("_", " ") for key in row if key != "price"]
     price = ", ".join(f"{key} ${value:g}" for key, value in row.get("price", {}).items() if key != "long")
     return "; ".join(filter(None, (f"sets {', '.join(told)}" if told else "", f"price of {price}" if price else "")))
 
 
 def _note_of_server(server: McpServer, config: Config) -> str:
-    """Return a warning about an MCP server, or the state of the operator's login there; "" if there is neither."""
+    """Return a note about an MCP server: a warning, or the state of the operator's login; "" if there is neither."""
     if server.command:
         path = server.environment.get("PATH", config.environ.get("PATH"))
         there = "/" in server.command[0] or shutil.which(server.command[0], path=path)
@@ -115,7 +115,7 @@ def _note_of_server(server: McpServer, config: Config) -> str:
 
 
 def _note_of(rule: ApprovalRule) -> str:
-    """Return a warning if an operator's rule names a tool that is not built in; "" if it does not."""
+    """Return a warning if the rule names a tool that the server does not have; "" if the tool exists or may exist."""
     toolbox = StandardToolbox()
     ours = {spec.name for sub_agent in (False, True) for spec in toolbox.specs(sub_agent=sub_agent)}
     known = not rule.tool or rule.tool in ours or rule.tool.startswith(MCP_PREFIX)
@@ -123,7 +123,7 @@ def _note_of(rule: ApprovalRule) -> str:
 
 
 def _checked_listeners(config: Config) -> Iterator[str]:
-    """Yield a line for each certificate. Raises CannotStartError."""
+    """Yield a line for each listener with a certificate. Raises CannotStartError if a certificate cannot be used."""
     for listener in config.listeners:
         if server_credentials(listener) is not None:
             clients = f"; clients need one by {listener.client_ca}" if listener.client_ca else ""
@@ -131,7 +131,10 @@ def _checked_listeners(config: Config) -> Iterator[str]:
 
 
 def _checked_database(config: Config) -> Iterator[str]:
-    """Yield a line for the database, and one for this server as a node. Raises CannotStartError or ConfigError."""
+    """Yield lines for the database, and for this server as a node of a cluster.
+
+    Raises CannotStartError or ConfigError if the server could not start with them.
+    """
     if not config.database:
         try:
             refuse_moved(config.data_dir)
@@ -171,7 +174,7 @@ def _checked_principals(config: Config) -> Iterator[str]:
 
 
 def _told_quotas(quotas: QuotaSettings) -> Iterator[str]:
-    """Yield a line for each table of quotas; a principal's line includes the defaults that it does not override."""
+    """Yield a line for each set of quotas. The line of a principal includes the defaults that it does not override."""
     of_templates = {f"each principal of the issuer {name}": limits for name, limits in quotas.issuers.items()}
     tables = {"all together": quotas.together, "each principal": quotas.each, **of_templates, **quotas.named}
     for whose, limits in tables.items():
@@ -183,7 +186,7 @@ def _told_quotas(quotas: QuotaSettings) -> Iterator[str]:
 
 
 def _note_of_principal(principal: Principal, config: Config) -> str:
-    """Return a warning if a principal names a directory or MCP server that does not exist; "" if it does not."""
+    """Return a warning about directories or MCP servers of a principal that do not exist; "" if all exist."""
     servers = {table.get("name") for table in config.mcp_servers}
     unknown = [f"MCP server {name}" for name in principal.permissions.mcp_servers or () if name not in servers]
     missing = [f"directory {root}" for root in principal.permissions.roots or () if not os.path.isdir(root)]

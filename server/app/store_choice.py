@@ -1,4 +1,4 @@
-"""Opens the store that the settings ask for. With PostgreSQL, this server also joins the nodes that share it."""
+"""Opens the store that the settings ask for. With PostgreSQL, this server also becomes a node of the cluster."""
 
 from __future__ import annotations
 
@@ -47,9 +47,11 @@ def opened_store(
     active: Callable[[], int],
     written: Callable[[int, float], None] | None,
 ) -> tuple[OpenedStore, OpenedCluster]:
-    """Open the store until `opened` closes. `active` returns the number of conversations with an actor in this process.
+    """Open the store and join the cluster, until `opened` closes.
 
-    Raises ConfigError, CannotStartError, DataDirectoryBusyError or StoreError.
+    `active` returns how many conversations have an actor in this process. `written` is called after each transaction
+    with the number of its changes and its duration in seconds, for metrics; None for no metrics. Raises ConfigError,
+    CannotStartError, DataDirectoryBusyError or StoreError.
     """
     if config.database:
         return _shared(config, opened, clock, active, written)
@@ -65,9 +67,12 @@ def _shared(
     active: Callable[[], int],
     written: Callable[[int, float], None] | None,
 ) -> tuple[PostgresStore, PostgresCluster]:
-    """Join the nodes that share the PostgreSQL database, and open the store in it."""
+    """Register this server as a node in the PostgreSQL database, and open the store there.
+
+    Raises ConfigError, CannotStartError or StoreError.
+    """
     check_postgres(config)
-    # Only where they are wanted.
+    # Imported here, because only servers with PostgreSQL have these packages.
     from actors.adapters.store.postgres.engine import address_of, database_outages  # noqa: PLC0415
     from actors.adapters.store.postgres.nodes.heartbeat import NewNode  # noqa: PLC0415
     from actors.adapters.store.postgres.nodes.membership import PostgresCluster  # noqa: PLC0415
@@ -104,14 +109,18 @@ def check_postgres(config: Config) -> None:
 def own_address(config: Config) -> str:
     """Return the address under which this server registers in the database.
 
-    A server without `[cluster]` registers a placeholder that nobody can call. By it, the next server with the same
-    data directory recognises that this one is gone.
+    A server without the table `[cluster]` registers a placeholder that nobody can call. The next server with the same
+    data directory recognises by the placeholder that its predecessor is gone.
     """
     return f"unix:{socket.gethostname()}:{config.data_dir}" if config.cluster is None else config.cluster.address
 
 
 def node_access(settings: ClusterSettings) -> NodeAccess:
-    """Return what this node needs to call other nodes and to be called by them. Raises CannotStartError."""
+    """Return the token and the TLS credentials for calls between nodes.
+
+    Raises:
+        CannotStartError: The token file or the CA file cannot be used.
+    """
     try:
         token = read_token(settings.token_file)
         NodeMarks(token)
@@ -127,9 +136,10 @@ def node_access(settings: ClusterSettings) -> NodeAccess:
 
 
 def check_workspaces(settings: ClusterSettings) -> None:
-    """Raise CannotStartError if a directory in `cluster.workspaces` does not exist, such as a volume not mounted.
+    """Raise CannotStartError if a directory in `cluster.workspaces` is missing here, or its path has a symbolic link.
 
-    Raises it also for a path with a symbolic link: the paths of conversations have none, so it would match nothing.
+    A missing directory may be a volume that is not mounted. The paths of conversations have no links, so a path with a
+    link would match none of them.
     """
     for workspace in settings.workspaces:
         if not os.path.isdir(workspace):
@@ -139,14 +149,17 @@ def check_workspaces(settings: ClusterSettings) -> None:
 
 
 def _left_if_refused(cluster: PostgresCluster, _: object, error: BaseException | None, __: object) -> None:
-    """Leave the cluster if the start fails later: else other nodes and the next start wait for the lease to end."""
+    """Leave the cluster if the start was refused; otherwise other nodes would wait for this node's lease to expire.
+
+    Has the signature of `__exit__`, for an ExitStack; other errors are ignored.
+    """
     if isinstance(error, CannotStartError | ConfigError):
         with suppress(StoreError):
             cluster.drain()
 
 
 def _check_neighbours(config: Config, cluster: PostgresCluster) -> None:
-    """Raise CannotStartError if other servers use the database and they and this one cannot call each other."""
+    """Raise CannotStartError if other servers use the database, and this one and they could not work together."""
     others = [each for each in cluster.others() if each.address != cluster.me.address]
     if config.cluster is None and others:
         names = ", ".join(sorted({each.name or each.address for each in others}))
@@ -168,6 +181,6 @@ def _check_neighbours(config: Config, cluster: PostgresCluster) -> None:
 
 
 def _end_at_once() -> None:
-    """End this process, because another node has declared it dead and owns its conversations now."""
+    """End this process, because other nodes have declared this one dead and may own its conversations now."""
     logging.shutdown()
     os._exit(1)

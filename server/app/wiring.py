@@ -73,42 +73,44 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 IMAGE_DECODERS = 2
-"""Processes that decode images at the same time; each may take 700 MB."""
+"""How many processes may decode images at the same time. Each may take 700 MB of memory."""
 EXPORT_SECONDS = 3.0
-"""Seconds that the shutdown waits for collectors of traces and metrics."""
+"""How many seconds the shutdown waits for collectors of traces and metrics."""
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """The parts of a running server, except its network side."""
+    """The parts of a server, except its network side."""
 
     services: Services
     hub: EventHub
-    """The event bus that is also in `services`, with the interface for watchers."""
+    """The event bus that is also in `services`, with the methods for streams that watch conversations."""
     supervisor: Supervisor
     housekeeper: Housekeeper
     authentication: Authentication
     socket: Listen
-    """The address for clients on this machine."""
+    """The Unix socket for clients on this machine."""
     engine_version: str
-    """The version of SQLite; "" if the store is another database."""
+    """The version of SQLite; "" if the store is in PostgreSQL."""
     cluster: Cluster
     access: NodeAccess | None
-    """This server's membership in the cluster; None if no other server shares the store."""
+    """What this server needs for calls to and from other nodes of the cluster; None if it is not in a cluster."""
     load_later: Callable[[], None]
-    """Imports the modules that only the first run needs; called after the start, because it takes time. Blocks."""
+    """Imports the modules that only the first run needs. Called after the start, because this blocks for some time."""
     exposed: tuple[str, ...] = ()
-    """The server's files in shared directories. They are hidden when a tool call starts; a file replaced during the
-    call is visible to it."""
+    """Those of the server's own files that are in directories which others use, too.
+
+    They are hidden when a tool call starts, but a file that is replaced during the call is visible to it.
+    """
 
 
 @contextmanager
 def wire(config: Config) -> Generator[Wiring]:
-    """Open all adapters, and close them at the end.
+    """Open all adapters and connect them; close everything when the `with` block ends.
 
     Raises:
-        CannotStartError: The data directory, the sandbox or the token cannot be used.
-        ConfigError: A model or provider cannot be used as it is configured.
+        CannotStartError: The data directory, the store, the sandbox, the token or a listener cannot be used.
+        ConfigError: A setting is wrong, e.g. that of a model or provider.
     """
     with ExitStack() as opened:
         tool_cpus = pinned(config, opened)
@@ -158,7 +160,7 @@ def wire(config: Config) -> Generator[Wiring]:
 
 
 class _Data(NamedTuple):
-    """What a server has to itself, or shares with its cluster: the store, the tokens and the socket."""
+    """The parts that need the data directory or database: the store, cluster, authentication and socket."""
 
     store: OpenedStore
     cluster: OpenedCluster
@@ -175,7 +177,7 @@ def _data(
     active: Callable[[], int],
     written: Callable[[int, float], None] | None,
 ) -> _Data:
-    """Open the store, and read who may call. Raises CannotStartError or ConfigError."""
+    """Open the store, join the cluster and read the tokens of callers. Raises CannotStartError or ConfigError."""
     access = None if config.cluster is None else node_access(config.cluster)
     if access is not None:
         check_listener(config, access)
@@ -188,7 +190,7 @@ def _data(
 
 
 class _Tools(NamedTuple):
-    """What runs the tools of agents."""
+    """The parts that run the tools of agents."""
 
     threads: ThreadPool
     sandbox: ToolHostSandbox
@@ -197,7 +199,10 @@ class _Tools(NamedTuple):
 
 
 def _tools(config: Config, opened: ExitStack, data: _Data, cpus: frozenset[int] | None) -> _Tools:
-    """Open the sandbox and the MCP servers; `cpus` is what tools may use. Raises CannotStartError or ConfigError."""
+    """Open the sandbox and the MCP servers. Tools may use only the CPUs `cpus`; None for no restriction.
+
+    Raises CannotStartError or ConfigError.
+    """
     threads = ThreadPool()
     opened.callback(threads.close)
     sandbox = tool_sandbox(config, data.socket, cpus, threads, data.cluster.lease)
@@ -218,7 +223,7 @@ def _services(
     timers: Timers,
     telemetry: Telemetry,
 ) -> Services:
-    """Return what the actors use. Raises ConfigError."""
+    """Return the ports that actors use. Raises ConfigError if a setting is wrong."""
     sandbox = tools.sandbox
     return Services(
         store=data.store,
@@ -247,7 +252,7 @@ def _services(
 
 @contextmanager
 def _refusing_start() -> Generator[None]:
-    """Raise CannotStartError for what makes the data directory, the store or the token unusable."""
+    """Raise CannotStartError instead of an error about the data directory, the store or the token."""
     try:
         yield
     except (DataDirectoryBusyError, StoreError, TokenUnusableError, NotPrivateError) as error:
@@ -257,13 +262,16 @@ def _refusing_start() -> Generator[None]:
 
 
 def _take_over(supervisor: Supervisor, telemetry: Telemetry, conversations: tuple[str, ...]) -> None:
-    """Count the conversations taken over from a dead node, and start their recovery; does not block."""
+    """Count the conversations taken over from a dead node, and have them recovered in the background.
+
+    Does not block.
+    """
     telemetry.taken_over(len(conversations))
     supervisor.wake(conversations)
 
 
 def _name_of(node: Node) -> str:
-    """Return the name that a node writes into the rows of its conversations; it is unique to the node's process."""
+    """Return this node's name for the rows of its conversations: unique to its process; "local" without a cluster."""
     return f"{node.name}/{node.incarnation}" if node.incarnation else "local"
 
 
@@ -284,9 +292,9 @@ def _gauges(
 
 
 def _observed(services: Services, telemetry: FanOut) -> Services:
-    """Return services whose models, tools and events report to the telemetry."""
+    """Return the services with models, tools, MCP servers and events wrapped, so that they report to the telemetry."""
     bus = ObservedBus(services.bus, telemetry, services.clock, own_tools(services.toolbox))
-    telemetry.add(bus)  # it is told of commands, too
+    telemetry.add(bus)  # the bus also receives the commands that telemetry is told of
     return dataclasses.replace(
         services,
         bus=bus,
@@ -297,20 +305,20 @@ def _observed(services: Services, telemetry: FanOut) -> Services:
 
 
 def _trim_memory(opened: ExitStack) -> None:
-    """Give free memory back to the system from time to time, where the C library can."""
+    """Give free memory back to the system from time to time, if the C library supports that."""
     if (memory := malloc_trim.of_this_process()) is not None:
         memory.start()
         opened.callback(memory.close)
 
 
 def _close(telemetry: Telemetry) -> None:
-    """Export the remaining telemetry; wait for a limited time for collectors that do not answer."""
+    """Export the remaining telemetry. Waits at most EXPORT_SECONDS for collectors that do not answer."""
     closing = threading.Thread(target=telemetry.close, name="bedrock-telemetry", daemon=True)
     closing.start()
     closing.join(EXPORT_SECONDS)
 
 
 def _load(toolbox: StandardToolbox, mcp: McpServers) -> None:
-    """Import what the first tool call needs, and begin to connect to the MCP servers."""
+    """Import what the first tool call needs, and start connecting to the MCP servers."""
     toolbox.load()
     mcp.start()

@@ -1,4 +1,4 @@
-"""Authentication: finds the principal and the role of the caller by the call's token or certificate."""
+"""Authentication: finds the principal and the role of a caller by the call's token or certificate."""
 
 from __future__ import annotations
 
@@ -30,58 +30,61 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
-"""Minimum seconds between two checks for changed tokens: a revoked token is refused after this time at the latest."""
+"""Minimum seconds between two checks for changed tokens. A revoked token is refused after this time at the latest."""
 
 
 caller: ContextVar[Caller] = ContextVar("caller")
-"""The caller of the call that is being served."""
+"""The caller of the call that the current task is serving."""
 subject: ContextVar[str] = ContextVar("subject", default="")
-"""The id of the conversation in the call that is being served, once it is known."""
+"""The id of the conversation that the current call is about, once it is known."""
 
 SECRET_CHARS = 16
-"""Characters of the hash of a token's secret that are kept, to notice when the token is rotated."""
+"""How many characters of the hash of a token's secret a `Caller` keeps, to notice when the token is rotated."""
 BY_AUTHORIZER = "authorizer"
-"""Stands for a token's id where the authorizer has identified the caller for a limited time."""
+"""The value of `Caller.token` if the authorizer has identified the caller for a limited time."""
 OWN_USER = Caller(LOCAL, Role.OPERATOR)
 
 
 class Issued(Protocol):
-    """Checks the tokens of issuers (JSON Web Tokens). Event loop only."""
+    """Checks tokens that issuers have signed (JSON Web Tokens). Use in the event loop only."""
 
     def caller_of(self, text: bytes) -> Caller | None:
-        """Return the caller with this token; None if the token is invalid, or its key unknown."""
+        """Return the caller with this token; None if the token is invalid or its signing key is not known yet."""
         ...
 
     async def caller_after_refresh(self, text: bytes) -> Caller | None:
-        """Return the caller with this token; None if it is invalid. Fetches the issuer's keys for an unknown key."""
+        """Return the caller with this token, fetching the issuer's keys first if its signing key is unknown.
+
+        Returns None if the token is invalid.
+        """
         ...
 
     def accepts(self, caller: Caller) -> bool:
-        """Whether the token with which the caller was authenticated is still valid."""
+        """Return whether the token with which the caller was authenticated is still valid."""
         ...
 
 
 class TokenSource(Protocol):
-    """Provides the tokens of principals. Event loop only; no method blocks for long."""
+    """Provides the tokens of principals. Use in the event loop only; no method blocks for long."""
 
     def version(self) -> object:
         """Return a value that changes whenever the tokens change."""
         ...
 
     def read(self) -> tuple[Token, ...]:
-        """Return the tokens. Raises TokenUnusableError."""
+        """Return the tokens of all principals. Raises TokenUnusableError if they cannot be read."""
         ...
 
     async def read_again(self) -> None:
-        """Wait until `version` and `read` reflect all changes made before this call."""
+        """Wait until `version` and `read` reflect all changes that were made before this call."""
         ...
 
 
 class Authentication:
-    """Authenticates callers by their tokens. Event loop only; `permissions` may be called from any thread.
+    """Authenticates callers by their tokens and certificates, and by the operator's own authorizer.
 
-    `tokens`: the tokens of `principals`, read again when they change; None if there are no principals. `issued`: the
-    check of the tokens of `issuers`.
+    Use in the event loop only; `permissions` is safe to call from any thread. `tokens` provides the tokens of
+    `principals`, and is read again when they change; None without principals. `issued` checks the tokens of `issuers`.
     """
 
     def __init__(
@@ -103,9 +106,12 @@ class Authentication:
         self._issuers, self._issued = issuers or {}, issued
         self._certificates = certificates
         self.authorizer = authorizer
-        """The operator's own rules of access; None if there are none."""
+        """The operator's own authentication and authorization; None if the settings name no authorizer."""
         self.looks_further = certificates is not None or authorizer is not None
-        """Whether certificates or an authorizer identify callers, too: then `caller_on` decides."""
+        """Whether certificates or an authorizer may identify a caller, too.
+
+        If true, `caller_on` must be called after `caller_of`, and its result counts.
+        """
         self._now_ms, self._monotonic = now_ms, monotonic
         self._tokens: dict[str, Token] = {}
         self._version: object = None
@@ -114,10 +120,10 @@ class Authentication:
         self._due = 0.0
 
     def caller_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
-        """Return the caller with the token in the metadata; None if there is no valid token.
+        """Return the caller whose token is in the metadata; None if there is no valid token.
 
-        Secrets are compared in constant time, so that they cannot be guessed by timing. The scheme may be written in
-        any case, and be followed by more than one space (RFC 6750, RFC 9110).
+        Secrets are compared in constant time, so that nobody can guess them by timing. The word "Bearer" may be written
+        in any case and be followed by more than one space (RFC 6750, RFC 9110).
         """
         text = bearer(metadata)
         if text is None:
@@ -134,13 +140,19 @@ class Authentication:
         return None if token is None else self._caller(token)
 
     def _new_holder(self, text: bytes) -> Caller | None:
-        """Return the caller with this token, after reading the tokens again: it may have just been created."""
+        """Return the caller with this token, which may be new: the tokens are read again first.
+
+        None if it is invalid.
+        """
         self._due = 0.0
         self._refresh()
         return self._holder(text)
 
     async def caller_after_refresh(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
-        """Return the caller for a token unknown to `caller_of`, after fetching new tokens and issuers' keys."""
+        """Return the caller with a token that `caller_of` did not know, after fetching new tokens and issuers' keys.
+
+        Returns None if the token is invalid.
+        """
         text = bearer(metadata)
         if text is None:
             return None
@@ -157,9 +169,16 @@ class Authentication:
         connection: Mapping[str, Iterable[bytes]],
         address: str,
     ) -> Caller | None:
-        """Return the caller on this connection, identified also by certificate and authorizer; None if nobody is.
+        """Return the caller of a connection, as token, client certificate and authorizer identify it; None to refuse.
 
-        `by_token`: the caller that `caller_of` found by the token. Raises AuthorizerUnavailableError.
+        Args:
+            by_token: The caller that `caller_of` found by the token; None if it found none.
+            metadata: The metadata of the call.
+            connection: gRPC's authentication context of the connection, with the client certificate.
+            address: The address of the peer, for the authorizer.
+
+        Raises:
+            AuthorizerUnavailableError: The authorizer failed or took too long.
         """
         metadata = tuple(metadata)
         who = by_token
@@ -167,13 +186,13 @@ class Authentication:
             certificate = b"".join(connection.get("x509_pem_cert", ())).decode("ascii", "replace")
             who = self._identified(await self.authorizer.identity(metadata, Peer(address, certificate)))
         if self._certificates is None or (who is None and bearer(metadata) is not None):
-            return who  # no certificate can make up for a wrong token
+            return who  # a certificate cannot make up for a wrong token
         return self._certificates.caller_of(who, connection)
 
     def _by_certificate_alone(
         self, metadata: tuple[tuple[str, str | bytes], ...], connection: Mapping[str, Iterable[bytes]]
     ) -> bool:
-        """Whether a call without a token has a certificate that stands for a principal."""
+        """Return whether a call has no token, and a certificate that stands for a principal."""
         certificates = self._certificates
         return (
             certificates is not None
@@ -196,7 +215,7 @@ class Authentication:
         return Caller(principal.name, role, BY_AUTHORIZER if ends else "", expires_at=ends)
 
     def accepts(self, caller: Caller) -> bool:
-        """Whether an authenticated caller's token and certificate are still valid and give the same rights."""
+        """Return whether a caller's token and certificate are still valid and give the same rights as before."""
         if caller.certificate_ends and not self._now_ms() < caller.certificate_ends * 1000:
             return False
         if not caller.token:
@@ -210,18 +229,18 @@ class Authentication:
         return token is not None and self._caller(token) == replace(caller, certificate_ends=0.0)
 
     def permissions(self, principal: str) -> Permissions:
-        """Return the permissions of a principal; NOTHING if the settings do not name it (interface PermissionsOf)."""
+        """Return the permissions of a principal; NOTHING if there is no such principal. Implements `PermissionsOf`."""
         found = self._principals.get(principal) or self._of_issuer(principal)
         return NOTHING if found is None else found.permissions
 
     def _of_issuer(self, principal: str) -> Principal | None:
-        """Return the principal ISSUER:VALUE that the issuer's template creates; None if there is no such template."""
+        """Return the principal ISSUER:VALUE as the issuer's template creates it; None if there is no such template."""
         issuer, _, value = principal.partition(":")
         template = self._issuers[issuer].template if issuer in self._issuers else None
         return None if template is None else template.principal(value)
 
     def _caller(self, token: Token) -> Caller | None:
-        """Return the caller for a token; None if it has expired, or if the settings no longer name its principal."""
+        """Return the caller for a token; None if the token has expired or the settings no longer name its principal."""
         principal = self._principals.get(token.principal)
         if principal is None or not token.valid(self._now_ms()):
             return None
@@ -229,7 +248,7 @@ class Authentication:
         return Caller(principal.name, role, token.id, secret=token.digest[:SECRET_CHARS])
 
     def _refresh(self) -> None:
-        """Read the tokens if they have changed. If they cannot be read, no token is valid."""
+        """Read the tokens again if they have changed. If they cannot be read, no token of a principal is accepted."""
         if self._source is None or self._monotonic() < self._due:
             return
         self._due = self._monotonic() + REFRESH_SECONDS
@@ -241,13 +260,13 @@ class Authentication:
         except TokenUnusableError as error:
             if self._failure != str(error):
                 log.error("no token of a principal is accepted: %s", error)
-            self._tokens, self._version, self._failure = {}, None, str(error)  # the next time it is tried again
+            self._tokens, self._version, self._failure = {}, None, str(error)  # no version: the next check reads again
         else:
             self._version, self._failure = version, ""
 
 
 def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> bytes | None:
-    """Return the token that a call was given; None if it has none."""
+    """Return the bearer token in a call's metadata; None if there is none."""
     given = next((value for key, value in metadata if key == "authorization"), "")
     raw = given.encode() if isinstance(given, str) else given
     scheme, _, text = raw.partition(b" ")

@@ -1,4 +1,4 @@
-"""Authorization: the role that each method requires. A method without an entry is refused to everybody."""
+"""Authorization: which role each method of the gRPC API requires. Methods without an entry are refused to everybody."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ NEEDED: dict[str, Role] = {
     f"{CATALOG}ListNodes": Role.OPERATOR,
     f"{CONVERSATIONS}ListAuditEntries": Role.OPERATOR,
 }
-"""The role that each method requires, by the method's full name."""
+"""The required role by the full name of the method."""
 
 
 def check_role(method: str, role: Role) -> None:
-    """Raise Rejected if the role does not suffice for the method."""
+    """Raise Rejected if a caller with this role may not call the method, or nobody may."""
     needed = NEEDED.get(method)
     if needed is None or not role.includes(needed):
         may = f"it needs the role {needed}" if needed else "nobody may"

@@ -1,6 +1,6 @@
 """Ends running calls whose token is revoked, rotated or reduced in rights, or whose token or certificate expires.
 
-Event loop only.
+Use in the event loop only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHECK_SECONDS = 1.0
 
 
 class CallRevokedError(Exception):
-    """The token or the certificate of the call is no longer valid."""
+    """The token or the certificate of a running call is no longer valid."""
 
 
 class LiveCalls:
@@ -34,7 +34,11 @@ class LiveCalls:
 
     @contextmanager
     def serving(self, caller: Caller) -> Generator[None]:
-        """Serve a call in the current task. Raises CallRevokedError if its token or certificate becomes invalid."""
+        """Watch the caller of the current task while the `with` block runs.
+
+        A check cancels the task if the caller's token or certificate has become invalid; the block then raises
+        CallRevokedError.
+        """
         task = asyncio.current_task()
         if task is None or not caller.ends:
             yield
@@ -57,7 +61,7 @@ class LiveCalls:
         self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
 
     def _check(self) -> None:
-        """Cancel the calls whose caller is no longer accepted; runs until no calls are left."""
+        """Cancel the calls whose caller is no longer accepted. Runs once per CHECK_SECONDS while there are calls."""
         self._timer = None
         for task, caller in self._tasks.items():
             if task not in self._revoked and not self._authentication.accepts(caller):

@@ -1,4 +1,4 @@
-"""The token of the server's own user: a file in the data directory, created at the first start."""
+"""Reads and creates the local token: the token of the server's own user, in a file of the data directory."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ class TokenUnusableError(Exception):
 
 
 def read_or_create_token(path: Path) -> str:
-    """Return the token in the file `path`. The first start creates the file, readable only by its owner.
+    """Return the token in the file `path`.
 
-    Raises TokenUnusableError.
+    If there is no file, create one with a new token that only its owner can read.
+
+    Raises TokenUnusableError if other users can read the file, or if it cannot be read or written.
     """
     try:
         return _read(path)
@@ -33,7 +35,7 @@ def read_or_create_token(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file that an operator or another program provides. Raises TokenUnusableError."""
+    """Return the token in a file that an operator or another program has written. Raises TokenUnusableError."""
     try:
         return _read(path)
     except FileNotFoundError:
@@ -63,7 +65,7 @@ def _create(path: Path) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file atomically, readable only by its owner. Raises TokenUnusableError."""
+    """Write a file atomically, readable only by its owner. Raises TokenUnusableError if it cannot be written."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""`bedrock mcp login` and `logout`: the operator's logins at MCP servers, without a restart."""
+"""The commands `bedrock mcp login` and `bedrock mcp logout`, for the operator's logins at MCP servers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
         return asyncio.run(log_in(server, show, paste=pasted if paste else None, port=port, known=known))
 
     try:
-        known = registrations.take(name)  # what a login fails with is not used again
+        known = registrations.take(name)  # removed, so that a registration with which a login fails is not used again
         try:
             made = log_in_as(known)
         except ClientRefusedError:
@@ -115,7 +115,7 @@ def _config(file: Path | None, data_dir: str | None) -> Config:
 
 
 def _server(config: Config, name: str) -> McpServer:
-    """Return the MCP server of this name; print an error and exit if it does not exist or takes no logins."""
+    """Return the MCP server with this name; print an error and exit if it does not exist or takes no logins."""
     try:
         servers = servers_from_tables(config.mcp_servers, config.environ)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""The file with the operator's logins at MCP servers, written by `bedrock mcp login` and by the server.
+"""Files with the operator's logins at MCP servers, which `bedrock mcp login` and the server write.
 
-OAuth client registrations are in a second file, which only the command uses.
+A second file, which only that command uses, holds the OAuth client registrations.
 """
 
 from __future__ import annotations
@@ -25,27 +25,33 @@ Kept = TypeVar("Kept")
 
 
 class _Table(Generic[Kept]):
-    """A JSON file with one value for each MCP server, by the server's name."""
+    """A JSON file that maps names of MCP servers to values, such as logins."""
 
     def __init__(self, path: Path, decoder: msgspec.json.Decoder[dict[str, Kept]], what: str) -> None:
         self._file = PrivateFile(path)
         self._decoder = decoder
         self._what = what
-        """The word for the values in error messages."""
+        """What the values are called in error messages."""
 
     def read(self) -> dict[str, Kept]:
-        """Return the values by server name; {} if there is no file. Raises McpLoginsError."""
+        """Return the values by server name; {} if there is no file.
+
+        Raises McpLoginsError if the file cannot be used.
+        """
         try:
             content = self._file.read()
             return {} if content is None else self._decoder.decode(content)
         except TokenUnusableError as error:
             raise McpLoginsError(str(error)) from None
-        except (ValueError, RecursionError):  # e.g. msgspec.DecodeError
+        except (ValueError, RecursionError):  # ValueError includes msgspec.DecodeError
             raise McpLoginsError(f"{self._file.path} holds no {self._what}: restore it, or remove it") from None
 
     @contextmanager
     def _changing(self) -> Generator[dict[str, Kept]]:
-        """Yield the values to be changed, and write them at the end. Other programs' changes wait meanwhile."""
+        """Yield the values for the `with` block to change, and write them when it ends. Other programs' changes wait.
+
+        Raises McpLoginsError if the file cannot be used.
+        """
         try:
             with self._file.changing():
                 values = self.read()
@@ -57,25 +63,28 @@ class _Table(Generic[Kept]):
             raise McpLoginsError(str(error)) from None
 
     def put(self, name: str, value: Kept) -> None:
-        """Store a value, replacing an existing one. Raises McpLoginsError."""
+        """Store a value for a server, replacing an existing one. Raises McpLoginsError."""
         with self._changing() as values:
             values[name] = value
 
 
 class McpRegistrationFile(_Table[McpRegistration]):
-    """The OAuth client registrations. A login removes its registration first, and stores it again if it succeeds."""
+    """The OAuth client registrations at MCP servers.
+
+    A login takes its registration out of the file first, and stores it again only if the login succeeds.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, msgspec.json.Decoder(dict[str, McpRegistration]), "registrations")
 
     def take(self, name: str) -> McpRegistration | None:
-        """Remove and return the registration for a server. Raises McpLoginsError."""
+        """Remove and return the registration for a server; None if there is none. Raises McpLoginsError."""
         with self._changing() as found:
             return found.pop(name, None)
 
 
 class McpLoginFile(_Table[McpLogin]):
-    """The logins at MCP servers, in a JSON file. Implements the interface `McpLogins` of actors.ports."""
+    """The logins at MCP servers, in a JSON file. Implements `McpLogins` of actors.ports."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, msgspec.json.Decoder(dict[str, McpLogin]), "logins")
@@ -85,7 +94,10 @@ class McpLoginFile(_Table[McpLogin]):
         return self._file.version()
 
     def replace(self, name: str, before: McpLogin, after: McpLogin | None) -> bool:
-        """Replace the stored login by `after` (None removes it), if it still equals `before`; return whether it did."""
+        """Replace the stored login by `after` if it still equals `before`, and return whether it did.
+
+        If `after` is None, the login is removed. Raises McpLoginsError if the file cannot be used.
+        """
         with self._changing() as logins:
             if logins.get(name) != before:
                 return False

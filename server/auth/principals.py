@@ -1,4 +1,4 @@
-"""Principals: people and services, configured in the operator's settings, whose conversations are kept apart."""
+"""Principals: people and services, named in the operator's settings, whose conversations are kept apart."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ LOCAL = "local"
 NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,62}[a-z0-9])?")
 KEYS = ("roots", "modes", "models", "mcp_servers", "role", "quotas")
 SYSTEM = ("/proc/", "/sys/", "/dev/")
-"""Directories that cannot be a principal's root."""
+"""A principal's root may not be beneath one of these directories."""
 
 
 class Role(StrEnum):
-    """The rights of a caller with its principal's conversations. Each role includes those before it."""
+    """What a caller may do with the conversations of its principal. Each role includes the roles before it."""
 
     READER = "reader"
-    """Read and watch conversations."""
+    """May read and watch conversations."""
     USER = "user"
-    """Use conversations: create, send, cancel, approve and delete."""
+    """May use conversations: create, send, cancel, approve and delete."""
     OPERATOR = "operator"
-    """Use conversations, and read the audit trail of all principals."""
+    """May use conversations, and read the audit trail of all principals."""
 
     def includes(self, other: Role) -> bool:
-        """Whether this role has all rights of another role."""
+        """Return whether this role has all rights of another role."""
         order = tuple(Role)
         return order.index(self) >= order.index(other)
 
 
 class Principal(Struct, frozen=True):
-    """A principal, as configured in the settings."""
+    """A principal, as configured in a table [principals.NAME] or an issuer's template."""
 
     name: str
     permissions: Permissions
@@ -51,33 +51,39 @@ class Principal(Struct, frozen=True):
 
 
 class Caller(Struct, frozen=True):
-    """The authenticated caller of a call."""
+    """The authenticated caller of a gRPC call."""
 
     principal: str
     role: Role
     token: str = ""
-    """The id of the token in the token file, or of its issuer's key, or BY_AUTHORIZER; "" for the server's own user."""
+    """The id of the principal's token, or of the key that signed an issuer's token, or BY_AUTHORIZER.
+
+    "" if the caller cannot become invalid by a token: the server's own user, or a principal known by certificate alone.
+    """
     issuer: str = ""
-    """The issuer of the token; "" for a token of the server itself."""
+    """The name of the issuer of the token; "" if no issuer's token was used."""
     expires_at: float = 0.0
-    """When an issuer's token or the authorizer's identity expires, in seconds since 1970."""
+    """When the issuer's token or the authorizer's identity expires, in seconds since 1970; 0 for other callers."""
     secret: str = ""
-    """The beginning of the hash of the token's secret: it differs after the token was rotated. Not secret itself."""
+    """The beginning of the hash of the token's secret. It differs after the token was rotated. Not secret itself."""
     certificate_ends: float = 0.0
     """When the caller's client certificate expires, in seconds since 1970; 0 without a certificate."""
 
     @property
     def ends(self) -> bool:
-        """Whether the token, identity or certificate of the call can become invalid while the call runs."""
+        """Whether the caller's token, identity or certificate can become invalid while the call runs."""
         return bool(self.token or self.certificate_ends)
 
 
 OWNER = Principal(LOCAL, EVERYTHING, Role.OPERATOR)
-"""The server's own user, without restrictions: tools of that user can read all that the server can anyway."""
+"""The server's own user. It has no restrictions, because its tools can read whatever the server can read anyway."""
 
 
 def principals_from_tables(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Principal]:
-    """Read the tables [principals.NAME]. Raises ValueError with a text such as "principals.NAME.roots: why"."""
+    """Read the tables [principals.NAME], and return the principals by name.
+
+    Raises ValueError with a text such as "principals.NAME.roots: why".
+    """
     for name in tables:
         if not NAME.fullmatch(name) or name == LOCAL:
             raise ValueError(
@@ -88,7 +94,7 @@ def principals_from_tables(tables: Mapping[str, Mapping[str, Any]]) -> dict[str,
 
 
 def principal_from_table(where: str, name: str, table: Mapping[str, Any]) -> Principal:
-    """Read the table of a principal. Raises ValueError, whose text begins with `where` and the key."""
+    """Read the table of one principal. Raises ValueError, whose text begins with `where` and the key."""
     check_keys(where, table, KEYS)
     modes = _choices(f"{where}.modes", table.get("modes", [Mode.RESTRICTED]), Mode)
     role = _choices(f"{where}.role", [table.get("role", Role.USER)], Role)[0]
@@ -104,7 +110,11 @@ def principal_from_table(where: str, name: str, table: Mapping[str, Any]) -> Pri
 
 
 def principals_of(where: str, names: Mapping[str, Any], principals: Mapping[str, Principal]) -> dict[str, Principal]:
-    """Replace names of principals, the values of a table, by the principals. Raises ValueError, "where: why"."""
+    """Replace the names of principals in a table by the principals themselves.
+
+    The keys of the table `names` are values of a claim, or names in certificates. Raises ValueError with the text
+    "WHERE: why" if a principal does not exist.
+    """
     for said, name in names.items():
         if name not in principals:
             known = ", ".join(sorted(principals)) or "none"
@@ -113,7 +123,10 @@ def principals_of(where: str, names: Mapping[str, Any], principals: Mapping[str,
 
 
 def _roots(where: str, value: Any) -> tuple[str, ...]:
-    """Return the directories with symbolic links resolved, so that nobody can redirect a root later."""
+    """Return the principal's directories with symbolic links resolved, so that nobody can redirect one later.
+
+    Raises ValueError for a relative path, for /, and for directories beneath those in SYSTEM.
+    """
     found: list[str] = []
     for root in _names(where, value):
         real = os.path.realpath(root.replace("\0", ""))

@@ -1,4 +1,4 @@
-"""Files with secrets in the data directory, which several programs of one user may read and change."""
+"""Reads and writes files with secrets in the data directory, which several programs of one user may change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PrivateFile:
 
     @property
     def shown(self) -> str:
-        """The file's path, for messages."""
+        """The path of the file, for messages."""
         return str(self.path)
 
     def read(self) -> bytes | None:
@@ -53,7 +53,7 @@ class PrivateFile:
 
     @contextmanager
     def changing(self) -> Generator[None]:
-        """Lock the file against changes by other programs within the block; readers never wait."""
+        """Lock the file, within the `with` block, against changes by other programs. Readers never wait."""
         lock = self.path.with_name(f"{self.path.name}.lock")
         try:
             held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -66,12 +66,15 @@ class PrivateFile:
             os.close(held)
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace the content by the result of `change(content)`, unless that is None, while holding the lock."""
+        """Replace the content by the result of `change(content)`, while holding the lock.
+
+        None leaves the file as it is.
+        """
         with self.changing():
             content = change(self.read())
             if content is not None:
                 self.write(content)
 
     def write(self, json: bytes) -> None:
-        """Replace the content atomically; call within `changing`."""
+        """Replace the content atomically. Call this within `changing`."""
         write_private(self.path, msgspec.json.format(json).decode() + "\n")

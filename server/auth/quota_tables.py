@@ -23,9 +23,9 @@ def quota_settings(
 ) -> QuotaSettings:
     """Read the quotas in [quotas], [principal_defaults.quotas] and the tables of principals and templates.
 
-    A principal's own quotas, or those of its issuer's template, override the defaults, key by key. For the server's
-    own user only the quotas of [quotas] apply. If there are several principals, each gets a share of the model
-    requests by default. Raises ValueError with a text such as "quotas.runs: why".
+    The quotas of a principal, or those of its issuer's template, override the defaults key by key. Only [quotas]
+    applies to the server's own user. If there are principals or issuers, each principal's default includes a share of
+    the concurrent model requests. Raises ValueError with a text such as "quotas.runs: why".
     """
     if not isinstance(defaults, dict) or defaults.keys() - {"quotas"}:
         raise ValueError("principal_defaults: must be a table with the key quotas")
@@ -49,7 +49,7 @@ def quota_settings(
 
 
 def limits(where: str, table: Any) -> Limits:
-    """Read one table of quotas; the value 0 means unlimited. Raises ValueError."""
+    """Read one table of quotas, whose value 0 means unlimited. Raises ValueError, whose text begins with `where`."""
     if not isinstance(table, dict):
         raise ValueError(f"{where}: must be a table, [{where}]")
     known = {quota.value: quota for quota in Quota}

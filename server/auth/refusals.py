@@ -1,7 +1,8 @@
-"""Records refused calls in the audit trail, in the background and in batches; repetitions are only counted.
+"""Records refused calls in the audit trail, in the background and in batches. Repetitions are only counted.
 
 The first refusal of a caller for a reason is written within a second; its repetitions in the same minute make one
-further entry at the end of the minute. If a principal has too many refusals in a minute, the rest are only counted.
+further entry at the end of the minute. If a principal has too many different refusals in a minute, the rest are only
+counted.
 """
 
 from __future__ import annotations
@@ -22,22 +23,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 1.0
-"""Seconds that a refusal waits for others, to be written in one batch with them."""
+"""How many seconds a refusal waits for others, so that they are written in one batch."""
 WINDOW_SECONDS = 60.0
-"""Seconds of the window in which equal refusals are counted as one entry."""
+"""The length in seconds of the period in which equal refusals are counted as one entry."""
 MOST, MOST_OF_ONE = 600, 100
-"""Maximum different refusals in a window: of all callers, and of one principal (or of all without a token)."""
+"""How many different refusals are recorded per period: of all callers, and of one principal.
+
+All callers without a token count as one principal.
+"""
 RETRY_SECONDS = 5.0
 
 Key = tuple[CommandOrigin, str, str]
 
 
 class Refusals:
-    """Collects refused calls until they are written. Event loop only.
+    """Collects refused calls until they are written to the audit trail. Use in the event loop only.
 
     Args:
         put: Writes entries, on another thread. May raise StoreError.
-        now_ms: The time in milliseconds since the epoch.
+        now_ms: Returns the time in milliseconds since 1970.
     """
 
     def __init__(
@@ -47,11 +51,11 @@ class Refusals:
     ) -> None:
         self._put, self._now_ms = put, now_ms
         self._seen: Counter[Key] = Counter()
-        """The number of repetitions of each refusal in this window."""
+        """How often each refusal of this period was repeated."""
         self._different: Counter[str] = Counter()
-        """The number of different refusals of each principal."""
+        """How many different refusals each principal had in this period."""
         self._left_out: Counter[str] = Counter()
-        """The number of refusals over the maximum, by principal."""
+        """How many refusals over the maximum each principal had in this period."""
         self._waiting: list[AuditEntry] = []
         self._window: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
@@ -59,7 +63,7 @@ class Refusals:
         self._closed = False
 
     def note(self, origin: CommandOrigin, conversation: str, reason: str) -> None:
-        """Record a refused call. `conversation` is the id of an existing conversation, or ""."""
+        """Record a refused call. `conversation` is the id of an existing conversation, or "" if there is none."""
         if self._closed:
             return
         if self._window is None:
@@ -76,7 +80,7 @@ class Refusals:
             self._flush_later(FLUSH_SECONDS)
 
     async def close(self) -> None:
-        """Write the collected refusals; later ones are dropped."""
+        """Write the collected refusals. Refusals that are noted later are dropped."""
         self._closed = True
         for timer in (self._window, self._flush):
             if timer is not None:
@@ -93,7 +97,7 @@ class Refusals:
             self._flush_later(0)
 
     def _collect(self) -> None:
-        """Add the counted repetitions to the waiting entries, and begin a new window."""
+        """Turn the counts into entries to be written, and start counting anew."""
         at = self._now_ms()
         repeated = [(key, count) for key, count in self._seen.items() if count]
         for (origin, conversation, reason), count in repeated:
@@ -119,7 +123,7 @@ class Refusals:
             self._flush_later(RETRY_SECONDS)
 
     async def _write(self) -> None:
-        """Write the waiting entries. If the store fails, the newest of them wait for the next attempt."""
+        """Write the waiting entries. If the store fails, the newest 2 * MOST entries wait for the next attempt."""
         entries, self._waiting = self._waiting, []
         if not entries:
             return
@@ -129,5 +133,5 @@ class Refusals:
             kept = (entries + self._waiting)[-2 * MOST :]
             lost = len(entries) + len(self._waiting) - len(kept)
             self._waiting = kept
-            if lost or not isinstance(error, DatabaseAwayError):  # which the store has logged
+            if lost or not isinstance(error, DatabaseAwayError):  # the store itself logs a DatabaseAwayError
                 log.warning("refused calls are not in the audit trail yet (%d are lost): %s", lost, error)

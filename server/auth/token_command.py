@@ -1,4 +1,4 @@
-"""`bedrock token`: the tokens of principals, created, listed, rotated and revoked without a restart."""
+"""The command `bedrock token`: creates, lists, rotates and revokes tokens of principals without a restart."""
 
 from __future__ import annotations
 
@@ -132,7 +132,10 @@ def _config(file: Path | None, data_dir: str | None) -> Config:
 
 
 def _done(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
-    """Return the result of `work`; print the error and exit if it fails."""
+    """Return the result of `work`; print an error and exit if `work` fails.
+
+    `work` gets the tokens in the database that the settings name, else those in the data directory.
+    """
     try:
         if config.database:
             return _in_database(config, work)
@@ -156,7 +159,10 @@ def _in_database(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
 
 
 def _expiry(text: str | None, now: int) -> int:
-    """Return an expiry time in milliseconds since 1970, 0 for never; exit if the text cannot be read."""
+    """Return the expiry time for a lifetime such as "90d", in milliseconds since 1970; 0 (never) for None.
+
+    Prints an error and exits if the text is not a lifetime.
+    """
     if text is None:
         return 0
     found = LIFETIME.fullmatch(text)

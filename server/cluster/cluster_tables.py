@@ -21,20 +21,20 @@ USUAL_LEASE, LEASE_SECONDS = 10.0, (1.0, 60.0)
 
 
 class ClusterSettings(Struct, frozen=True):
-    """The table [cluster]."""
+    """The settings in the table [cluster]."""
 
     address: str
     """The address, host:port, at which other nodes call this one."""
     token_file: Path
-    """The file with the token that all nodes share."""
+    """The file with the secret token that all nodes share."""
     name: str
-    """The node's name in lists and logs; by default the machine's name."""
+    """The node's name in lists and logs; by default the name of the machine."""
     ca: Path | None = None
-    """The PEM file with the certificate authorities of the nodes; None: nodes connect without TLS."""
+    """The PEM file with the certificate authorities of the nodes; None if nodes connect without TLS."""
     lease_seconds: float = USUAL_LEASE
-    """Seconds after which a node without a heartbeat loses its conversations; the same for all nodes."""
+    """How many seconds a node may be without a heartbeat before it loses its conversations. The same for all nodes."""
     workspaces: tuple[str, ...] = ()
-    """The directories that exist on this server, and not on every other: their conversations are served here."""
+    """Directories that exist on this server, but not on every other. Conversations in them are served here."""
 
 
 def cluster_settings(table: Mapping[str, Any]) -> ClusterSettings:

@@ -1,6 +1,6 @@
-"""Makes one attempt to forward a call to the node that owns its conversation.
+"""Forwards a call to the node that owns its conversation, in a single attempt.
 
-Requests and responses are passed on as bytes, and the owner's status with its details unchanged.
+Requests and responses are forwarded as bytes. The owner's status and its details are returned unchanged.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ class PassedStatusError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardedCall:
-    """A call to be forwarded."""
+    """A call to be forwarded to another node."""
 
     method: str
-    """The method's full name."""
+    """The full name of the method, e.g. "/bedrock.v1.ConversationService/SendMessage"."""
     request: bytes
     metadata: Metadata
     lane: Lane
     seconds: float | None
-    """Seconds until the call's deadline; None if it has none."""
+    """The seconds that remain until the call's deadline; None if it has no deadline."""
 
 
 async def forward(peer: NodeConnections, call: ForwardedCall) -> tuple[bytes, Metadata]:
-    """Return the owner's response, and its trailers.
+    """Forward a unary call to a node, and return the response and its trailing metadata.
 
     Raises:
-        PassedStatusError: The owner refuses the call.
+        PassedStatusError: The owner answered with a status other than OK.
         NotOwnerError: The node is not the owner; nothing was changed.
         PeerLostError: There was no answer.
-        AnswerTimeoutError: Its deadline has passed.
+        AnswerTimeoutError: The deadline of the call has passed.
     """
     async with peer.channel(call.lane) as channel:
         method: Any = channel.unary_unary(call.method)
@@ -70,7 +70,10 @@ async def forward(peer: NodeConnections, call: ForwardedCall) -> tuple[bytes, Me
 
 
 def raise_unless_cut(peer: NodeConnections) -> NoReturn:
-    """Raise PeerLostError if the call was cancelled because its node is dead; else re-raise the CancelledError."""
+    """Raise PeerLostError if the call was cancelled because the node is dead; otherwise re-raise the CancelledError.
+
+    Call this in the handler of the CancelledError.
+    """
     task = asyncio.current_task()
     if peer.cut and task is not None and not task.cancelling():
         raise PeerLostError(sent=True) from None
@@ -78,7 +81,10 @@ def raise_unless_cut(peer: NodeConnections) -> NoReturn:
 
 
 def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
-    """Raise the error for a failed call. The trailer with an address proves that a node, not a proxy, has answered."""
+    """Raise the error that `forward` documents for a failed call.
+
+    The trailers show who has answered: only a node, not a proxy, sends a trailer with its address.
+    """
     trailers: Metadata = tuple(error.trailing_metadata() or ())
     names = {name for name, _ in trailers}
     if NOT_OWNER in names:
@@ -94,7 +100,7 @@ def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
 
 
 class ForwardedStream(Stream):
-    """Forwards a stream from the owner message by message: reads the next one once the client has received the last.
+    """Forwards a stream of the owner to the client. The next message is read once the client has received the last one.
 
     The stream is counted, checked for stalls and ended at shutdown like the streams of this node.
     """
@@ -111,7 +117,7 @@ class ForwardedStream(Stream):
         self.trailers: Metadata = ()
 
     def close(self) -> None:
-        """Cancel the call to the owner; idempotent."""
+        """Cancel the call to the owner. Idempotent."""
         if self._calling is not None:
             self._calling.cancel()
 
@@ -144,5 +150,5 @@ class ForwardedStream(Stream):
                 raise_unless_cut(self._peer)
 
     async def _go_on(self) -> bool:
-        """Return false: `_open` has forwarded the whole stream."""
+        """Return False, because `_open` has already forwarded the whole stream."""
         return False

@@ -1,4 +1,4 @@
-"""Greetings between nodes: each node calls every new one once, so that wrong settings are logged early."""
+"""Greetings between nodes: each node calls every new node once, so that wrong settings are logged early."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GREET = "/bedrock.nodes.v1.Nodes/Greet"
-"""The method of the first call to another node; the response contains the other node's incarnation."""
+"""The gRPC method of the first call to another node. The response contains that node's incarnation."""
 LOOK_SECONDS = 1.0
 """Seconds between two rounds of calls to the nodes that have not answered yet."""
 NEW_SECONDS = 5.0
-"""Seconds without an answer before a warning: a node is in the database before it listens."""
+"""How many seconds a node may leave greetings unanswered before a warning, because it is listed before it listens."""
 ANSWER_SECONDS = 2.0
 
 
 def greeting_handler(cluster: Cluster) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return the handler of GREET. It is only called for calls that are proven to come from a node."""
+    """Return the handler of GREET, which answers with this node's incarnation.
+
+    It is called only for calls that are proven to come from a node.
+    """
 
     async def serve(_request: bytes, _context: Any) -> bytes:
         return str(cluster.me.incarnation).encode()
@@ -38,22 +41,22 @@ def greeting_handler(cluster: Cluster) -> grpc.RpcMethodHandler[Any, Any]:
 
 
 class Greetings:
-    """Calls each of the other nodes until it has answered once. Event loop only."""
+    """Calls each of the other nodes until that node has answered once. Use in the event loop only."""
 
     def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks) -> None:
         self._cluster, self._peers, self._marks = cluster, peers, marks
         self._seen: dict[int, float] = {}
-        """When each node without an answer was first seen, by incarnation."""
+        """When each node that has not answered was first seen, in seconds of the event loop's clock, by incarnation."""
         self._answered: set[int] = set()
 
     async def run(self) -> None:
-        """Call new nodes until this task is cancelled."""
+        """Call new nodes again and again, until this task is cancelled."""
         while True:
             await self.greet()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def greet(self) -> None:
-        """Call each node that has not answered yet, once."""
+        """Call each node that has not answered yet, once, and wait for the answers."""
         me = self._cluster.me.incarnation
         others = {node.incarnation: node for node in self._cluster.nodes() if node.incarnation != me and node.address}
         self._answered &= others.keys()
@@ -79,7 +82,7 @@ class Greetings:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return  # its connection was cut
+            return  # the connection was cut, because the node was declared dead
         if answer == str(node.incarnation).encode():
             self._answered.add(node.incarnation)
             self._seen.pop(node.incarnation, None)

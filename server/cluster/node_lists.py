@@ -1,8 +1,9 @@
-"""Watches of the list of conversations across all nodes: a node with such watchers follows every other node's list.
+"""Watches the list of conversations across all nodes, for clients that watch it on this node.
 
-A node sends others only the changes of its own conversations, as complete rows, so that nothing is read again or sent
-back. If changes may have been missed (a node joined, was lost or could not be reached), the watchers' streams end,
-and clients begin again with the whole list, as after any broken connection.
+While clients watch the list here, this node follows the list of every other node. A node sends others only the changes
+of its own conversations, as complete rows, so that nothing is read again or sent back. If changes may have been missed
+(because a node joined, was lost or could not be reached), the clients' streams end, and the clients begin again with
+the whole list, as after any broken connection.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WATCH_LIST = "/bedrock.nodes.v1.Nodes/WatchList"
-"""The method by which a node follows another node's list. Clients cannot call it."""
+"""The gRPC method by which a node follows another node's list. Clients cannot call it."""
 READY_SECONDS = 2.0
-"""Seconds that a new watcher waits for the lists of all nodes, before it gets its list without them."""
+"""How many seconds a client's new watch waits for the other nodes, before it begins without some of them."""
 LOOK_SECONDS = 1.0
 """Seconds between two checks for new nodes, and between two attempts to connect to a node."""
 PAUSE_SECONDS = 0.05
-"""Seconds to pause after sending changes, so that frequent changes are coalesced."""
+"""Seconds to pause after sending changes, so that frequent changes are sent together."""
 CHANGES_PER_FRAME = 64
 
 SELF = CommandOrigin(LOCAL, Role.OPERATOR.value)
 
 
 class NodeChange(msgspec.Struct, frozen=True, array_like=True):
-    """A change of the list in the format that nodes exchange."""
+    """A change of the list of conversations, in the format that nodes exchange."""
 
     id: str
     record: ConversationRecord
@@ -63,7 +64,10 @@ _decoder = msgspec.msgpack.Decoder(tuple[NodeChange, ...])
 
 
 class NodeListStream(Stream):
-    """Streams this node's changes to another node. An empty first frame marks the point from which none is missed."""
+    """Streams this node's changes to another node.
+
+    The first message is empty. No change after it is missed.
+    """
 
     def __init__(
         self, streams: Streams, feed: ListFeed, wakeups: Wakeups, write: Callable[[bytes], Awaitable[None]]
@@ -72,7 +76,7 @@ class NodeListStream(Stream):
         self._watch = feed.attach(lambda: wakeups.wake(self.wake))
 
     def close(self) -> None:
-        """Detach from the feed; idempotent."""
+        """Stop receiving changes. Idempotent."""
         self._watch.close()
 
     async def _open(self) -> None:
@@ -80,7 +84,7 @@ class NodeListStream(Stream):
 
     async def _go_on(self) -> bool:
         self._woken.clear()
-        closing = self._streams.closing  # read first: changes until then are still sent
+        closing = self._streams.closing  # read first, so that changes until the shutdown are still sent
         changes = [change for change in self._watch.read() if not (change.elsewhere or change.outdated)]
         for start in range(0, len(changes), CHANGES_PER_FRAME):
             await self._out.send(_frame(changes[start : start + CHANGES_PER_FRAME]))
@@ -97,7 +101,7 @@ def _frame(changes: Sequence[ListChange]) -> bytes:
 
 
 def list_handler(streams: Streams, feed: ListFeed, wakeups: Wakeups) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return the handler of WATCH_LIST. It is only called for calls that are proven to come from a node."""
+    """Return the handler of WATCH_LIST, which is called only for calls that are proven to come from a node."""
 
     async def serve(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         try:
@@ -109,12 +113,12 @@ def list_handler(streams: Streams, feed: ListFeed, wakeups: Wakeups) -> grpc.Rpc
 
 
 class NodeLists:
-    """Publishes the changes of other nodes in this node's feed. Event loop only."""
+    """Publishes the changes of other nodes in this node's feed of list changes. Use in the event loop only."""
 
     def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks, feed: ListFeed) -> None:
         self._cluster, self._peers, self._marks, self._feed = cluster, peers, marks, feed
         self._watchers: set[FollowedNodes] = set()
-        """The running watches, which have to begin again when changes may have been missed."""
+        """The running watches of clients, which must begin again when changes may have been missed."""
         self._waiting = 0
         self._following: dict[Node, asyncio.Task[None]] = {}
         self._ready: set[Node] = set()
@@ -123,7 +127,11 @@ class NodeLists:
 
     @asynccontextmanager
     async def followed(self) -> AsyncGenerator[FollowedNodes]:
-        """Follow all other nodes within the block, which begins once no change there can be missed any more."""
+        """Follow the lists of all other nodes while the `async with` block runs.
+
+        The block begins once no change of another node can be missed any more, or after READY_SECONDS. The yielded
+        object tells when changes may have been missed after all.
+        """
         self._waiting += 1
         watcher = FollowedNodes()
         try:
@@ -142,7 +150,7 @@ class NodeLists:
                 self._stop()
 
     def _look(self) -> None:
-        """Follow exactly the nodes that exist now."""
+        """Start to follow new nodes, and stop following nodes that no longer exist."""
         me = self._cluster.me.incarnation
         known = {node.incarnation for node in self._following}
         living = {node.incarnation: node for node in self._cluster.nodes() if node.incarnation != me and node.address}
@@ -190,7 +198,7 @@ class NodeLists:
                 calling.cancel()
 
     def _missed(self) -> None:
-        """End the present watches, so that their clients begin again: changes may have been missed."""
+        """End the running watches, so that their clients begin again, because changes may have been missed."""
         watchers, self._watchers = self._watchers, set()
         for watcher in watchers:
             watcher.interrupt()

@@ -1,8 +1,8 @@
-"""The metadata of forwarded calls: who the caller is, and the shared token that proves the sender to be a node.
+"""The metadata of calls between nodes: who the caller is, and the shared token that proves the sender to be a node.
 
-The first node has authenticated the caller, and checked the role, the quotas and the operator's rules. It names the
-caller in the metadata of the forwarded call, which is trusted only together with the nodes' token. The caller's own
-token is not sent.
+The first node has authenticated the caller, and checked the role, the quotas and the operator's rules. The metadata of
+the forwarded call names the caller, and is trusted only together with the nodes' token. The caller's own token is not
+sent.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 
 TOKEN, ORIGIN = "bedrock-node-token", "bedrock-origin-bin"
 OWNER = "bedrock-owner"
-"""The trailer with the address of the node that has served a call; every response of a node has it."""
+"""The trailer with the address of the node that has served a call. Every response of a node has it."""
 NOT_OWNER = "bedrock-not-owner"
-"""The trailer of a node that refuses a forwarded call, without any effect, because it is not the owner."""
+"""The trailer by which a node refuses a forwarded call, without any effect, because it is not the owner."""
 MAX_ORIGIN_BYTES = 4_096
 MIN_TOKEN_CHARS = 32
 
@@ -33,10 +33,10 @@ _decoder = msgspec.msgpack.Decoder(CommandOrigin)
 
 
 class NodeMarks:
-    """Writes and checks the metadata of forwarded calls."""
+    """Writes and checks the metadata of calls between nodes."""
 
     def __init__(self, token: str) -> None:
-        """Take the token that all nodes share. Raises ValueError if it is too short, or unfit for metadata."""
+        """Keep the token that all nodes share. Raises ValueError if the token is too short, or unfit for metadata."""
         if len(token) < MIN_TOKEN_CHARS or not (token.isascii() and token.isprintable()) or token != token.strip():
             raise ValueError(f"the nodes' token must have at least {MIN_TOKEN_CHARS} printable characters")
         self._token = token
@@ -49,7 +49,7 @@ class NodeMarks:
 
     @staticmethod
     def among(metadata: Iterable[tuple[str, str | bytes]]) -> bool:
-        """Whether the metadata claims that a node has forwarded the call."""
+        """Return whether the metadata claims, rightly or not, that a node has sent the call."""
         return any(key in (TOKEN, ORIGIN) for key, _ in metadata)
 
     def origin(self, metadata: Iterable[tuple[str, str | bytes]]) -> CommandOrigin | None:

@@ -1,6 +1,6 @@
-"""Connections to other nodes: made when needed, kept open, and cut when the node is declared dead.
+"""Connections to other nodes: opened when needed, kept open, and cut when the node is declared dead.
 
-There are several connections to each node, because a connection carries a limited number of calls at a time: long
+There are several connections to each node, because one connection carries a limited number of calls at a time. Long
 streams and urgent calls have connections of their own, which other calls cannot fill up.
 """
 
@@ -27,18 +27,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 2.0
-"""Maximum seconds for connecting, with TLS: a host that is gone does not even refuse the connection."""
+"""Maximum seconds for connecting, with TLS. A host that is gone does not even refuse the connection."""
 HOPELESS_SECONDS = 20.0
-"""Seconds that a living node may be unreachable before calls for it fail after one attempt."""
+"""How many seconds a living node may be unreachable before calls to it fail after a single attempt."""
 LASTING_CALLS = limits.MAX_STREAMS_PER_CONNECTION * 3 // 4
-"""Maximum streams on one connection: fewer than a server admits, so that none waits for the end of another."""
+"""Maximum streams on one connection.
+
+It is less than what a server admits, so that no stream waits for another's end.
+"""
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.use_local_subchannel_pool", 1),  # otherwise all lanes would share one connection
+    ("grpc.use_local_subchannel_pool", 1),  # without it, all lanes would share one connection
     ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),  # the owner bounds its answers
+    ("grpc.max_receive_message_length", -1),  # no limit: the owner limits the size of its responses
     ("grpc.max_send_message_length", -1),
-    ("grpc.keepalive_time_ms", 12_000),  # servers take one every 10 s
+    ("grpc.keepalive_time_ms", 12_000),  # servers allow one keepalive ping every 10 s
     ("grpc.keepalive_timeout_ms", 8_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -54,11 +57,11 @@ class PeerLostError(Exception):
         self.sent = sent
         """Whether the call may have reached the node."""
         self.hopeless = hopeless
-        """Whether further attempts will fail too, until somebody changes a setting."""
+        """Whether further attempts will fail, too, until somebody changes a setting."""
 
 
 class Lane(Enum):
-    """The kinds of calls that have connections of their own."""
+    """The kinds of calls to a node. Each kind has connections of its own."""
 
     CALLS = "calls"
     URGENT = "urgent"
@@ -66,7 +69,7 @@ class Lane(Enum):
 
 
 class NodeConnections:
-    """The connections to one node. Event loop only."""
+    """The connections to one node. Use in the event loop only."""
 
     def __init__(
         self,
@@ -75,7 +78,11 @@ class NodeConnections:
         authorities: bytes | None = None,
         name: str = "",
     ) -> None:
-        """Prepare to connect at the first call. `authorities`: the CA certificates in PEM, for diagnosing failures."""
+        """Prepare to connect at the first call.
+
+        `credentials` is for TLS; None for no TLS. `authorities` are the CA certificates in PEM, for diagnosing
+        failures. `name` is the node's name for the log.
+        """
         self.address = address
         self._called = f"the node {name} at {address}" if name else f"the node at {address}"
         self._credentials = credentials
@@ -83,10 +90,10 @@ class NodeConnections:
         self._channels: dict[tuple[Lane, int], grpc.aio.Channel] = {}
         self._in_use: dict[tuple[Lane, int], int] = {}
         self.cut = False
-        """Whether the node was declared dead, which has ended its calls."""
+        """Whether the node was declared dead, and its calls therefore ended."""
         self._lost_since: float | None = None
         self._for_good = False
-        """Whether the diagnosis found that the node stays unreachable until a setting is changed."""
+        """Whether the diagnosis found that the node stays unreachable until somebody changes a setting."""
         self._unreachable = OutageLog(log, f"{self._called} is reached again")
         self._refused = OutageLog(log, f"{self._called} takes calls of this one again")
         self._misled = OutageLog(log, f"{self._called} is itself again")
@@ -94,9 +101,10 @@ class NodeConnections:
 
     @asynccontextmanager
     async def channel(self, lane: Lane, *, quiet: bool = False) -> AsyncGenerator[grpc.aio.Channel]:
-        """Yield a connected channel. Raises PeerLostError, with `sent` false.
+        """Yield a connected channel for a call of this kind, and count the call on it.
 
-        `quiet`: do not log a failure.
+        With `quiet`, a failure to connect is not logged. Raises PeerLostError, whose `sent` is False, if no connection
+        can be made.
         """
         number = 0
         if lane is Lane.LASTING:
@@ -130,7 +138,7 @@ class NodeConnections:
         return channel
 
     def _is_lost(self, *, quiet: bool) -> bool:
-        """Record a failed attempt to connect; return whether the node has been unreachable for too long."""
+        """Record a failed attempt to connect, and return whether further attempts are hopeless."""
         if self.cut:
             return False
         loop = asyncio.get_running_loop()
@@ -155,19 +163,19 @@ class NodeConnections:
             self._unreachable.failed(f"{self._called} cannot be reached {secured}: {why.text}")
 
     def refuses(self) -> None:
-        """Record that the node refuses this node's token."""
+        """Record, and log at the beginning, that the node refuses this node's token."""
         self._refused.failed(
             f"{self._called} refuses calls of this one, which has another token: cluster.token_file has to hold the "
             "same at both"
         )
 
     def accepts(self) -> None:
-        """Record that the node accepts calls of this node."""
+        """Record that the node accepts calls of this node, and is the right one."""
         for outages in (self._refused, self._misled):
             outages.worked()
 
     def misled(self) -> None:
-        """Record that a different node has answered at this address."""
+        """Record, and log at the beginning, that a different node has answered at this address."""
         self._misled.failed(f"{self._called} is not what answers there: its cluster.address leads to another node")
 
     def _open(self) -> grpc.aio.Channel:
@@ -176,7 +184,7 @@ class NodeConnections:
         return grpc.aio.secure_channel(self.address, self._credentials, options=_OPTIONS)
 
     async def close(self) -> None:
-        """End all calls to this node, and the connections."""
+        """End all calls to this node, and close the connections."""
         self.cut = True
         if self._asking is not None:
             self._asking.cancel()
@@ -187,7 +195,7 @@ class NodeConnections:
 
 
 async def _until_ready(channel: grpc.aio.Channel, state: grpc.ChannelConnectivity) -> None:
-    """Wait for a connection. Raises PeerLostError if an attempt fails."""
+    """Wait until the channel is connected. Raises PeerLostError if an attempt to connect fails."""
     while state is not grpc.ChannelConnectivity.READY:
         await channel.wait_for_state_change(state)
         state = channel.get_state(try_to_connect=True)
@@ -196,19 +204,22 @@ async def _until_ready(channel: grpc.aio.Channel, state: grpc.ChannelConnectivit
 
 
 def _wanted_elsewhere() -> bool:
-    """Whether the current task itself was cancelled; a cut connection cancels the gRPC calls on it in the same way."""
+    """Return whether the current task itself was cancelled; cutting a connection cancels only the gRPC calls on it."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 class Peers:
-    """The connections to all nodes. Event loop only.
+    """The connections to all nodes. Use in the event loop only.
 
-    A restarted node at the same address is a new node: cutting its predecessor does not end its calls.
+    A node that was restarted at the same address is a new node: cutting its predecessor does not end its calls.
     """
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None, authorities: bytes | None = None) -> None:
-        """`credentials` for TLS, which trust `authorities` (PEM); None: connect without TLS."""
+        """Keep the settings for connections.
+
+        `credentials` is for TLS, and trusts `authorities`, the CA certificates in PEM; None for no TLS.
+        """
         self._credentials = credentials
         self._authorities = authorities
         self._peers: dict[int, NodeConnections] = {}
@@ -218,7 +229,7 @@ class Peers:
         return node.incarnation in self._peers
 
     def of(self, node: Node) -> NodeConnections:
-        """Return the connections to a node."""
+        """Return the connections to a node. They are opened at the first call."""
         peer = self._peers.get(node.incarnation)
         if peer is None:
             peer = self._peers[node.incarnation] = NodeConnections(
@@ -227,19 +238,19 @@ class Peers:
         return peer
 
     def cut(self, incarnation: int) -> None:
-        """End all calls to a node."""
+        """End all calls to the node with this incarnation. Returns before the connections are closed."""
         if (peer := self._peers.pop(incarnation, None)) is not None:
             closing = asyncio.get_running_loop().create_task(peer.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
     def keep_only(self, nodes: Iterable[Node]) -> None:
-        """Cut the connections to all nodes but these."""
+        """Cut the connections to all nodes except these."""
         for incarnation in self._peers.keys() - {node.incarnation for node in nodes}:
             self.cut(incarnation)
 
     async def close(self) -> None:
-        """Cut all connections, and wait for their ends."""
+        """Cut all connections, and wait until they are closed."""
         self.keep_only(())
         if self._closing:
             await asyncio.wait(self._closing)

@@ -1,4 +1,4 @@
-"""For each method: which node serves its calls, and whether they are urgent."""
+"""Which node of a cluster serves the calls of each method, and which methods are urgent."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class ServingNode(Enum):
     """The node that serves the calls of a method."""
 
     HERE = "here"
-    """The node that was called: it reads the store, or its own settings."""
+    """The node that was called, which reads the store or its own settings."""
     OWNER = "owner"
     """The node that owns the conversation and runs its actor."""
     WATCHED = "watched"
-    """The owner, as a stream: it reports events from the owner's memory."""
+    """The owner of the conversation, as a stream, because it reports events that are only in the owner's memory."""
     DIRECTORY = "directory"
-    """A node with the directory in the request: the called one, unless the directory is in a workspace of others."""
+    """A node that has the directory in the request: the called one, unless only other nodes have the directory."""
     FORK = "fork"
-    """As DIRECTORY, for the directory of the conversation to fork."""
+    """As DIRECTORY, with the working directory of the conversation to fork."""
 
 
 _OF_THEIR_OWN: dict[str, ServingNode] = {
@@ -38,5 +38,8 @@ _OF_THEIR_OWN: dict[str, ServingNode] = {
 PLACES: dict[str, ServingNode] = {
     method: ServingNode.OWNER if role is Role.USER else ServingNode.HERE for method, role in NEEDED.items()
 } | _OF_THEIR_OWN
-"""Which node serves each method, by the method's full name. What only users may do changes a conversation, whose owner
-does it; the rest is read, which any node can. Those of _OF_THEIR_OWN need more."""
+"""The node that serves each method, by the method's full name.
+
+Methods that need the role of a user change a conversation, so its owner serves them. The other methods only read, which
+every node can do. _OF_THEIR_OWN has the exceptions.
+"""

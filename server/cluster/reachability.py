@@ -1,4 +1,4 @@
-"""Diagnoses why a node cannot be reached, in words for the operator, because gRPC's errors do not explain it."""
+"""Diagnoses, in words for the operator, why a node cannot be reached, because gRPC's errors do not explain it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ssl
 from typing import NamedTuple
 
 LOOK_SECONDS = 2.0
-"""Maximum seconds of each attempt."""
+"""Maximum seconds of each attempt to connect."""
 
 _SILENT = "nothing answers there: is its cluster.address one that other machines reach, and does a firewall let them?"
 _CLOSED = "nobody listens there: has it ended, or is its cluster.address another than what it listens on?"
@@ -29,7 +29,10 @@ class Obstacle(NamedTuple):
 
 
 async def why_unreachable(address: str, authorities: bytes | None) -> Obstacle:
-    """Connect to "host:port", and return what fails. `authorities`: the CAs of cluster.ca in PEM; None without TLS."""
+    """Connect to "host:port" without and with TLS, and return what fails.
+
+    `authorities` are the CA certificates of cluster.ca in PEM; None if nodes connect without TLS.
+    """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
@@ -48,13 +51,16 @@ async def why_unreachable(address: str, authorities: bytes | None) -> Obstacle:
         return Obstacle(f"{_UNTRUSTED}: {error.verify_message}", for_good=True)
     except ssl.SSLError:
         return Obstacle(_HAS_NO_TLS, for_good=True) if authorities else Obstacle(_NO_NODE)
-    except OSError:  # also if time is up
+    except OSError:  # includes TimeoutError
         return Obstacle(_HAS_NO_TLS if authorities else _NO_NODE)
     return Obstacle(_PASSED) if authorities else Obstacle(_NEEDS_TLS, for_good=True)
 
 
 async def _tried(host: str, port: int, context: ssl.SSLContext | None) -> None:
-    """Connect, and close the connection. Raises OSError."""
+    """Connect, with TLS if there is a context, and close the connection.
+
+    Raises OSError, which includes TimeoutError.
+    """
     async with asyncio.timeout(LOOK_SECONDS):
         name = None if context is None else host
         _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
@@ -62,7 +68,7 @@ async def _tried(host: str, port: int, context: ssl.SSLContext | None) -> None:
 
 
 def _context(authorities: bytes | None) -> ssl.SSLContext:
-    """Return a TLS context like that of nodes; without authorities one that trusts any certificate."""
+    """Return a TLS context like the one between nodes. Without authorities, it trusts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     if authorities is None:

@@ -1,8 +1,8 @@
-"""Routes each call to the node that owns its conversation: serves it here, or forwards it, at most once.
+"""Routes each call to the node that owns its conversation: the call is served here, or forwarded once.
 
-The node that a client calls authenticates, counts and validates the call, and looks for the owner again while the
-conversation moves. The owner executes the command, and records it or its refusal in the audit trail. A node never
-forwards a call that another node has forwarded.
+The node that a client calls authenticates, counts and validates the call. While the conversation moves to another node,
+it looks for the owner again. The owner executes the command, and records it or its refusal in the audit trail. A node
+never forwards a call that another node has forwarded.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     Trailers = tuple[tuple[str, str], ...]
 
 REPEATABLE = frozenset({"BrowseDirectory", "CancelConversation", "GetConversation", "Subscribe", "WaitRequestCycle"})
-"""Idempotent methods: they may be repeated without a request id, even if the first attempt was executed."""
+"""Idempotent methods: a call may be repeated without a request id, even if the first attempt was executed."""
 SEARCH_SECONDS = 5.0
-"""Seconds that a call waits until its conversation has an owner that answers."""
+"""How many seconds a call waits until its conversation has an owner that answers."""
 LEAVING_SECONDS = 60.0
-"""The same while a node leaves the cluster, because it releases its conversations only after its runs end."""
+"""The same while a node leaves the cluster, because a node releases its conversations only after its runs end."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
-"""Seconds between the first two attempts, doubled after each further one."""
+"""Seconds between the first two attempts, and the limit to which this is doubled after each further attempt."""
 THREADS = 4
 
 
@@ -62,15 +62,18 @@ class NodeAccess:
     """The settings for calls between this server and the other nodes."""
 
     token: str
-    """The secret token that all nodes share. At least 32 printable characters."""
+    """The secret token that all nodes share. It has at least 32 printable characters."""
     credentials: grpc.ChannelCredentials | None = None
-    """The credentials for connections to other nodes; None: without TLS."""
+    """The TLS credentials for connections to other nodes; None for connections without TLS."""
     authorities: bytes | None = None
-    """The certificate authorities that the credentials trust, in PEM."""
+    """The certificate authorities that `credentials` trusts, in PEM; None without TLS."""
 
 
 class CallRouter:
-    """Finds the node for each call. Event loop only, except `peer_died`. `close` ends its threads and connections."""
+    """Finds the node that serves a call, and keeps the connections to other nodes.
+
+    Use in the event loop only, except `peer_died`. `close` ends the threads and the connections.
+    """
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class CallRouter:
         self.telemetry = telemetry
         self._store = store
         self.for_nodes: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-        """The handlers of calls that nodes make on their own behalf, by the method's full name."""
+        """The handlers of calls that nodes make on their own behalf, by the full name of the method."""
         self._loop = asyncio.get_running_loop()
         self._owners = ReadPool(THREADS, name="bedrock-owner")
         self._urgent_owners = ReadPool(1, name="bedrock-urgent-owner")
@@ -98,16 +101,16 @@ class CallRouter:
             ServingNode.DIRECTORY: cluster.place_of,
             ServingNode.FORK: cluster.place_of_fork,
         }
-        """Finds the node for calls that need a directory rather than a conversation's owner."""
+        """The functions that find the node for calls which need a directory rather than a conversation's owner."""
         self.cluster.on_node_dead = self.peer_died
 
     @property
     def trailers(self) -> Trailers:
-        """The trailers of calls that are served here."""
+        """The trailers of calls that this node serves: its address."""
         return ((OWNER, self.cluster.me.address),)
 
     def routes(self, method: str) -> bool:
-        """Whether calls of a method may have to be served by another node, such as their conversation's owner."""
+        """Return whether calls of a method may have to be served by another node, such as the conversation's owner."""
         return PLACES.get(method, ServingNode.HERE) is not ServingNode.HERE
 
     @property
@@ -122,15 +125,18 @@ class CallRouter:
         return self.peers.of(node)
 
     def peer_died(self, node: Node) -> None:
-        """End the calls to a node that was declared dead: its connections may stay open for ever. Any thread."""
-        with suppress(RuntimeError):  # the loop is closed, and so are the connections
+        """End the calls to a node that was declared dead, because its connections may stay open for ever.
+
+        Safe to call from any thread.
+        """
+        with suppress(RuntimeError):  # the loop is closed, and the connections with it
             self._loop.call_soon_threadsafe(self.peers.cut, node.incarnation)
 
     async def node_for(self, place: ServingNode, subject: str, *, urgent: bool) -> Node | None:
-        """Return the other node that serves calls about a conversation or directory; None if this node does.
+        """Return the other node that serves calls about a conversation or directory; None if this node serves them.
 
-        If the store is away, a conversation that is active here is still served here, so that it can be cancelled.
-        Raises Rejected (WORKSPACE_OFFLINE).
+        `subject` is the id of the conversation, or the directory. If the store does not answer, this node serves the
+        call, so that a conversation that is active here can be cancelled. Raises Rejected (WORKSPACE_OFFLINE).
         """
         find: Callable[[str], Node | None] = self._find.get(place, self.cluster.owner_of)
         if place not in self._find and (owner := self.cluster.remembered_owner(subject)) is not None:
@@ -141,25 +147,25 @@ class CallRouter:
             return None
 
     async def take(self, conversation_id: str) -> None:
-        """Claim a conversation for this node before its actor exists. Raises NotOwnerError."""
+        """Claim a conversation for this node, before its actor exists. Raises NotOwnerError if another node owns it."""
         await self._owners(self._store.claim, conversation_id, self.cluster.on_taken)
 
     async def close(self) -> None:
-        """End all connections to nodes, and the threads."""
+        """Close the connections to all nodes, and end the threads."""
         await self.peers.close()
         for pool in (self._owners, self._urgent_owners):
             await asyncio.to_thread(pool.close)
 
 
 class ForwardedMethod:
-    """Serves the calls of a method that another node has forwarded; never forwards them again."""
+    """Serves the calls of a method that another node has forwarded. Never forwards them again."""
 
     def __init__(self, router: CallRouter, method: str, behaviour: Behaviour) -> None:
         self._router, self._behaviour = router, behaviour
         self._claims = PLACES[method] is ServingNode.WATCHED
 
     def behaviour(self, _raw: bytes, _origin: Callable[[], CommandOrigin]) -> Behaviour:
-        """Return the handler of one call."""
+        """Return the function that serves one call."""
         return self._serve
 
     async def _serve(self, request: Any, context: Any) -> Any:
@@ -167,7 +173,11 @@ class ForwardedMethod:
         return await served_here(self._router, self._behaviour, request, context, claims=self._claims)
 
     def trailers(self, error: Exception) -> Trailers:
-        """Return the trailers of a refusal. After that of a stopping node the first node looks again."""
+        """Return the trailers of a failed call.
+
+        They tell the forwarding node to look for the owner again if this node does not own the conversation or is
+        stopping.
+        """
         leaves = isinstance(error, Rejected) and error.reason is Reason.SHUTTING_DOWN
         if leaves or isinstance(error, NotOwnerError):
             return ((NOT_OWNER, "1"),)
@@ -175,8 +185,11 @@ class ForwardedMethod:
 
 
 async def served_here(router: CallRouter, behaviour: Behaviour, request: Any, context: Any, *, claims: bool) -> Any:
-    """Serve a call here. Raises NotOwnerError, and the errors of the method."""
-    if claims or _has_images(request):  # which are stored before the conversation's actor claims it
+    """Serve a call on this node. Raises NotOwnerError if another node owns the conversation, and the method's errors.
+
+    With `claims`, this node first becomes the owner of the conversation.
+    """
+    if claims or _has_images(request):  # images are stored before the conversation's actor claims it
         conversation = await router.resolver.identify(conversation_in(request))
         await router.take(conversation)
     return await behaviour(request, context)
@@ -187,7 +200,7 @@ def _has_images(request: Any) -> bool:
 
 
 def directory_in(request: Any) -> str:
-    """Return the directory in a request: the one to browse, or that of a new conversation."""
+    """Return the directory that a request is about: the directory to browse, or that of a new conversation."""
     return str(request.path if hasattr(request, "path") else request.conversation.working_directory)
 
 
@@ -201,7 +214,7 @@ OUTCOMES = {
     PeerLostError: "lost",
     AnswerTimeoutError: "timed_out",
 }
-"""The outcomes reported to telemetry for attempts that raise; all others are reported as ended."""
+"""What is reported to telemetry for an attempt that raises one of these errors; "ended" for any other error."""
 
 
 @contextmanager
@@ -219,7 +232,7 @@ def _counted(telemetry: Telemetry) -> Generator[None]:
 
 
 class RoutedMethod:
-    """Serves the calls of a method that clients make: here, or by forwarding them to the right node."""
+    """Serves the calls of a method that clients make: on this node, or by forwarding them to the right node."""
 
     def __init__(
         self,
@@ -239,24 +252,24 @@ class RoutedMethod:
         self._lane = Lane.URGENT if name in URGENT else Lane.LASTING if self._claims else Lane.CALLS
 
     def behaviour(self, raw: bytes, origin: Callable[[], CommandOrigin]) -> Behaviour:
-        """Return the handler of one call with this request by this caller."""
+        """Return the function that serves one call: `raw` is its request, and `origin` returns its caller."""
         return partial(self._serve, raw, origin)
 
     def trailers(self, _error: Exception) -> Trailers:
-        """Return the trailers of a refusal by this node."""
+        """Return the trailers of a call that failed on this node."""
         return self._router.trailers
 
     async def _serve(self, raw: bytes, origin: Callable[[], CommandOrigin], request: Any, context: Any) -> Any:
-        """Serve a call, again as long as its conversation is moving.
+        """Serve a call, and try again as long as its conversation is moving to another node.
 
-        Raises NotOwnerError, OwnerLostError, Rejected (WORKSPACE_OFFLINE, SHUTTING_DOWN), what the owner answers, and
-        what the method raises.
+        Raises NotOwnerError, OwnerLostError, Rejected (WORKSPACE_OFFLINE, SHUTTING_DOWN), the owner's status as
+        PassedStatusError, and the errors of the method.
         """
         context.set_trailing_metadata(self._router.trailers)
         try:
             subject = await self._subject(request)
         except ConversationNotFoundError:
-            return await self._behaviour(request, context)  # which knows what to say to that
+            return await self._behaviour(request, context)  # the method itself makes the error
         loop = asyncio.get_running_loop()
         until: float | None = None
         pause = 0.0
@@ -273,7 +286,7 @@ class RoutedMethod:
                     raise OwnerLostError from None
                 if lost.hopeless:
                     raise NotOwnerError("its owner lives, and cannot be called") from None
-            if self._router.streams.closing:  # else the call would be cut in the middle of its search
+            if self._router.streams.closing:  # otherwise the shutdown would cut the call in the middle of its search
                 raise Rejected(Reason.SHUTTING_DOWN)
             if until is None:  # from now on: a call may have lasted for minutes before its owner died
                 left = context.time_remaining()
@@ -284,12 +297,12 @@ class RoutedMethod:
             self._router.cluster.forget(subject)
             await asyncio.sleep(pause)
             pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
-            request = self._decode(raw)  # the method may have changed it
+            request = self._decode(raw)  # the method may have changed the request
 
     def _moves_on(self, refused: Rejected) -> bool:
-        """Whether what this node refuses is for another to serve soon, since this one stops and others do not.
+        """Return whether another node will soon serve the call that this node refused, because this node is stopping.
 
-        Streams are to be resumed elsewhere by whoever reads them.
+        Streams are never moved on: their clients resume them on another node.
         """
         stops = refused.reason is Reason.SHUTTING_DOWN and self._lane is not Lane.LASTING
         cluster = self._router.cluster
@@ -297,7 +310,10 @@ class RoutedMethod:
         return stops and any(node.incarnation != me and not node.draining for node in cluster.nodes())
 
     async def _subject(self, request: Any) -> str:
-        """Return the id of the conversation, or the directory, that a request is about. Raises what `identify` does."""
+        """Return the id of the conversation, or the directory, that a request is about.
+
+        Raises what `identify` raises.
+        """
         if self._place is ServingNode.DIRECTORY:
             return directory_in(request)
         return await self._router.resolver.identify(conversation_in(request))

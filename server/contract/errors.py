@@ -1,4 +1,4 @@
-"""Converts exceptions to google.rpc.Status: code, reason and details. Internal details never reach clients."""
+"""Converts exceptions to google.rpc.Status, with code, reason and details. Internal details never reach clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 DOMAIN = "bedrock.dev"
 MAX_MESSAGE_CHARS = 500
-"""Maximum length of a status message: it is sent in trailers, for which clients accept 8 KiB."""
+"""Maximum length of a status message. It is sent in trailers, for which clients accept 8 KiB."""
 MAX_VIOLATIONS = 8
 MAX_VIOLATION_CHARS = 200
 RETRY_SECONDS: dict[str, int] = {
@@ -57,7 +57,7 @@ RETRY_SECONDS: dict[str, int] = {
 }
 """Seconds after which a refused call may be repeated, by reason, for reasons that soon pass by themselves.
 
-A busy agent is not among them: the duration of a run is unknown, and a stream reports its end.
+A busy agent is not among them: nobody knows how long a run takes, and a stream reports its end.
 """
 UNREAD = "the store cannot be read now: try again"
 """The message for calls that only read, while the store does not answer."""
@@ -109,11 +109,11 @@ FIELDS = {
     Reason.IMAGE_INVALID: "images",
     Reason.GENERATION_UNSUPPORTED: "generation",
 }
-"""The name of the invalid field, for each reason with the code INVALID_ARGUMENT."""
+"""The name of the invalid field, for the reasons with the code INVALID_ARGUMENT that concern a single field."""
 
 
 class MalformedRequestError(Exception):
-    """Fields of the request are invalid; each violation is a pair of the field and the explanation."""
+    """Fields of the request are invalid. Each violation is a pair: the field and the explanation."""
 
     reason = "INVALID_ARGUMENT"
 
@@ -123,7 +123,7 @@ class MalformedRequestError(Exception):
 
 
 class ConversationNotFoundError(Exception):
-    """No resource has this name, or it belongs to another user."""
+    """There is no resource with this name, or the caller may not see it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} does not exist")
@@ -131,7 +131,7 @@ class ConversationNotFoundError(Exception):
 
 
 class NestedFieldError(Exception):
-    """A value within a field of the request was refused."""
+    """A value within the field `field` of the request was refused."""
 
     def __init__(self, field: str, refusal: Rejected | InvalidFieldError) -> None:
         super().__init__(str(refusal))
@@ -140,7 +140,7 @@ class NestedFieldError(Exception):
 
 
 class ImageRefusedError(MalformedRequestError):
-    """An image of a message cannot be used; `text` continues the sentence "the image …"."""
+    """An image in a message cannot be used. `text` continues the sentence "the image …"."""
 
     reason = Reason.IMAGE_INVALID.value
 
@@ -149,14 +149,14 @@ class ImageRefusedError(MalformedRequestError):
 
 
 class UnauthenticatedError(Exception):
-    """The call brought no token, or an unknown one."""
+    """The call had no token, or an unknown one."""
 
     def __init__(self) -> None:
         super().__init__("a valid token is needed: send it as the metadata 'authorization: Bearer <token>'")
 
 
 class AuthorizerUnavailableError(Exception):
-    """The operator's authorizer failed, so nobody knows whether the call is allowed."""
+    """The operator's authorizer failed, so that nobody knows whether the call is allowed."""
 
     def __init__(self) -> None:
         super().__init__("the authorizer of this server does not answer as it should: try again later")
@@ -171,7 +171,7 @@ class RequestTimeoutError(Exception):
 
 
 class AnswerTimeoutError(Exception):
-    """The actor did not answer in time."""
+    """The conversation's actor did not answer in time."""
 
     def __init__(self) -> None:
         super().__init__("no answer in time; the call may still take effect: repeat it with the same request_id")
@@ -187,7 +187,7 @@ class SlowReaderError(Exception):
 
 
 class OwnerLostError(Exception):
-    """The connection to the conversation's owner was lost during a call that must not be repeated blindly."""
+    """The connection to the conversation's owner was lost during a call that must not simply be repeated."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -197,23 +197,23 @@ class OwnerLostError(Exception):
 
 
 class ListInterruptedError(Exception):
-    """Changes of the list may have been missed, since another node has joined or was lost."""
+    """Changes of the list of conversations may have been missed, because a node has joined or was lost."""
 
     def __init__(self) -> None:
         super().__init__("the servers have changed, and something may have been missed: watch the list anew")
 
 
 class ClientDisconnectedError(Exception):
-    """A response could not be sent: usually because the client has disconnected."""
+    """A response could not be sent, usually because the client has disconnected."""
 
     def __init__(self) -> None:
         super().__init__("the connection was lost; resume after the last revision seen")
 
 
 def status_of(error: BaseException, *, reading: bool = False) -> Status:
-    """Return the gRPC status for `error`, and log the details that are kept from the client.
+    """Return the gRPC status for an error, and log the details that clients must not see.
 
-    `reading`: the method only reads.
+    `reading` means that the called method only reads.
     """
     match error:
         case Rejected():
@@ -275,7 +275,7 @@ _TEXTS: dict[type[BaseException], str] = {
 
 
 def _plain(error: BaseException) -> Status:
-    """Return the status of an error without a specific reason: the name of its code is the reason."""
+    """Return the status of an error without a reason of its own: the name of the status code becomes the reason."""
     code = _PLAIN.get(type(error))
     if code is None and (lacked := exhausted_resource(error)):
         return _exhausted(lacked)
@@ -286,7 +286,7 @@ def _plain(error: BaseException) -> Status:
 
 
 def _ownerless() -> Status:
-    """Return the status of a call whose conversation is just being taken over by another node."""
+    """Return the status of a call whose conversation another node is just taking over."""
     retry = details.RetryInfo(retry_delay=Duration(seconds=OWNERLESS_SECONDS))
     text = "no server that owns the conversation can be reached now: repeat the call, or resume the stream"
     return make(_Code.UNAVAILABLE, text, _Code.UNAVAILABLE.name, None, retry)
@@ -303,20 +303,20 @@ def _store_failed(error: StoreError, *, reading: bool) -> Status:
 
 
 def _exhausted(text: str) -> Status:
-    """Return the status of a call for which this process lacks a resource; `text` names the resource."""
+    """Return the status of a call for which this process lacks a resource, such as files. `text` names the resource."""
     log.warning("a call was refused: %s", text)
     return _refusal(Reason.SERVER_EXHAUSTED, f"{text}: try again later")
 
 
 def _internal(error: BaseException) -> Status:
-    """Return the status of an internal error: the client gets a random number, under which the log has the details."""
+    """Return the status of an internal error. The client gets a random number, and the log has the details under it."""
     number = secrets.token_hex(4)
     log.error("fault %s", number, exc_info=error)
     return make(_Code.INTERNAL, f"internal error; the server's log has it as {number}", "INTERNAL", {"id": number})
 
 
 RUN_NAMED = {Reason.AGENT_BUSY, Reason.AWAITING_APPROVAL, Reason.CANCELLING, Reason.RUN_OVER}
-"""Refusals whose details name the active run."""
+"""The reasons of refusals whose details name the active run."""
 
 
 def _refusal(
@@ -341,7 +341,7 @@ def _rejected(error: Rejected, *, reading: bool) -> Status:
 
 
 def _quota_exceeded(error: QuotaExceededError) -> Status:
-    """Return the status for an exceeded quota, with its name, limit and usage, and when to try again."""
+    """Return the status for an exceeded quota, with the quota's name, limit and usage, and when to try again."""
     metadata = {"quota": error.quota, "limit": str(error.limit), "used": str(error.used), "principal": error.principal}
     failure = details.QuotaFailure(
         violations=[

@@ -1,1 +1,1 @@
-"""Code that the synchronous and the asyncio client share: it does no I/O and never blocks."""
+"""Code that the synchronous and the asyncio client share. None of it does network I/O."""

@@ -1,4 +1,4 @@
-"""Decides approvals, and tools' questions, that the caller's loop over the events has not answered."""
+"""Types and helpers for approvals and tool questions that the caller of a run did not answer in its event loop."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ FillInT = TypeVar("FillInT")
 _log = logging.getLogger("bedrock")
 
 DENIED_NOTE = "Denied automatically: the program that sent the message went on without an answer."
-"""The note of an automatic denial, for the agent and for every watcher."""
+"""The note that an automatic denial carries. The agent and every client that watches the conversation can read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionPolicy(Generic[DecideT, FillInT]):
-    """The caller's rule for tool calls that need approval, and for what running tools ask."""
+    """The caller's rule for answering approvals of tool calls and questions that running tools ask."""
 
     decide: DecideT | None
-    """The function that decides an approval; if None, unanswered approvals are denied."""
+    """The caller's function that decides an approval; None if unanswered approvals are denied."""
     fill_in: FillInT | None
-    """The function that answers what a tool asks a person; if None, unanswered questions are declined."""
+    """The caller's function that answers a question of a tool; None if unanswered questions are declined."""
     wait_for_others: bool
-    """Whether approvals and questions stay open, so that other clients can answer them."""
+    """Whether unanswered approvals and questions stay open, so that other clients can answer them."""
 
     def __post_init__(self) -> None:
         if self.fill_in is not None and not callable(self.fill_in):
@@ -37,7 +37,7 @@ class QuestionPolicy(Generic[DecideT, FillInT]):
 
 
 def log_denied(approval: Approval) -> None:
-    """Log a warning that an approval was denied, and why."""
+    """Log a warning that the client denied an approval because the caller's loop had not answered it."""
     _log.warning(
         "%s was denied, because the loop did not answer: answer there, or pass on_approval= or wait_for_others=True",
         approval.tool,
@@ -45,7 +45,7 @@ def log_denied(approval: Approval) -> None:
 
 
 def log_declined(question: Question) -> None:
-    """Log a warning that a tool's question was declined, and why."""
+    """Log a warning that the client declined a tool's question because the caller's loop had not answered it."""
     _log.warning(
         "what the MCP server %s asked was declined, because the loop did not answer: answer there, or pass on_question="
         " or wait_for_others=True",
@@ -54,7 +54,10 @@ def log_declined(question: Question) -> None:
 
 
 def question_of_others(approval: Approval) -> ApprovalNeeded:
-    """Return the error for an open approval of an earlier run, which the caller of this run must not deny."""
+    """Return the error to raise when an earlier run's approval is still open.
+
+    The caller of this run must not deny it.
+    """
     return ApprovalNeeded(
         f"the run before this one asks whether {approval.tool} may run; answer that, or pass wait_for_others=True",
         approval,

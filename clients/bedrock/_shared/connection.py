@@ -1,4 +1,4 @@
-"""The server that a client calls: it is looked up again before every retry."""
+"""Keeps the connection of a client to the server, and looks the server's address up again before every retry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ChannelT = TypeVar("ChannelT")
 
 @dataclass(frozen=True, slots=True)
 class _Route(Generic[ChannelT]):
-    """The destination of calls and their credentials, in one object, so that a token never goes to another server."""
+    """The address, credentials and channel of calls in one object, so that a token never goes to another server."""
 
     settings: Settings
     channel: ChannelT
@@ -25,47 +25,49 @@ class _Route(Generic[ChannelT]):
 
 
 class Connection(Generic[ChannelT]):
-    """A gRPC channel that sends every call to the address that the server has at that moment.
+    """A gRPC channel that sends every call to the server's present address. Safe to use from several threads.
 
-    A server that was started again may have another address and another token. `find` is the single place where both
-    are decided: it is called when a client is made and, by `look_again`, before each further attempt of a call or a
-    stream that did not reach the server. If it returns something else than before, the next calls use a channel to
-    there. May be used from several threads.
+    A server that was restarted may have another address and another token. The function `find` alone decides both: it
+    is called when a client is made and, by `look_again`, before every further attempt of a call or stream that did not
+    reach the server. If `find` returns something else than before, the next calls use a new channel to that address.
     """
 
     def __init__(self, find: Callable[[], Settings], open_channel: Callable[[Settings], ChannelT]) -> None:
-        """Find the server and open a channel, which connects at the first call. If no server is found, calls fail.
+        """Look up the server and open a channel, which connects at the first call. If no server is found, calls fail.
 
         Args:
             find: Returns the address of the server and the credentials.
             open_channel: Opens a channel to that address.
 
         Raises:
-            Misconfigured: As `find` does.
+            Misconfigured: `find` raised it.
         """
         self._find = find
         self._open_channel = open_channel
         self._lock = threading.Lock()
         self._route: _Route[ChannelT] | None = None
         self.channels: list[ChannelT] = []
-        """The last channel is in use. Earlier ones may still carry streams; the owner of the connection closes all."""
+        """All channels that were opened.
+
+        Calls use the last one; earlier ones may still carry streams. The owner of this connection closes all of them.
+        """
         self.look_again()
 
     @property
     def address(self) -> str:
-        """The address that calls go to; empty until a server is found."""
+        """The address that calls go to; "" until a server is found."""
         return self._route.settings.target if self._route else ""
 
     @property
     def token_source(self) -> str:
-        """The source of the token, for error messages; empty if calls carry no token."""
+        """Where the token came from, for error messages; "" if calls carry no token."""
         return self._route.settings.token_source if self._route else ""
 
     def look_again(self) -> bool:
-        """Call `find` again, and return whether the destination has changed; if no server is found, it stays the same.
+        """Call `find` again, and return whether the destination changed. If no server is found, nothing changes.
 
         Raises:
-            Misconfigured: As `find` does.
+            Misconfigured: `find` raised it.
         """
         with self._lock, suppress(ServerNotRunning):
             before = self._route
@@ -73,12 +75,13 @@ class Connection(Generic[ChannelT]):
         return False
 
     def candidate(self) -> tuple[Settings, ChannelT]:
-        """Open a channel to the present address of the server; it carries no calls before `use`.
+        """Open a channel to the present address of the server; it carries no calls until it is passed to `use`.
 
-        A channel that failed to connect repeats its last error until it tries again; a new one tries at once.
+        A channel that failed to connect repeats its last error until it tries again; a new channel tries at once.
 
         Raises:
-            Misconfigured, ServerNotRunning: As `find` does; also if no process listens at the Unix socket.
+            Misconfigured, ServerNotRunning: `find` raised it.
+            ServerNotRunning: No process listens at the Unix socket.
         """
         settings = self._find()
         if has_no_listener(settings.target):  # checked first: closing a synchronous gRPC channel takes 0.2 seconds
@@ -86,17 +89,17 @@ class Connection(Generic[ChannelT]):
         return settings, self._open_channel(settings)
 
     def use(self, settings: Settings, channel: ChannelT) -> None:
-        """Send all following calls through this channel, and take ownership of it."""
+        """Send all following calls through this channel, which this connection then owns."""
         with self._lock:
             self._route = _Route(settings, channel)
             self.channels.append(channel)
 
     def unary_unary(self, path: str, *serializers: Any, **options: Any) -> Callable[..., Any]:
-        """Make a method of a stub; see `grpc.Channel.unary_unary`."""
+        """Return a callable for one unary method of a gRPC stub; see `grpc.Channel.unary_unary`."""
         return self._method("unary_unary", path, serializers, options)
 
     def unary_stream(self, path: str, *serializers: Any, **options: Any) -> Callable[..., Any]:
-        """Make a method of a stub; see `grpc.Channel.unary_stream`."""
+        """Return a callable for one streaming method of a gRPC stub; see `grpc.Channel.unary_stream`."""
         return self._method("unary_stream", path, serializers, options)
 
     def _method(self, kind: str, path: str, serializers: Any, options: Any) -> Callable[..., Any]:
@@ -113,7 +116,10 @@ class Connection(Generic[ChannelT]):
         return call
 
     def _found(self) -> _Route[ChannelT]:
-        """Look for the server, holding the lock. Raises what `find` raises."""
+        """Look the server up, and return the route to it, with a new channel if its address or credentials changed.
+
+        The caller holds the lock. Raises what `find` raises.
+        """
         settings = self._find()
         if self._route is None or self._route.settings != settings:
             self._route = _Route(settings, self._open_channel(settings))

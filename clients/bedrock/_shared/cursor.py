@@ -1,13 +1,15 @@
-"""The position of a watcher in a conversation, and what it has already yielded. No I/O.
+"""The position of a client in the event stream of one conversation, so that a broken stream can be resumed. No I/O.
 
-Both clients use this class and add only I/O. A stream may break after any response and be opened again with
-`EventCursor.request`; the events that `EventCursor.receive` returns are the same as if the stream had never broken:
+The synchronous and the asyncio client use this class and add only I/O. A stream may break after any response and be
+opened again with `EventCursor.request`; the events that `EventCursor.receive` returns are the same as if the stream had
+never broken:
 
-* Durable events are identified by their revision: those not newer than the last one are dropped.
-* Deltas are identified by their slot (request id, attempt) and offset. A new stream does not repeat deltas; its
-  snapshot has what the open slot holds so far. The part that was not shown yet follows once the stream has caught up,
-  unless the slot has been closed by then.
-* Snapshot and `caught_up` are shown once, heartbeats never.
+* A durable event (one that the server has stored) is identified by its revision; events that are not newer than the
+  last one are dropped.
+* A delta (a chunk of text) is identified by its slot (request id, attempt) and offset. A new stream does not repeat
+  deltas; its snapshot contains the text of the open slot so far. The part of that text that was not shown yet follows
+  once the stream has caught up, unless the slot has been closed by then.
+* The snapshot and `caught_up` are returned once, heartbeats never.
 """
 
 from __future__ import annotations
@@ -19,25 +21,25 @@ from bedrock import v1
 from bedrock.events import Event
 
 Slot = tuple[str, int]
-"""The id of the model request or of the tool call, and the number of its attempt."""
+"""Identifies the attempt that a delta belongs to: the id of the model request or tool call, and the attempt number."""
 
 
 @dataclass(slots=True)
 class EventCursor:
-    """The position of one watcher in one conversation."""
+    """The position of one client in the event stream of one conversation."""
 
     name: str
     """The resource name of the conversation, `conversations/{conversation}`."""
     revision: int | None = None
-    """The last revision that was seen; None to start with a snapshot."""
+    """The revision of the last event that was received; None to start with a snapshot."""
     recent_messages: int | None = None
-    """How many messages to request in the first snapshot; the server's default if None."""
+    """How many messages to request in the first snapshot; None for the server's default."""
     omit_deltas: bool = False
     until_settled: bool = False
     deleted: bool = False
     """Whether the conversation was deleted, so that no event follows."""
     caught_up: bool = False
-    """Whether the present stream has caught up."""
+    """Whether the current stream has delivered all events that were stored when it began."""
     progressed: bool = False
     """Whether the last response contained something new or a heartbeat."""
     due: deque[Event] = field(default_factory=deque)
@@ -45,20 +47,20 @@ class EventCursor:
     _snapshot_due: bool = field(init=False)
     _caught_up_due: bool = True
     _shown: dict[tuple[Slot, str], int] = field(default_factory=dict)
-    """How much of each part of an open slot was yielded, in code points."""
+    """How much of each part of an open slot was already returned, in code points."""
     _held: list[v1.Event] = field(default_factory=list)
-    """Deltas of the open slot from a snapshot, held back until the stream has caught up."""
+    """Deltas from a snapshot with the text of the open slot, held back until the stream has caught up."""
 
     def __post_init__(self) -> None:
         self._snapshot_due = self.revision is None
 
     @property
     def finished(self) -> bool:
-        """Whether nothing remains to be followed after a stream that ended without an error."""
+        """Whether a stream that ended without an error need not be opened again."""
         return self.deleted or (self.until_settled and self.caught_up)
 
     def request(self) -> v1.SubscribeRequest:
-        """Return the request of a new stream that resumes at this position."""
+        """Return the request of a new stream that resumes at this position. Discards deltas that were held back."""
         self.caught_up = False
         self._held.clear()
         request = v1.SubscribeRequest(name=self.name, omit_deltas=self.omit_deltas, until_settled=self.until_settled)
@@ -69,13 +71,16 @@ class EventCursor:
         return request
 
     def restart_with_snapshot(self) -> None:
-        """Forget the position, and start with a snapshot, because the server no longer keeps the events after it."""
+        """Forget the position, so that the next stream starts with a snapshot.
+
+        Called when the server no longer has the events after the position.
+        """
         self.revision = None
         self._snapshot_due = True
         self._shown.clear()
 
     def receive(self, response: v1.SubscribeResponse) -> list[Event]:
-        """Record a response, and return those of its events that were not shown before."""
+        """Advance the position by one response, and return the events in it that were not returned before."""
         events: list[Event] = []
         for event in response.events:
             events.extend(Event.from_proto(new) for new in self._new(event))
@@ -100,7 +105,7 @@ class EventCursor:
             case "deleted":
                 self.deleted = True
                 return [event]
-            case None:  # a kind that this version does not know
+            case None:  # an event of a kind that only newer versions define
                 self._durable(event)
                 return []
             case _:
@@ -139,7 +144,7 @@ class EventCursor:
         return [event]
 
     def _advance(self, part: tuple[Slot, str], delta: v1.Event.TextDelta | v1.Event.ToolOutputDelta) -> bool:
-        """Remove the part of a delta that was shown already, in place; return False if nothing remains."""
+        """Cut off, in place, the part of a delta's text that was already returned; return False if nothing remains."""
         shown = self._shown.get(part, 0)
         end = delta.offset + len(delta.text)
         if end <= shown:

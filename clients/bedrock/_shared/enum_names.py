@@ -1,4 +1,4 @@
-"""Enum values by their short names: ``"steer"`` for ``DELIVERY_STEER`` and the other way round."""
+"""Converts between protobuf enum values and their short names, such as ``DELIVERY_STEER`` and ``"steer"``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ E = TypeVar("E", bound=int)
 
 
 def enum_value(enum: _EnumTypeWrapper[E], value: str | None) -> E:
-    """Return the value of `enum` that `value` names.
+    """Return the enum value that has a short name.
 
     Args:
         enum: The enum, e.g. ``v1.Delivery``.
-        value: A short name such as "follow_up", or None for the value that means "not given".
+        value: A short name such as "follow_up", or None for the value 0, which means "not given".
 
     Raises:
-        ValueError: There is no such name; the text lists those that exist.
+        ValueError: The enum has no such name; the text lists the names that exist.
     """
     if value is None:
         return cast("E", 0)
@@ -32,21 +32,21 @@ def enum_value(enum: _EnumTypeWrapper[E], value: str | None) -> E:
 
 
 def enum_name(enum: _EnumTypeWrapper[E], value: E) -> str:
-    """Return the short name of an enum value, as `number_name` does."""
+    """Return the short name of an enum value, e.g. "follow_up"; see `number_name`."""
     return number_name(enum.DESCRIPTOR, value)
 
 
 def number_name(enum: EnumDescriptor, number: int) -> str:
-    """Return the short name of a value of an enum, e.g. "follow_up" for 3.
+    """Return the short name of an enum value given by its number, e.g. "follow_up" for 3.
 
-    Empty for zero, which means "not set". A value that only a newer version knows has no name on the wire; its number
-    is returned in digits.
+    Returns "" for zero, which means "not set", and the digits of the number for a value that this version does not
+    define.
     """
     return _short_names(enum).get(number, str(number))
 
 
 def resource_name(collection: str, name: str) -> str:
-    """Return the full resource name for an id, a slug, or a name that is full already.
+    """Return the full resource name for an id, a slug, or a name that is already full.
 
     Raises:
         ValueError: The name is empty.

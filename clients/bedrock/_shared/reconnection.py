@@ -1,4 +1,4 @@
-"""The retry policy of both clients: delays, and whether failed calls and broken streams are tried again."""
+"""The retry policy of both clients: which failed calls and broken streams are tried again, and after which delay."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from bedrock.errors import BedrockError
 
 FIRST_SECONDS = 0.1
-"""The delay after the first failure."""
+"""The seconds to wait after the first failure, before jitter."""
 
 LONGEST_SECONDS = 5.0
-"""The longest delay between two attempts."""
+"""The longest delay between two attempts, in seconds, before jitter."""
 
 ATTEMPTS = 5
-"""Attempts of one call. With the delays of `Backoff` they take about two seconds: long enough for a server to restart,
-short enough to report soon that none is running."""
+"""How often one call is attempted at most.
+
+With the delays of `Backoff` this takes about two seconds: long enough for a server to restart, short enough to report
+soon that no server is running.
+"""
 
 READS = frozenset(
     {
@@ -57,22 +60,23 @@ READS = frozenset(
         v1.WaitRequestCycleRequest,
     }
 )
-"""The request types of calls that only read."""
+"""The types of requests that only read, so that such a call may always be repeated."""
 
 
 def repeatable(request: Message) -> bool:
-    """Return whether a call that may have been executed is idempotent: it only reads, or has a request id."""
+    """Return whether a call that the server may have executed can be repeated: it only reads, or has a request id."""
     return type(request) in READS or bool(getattr(request, "request_id", ""))
 
 
 class Backoff:
-    """Delays that double, with jitter, until there is progress or the time limit is reached."""
+    """Delays that double with each failure, with jitter, until there is progress or the time limit is reached."""
 
     def __init__(self, max_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         """Start with no failures counted.
 
         Args:
-            max_seconds: `next` returns None this many seconds after the first failure since the last progress.
+            max_seconds: The time limit. `next` returns None once this many seconds have passed since the first failure
+                after the last progress.
             clock: Returns monotonic seconds.
         """
         self._max_seconds = max_seconds
@@ -81,11 +85,14 @@ class Backoff:
         self._since = 0.0
 
     def progress(self) -> None:
-        """Reset the delays, because something new has arrived."""
+        """Start again with the shortest delay, because something new has arrived."""
         self._failures = 0
 
     def next(self, at_least: float = 0.0) -> float | None:
-        """Return the seconds to wait before the next attempt; None if the time limit is reached."""
+        """Count a failure, and return the seconds to wait before the next attempt; None if the time limit is reached.
+
+        The delay is never shorter than `at_least` seconds.
+        """
         if not self._failures:
             self._since = self._clock()
         elif self._clock() - self._since >= self._max_seconds:
@@ -96,29 +103,35 @@ class Backoff:
 
 
 class Attempts:
-    """Decides whether to repeat a call that found no server, or lost it before the response was complete."""
+    """Decides whether to repeat a call that did not reach a server, or whose response did not arrive completely."""
 
     def __init__(self, *, last: bool = False) -> None:
-        """Begin before the first attempt."""
+        """Begin before the first attempt; `last` as in the attribute."""
         self.last = last
-        """Whether no attempt may follow: the call is not idempotent, or has already yielded something that a repetition
-        would yield twice."""
+        """Whether no further attempt is allowed.
+
+        True for a call that is not idempotent, and for one that has already yielded something that a repetition would
+        yield twice.
+        """
         self._left = ATTEMPTS
         self._new_connection_tried = False
         self._backoff = Backoff(math.inf)
 
     def may_try_new_connection(self) -> bool:
-        """Return True the first time: an unsent call may use a new connection once, even after the last attempt."""
+        """Return True the first time, False afterwards.
+
+        A call that was not sent may use a new connection once, even after the last attempt.
+        """
         first, self._new_connection_tried = not self._new_connection_tried, True
         return first
 
     def delay_after(self, error: BedrockError) -> float:
-        """Return the seconds until the next attempt.
+        """Return the seconds to wait before the next attempt.
 
         Raises:
-            BedrockError: The error itself, if another attempt would not help, or all have been made.
+            BedrockError: The given error itself, if another attempt would not help or none is left.
         """
-        # By a stopping server: a caller's own cancellation never arrives here.
+        # A server that is stopping cancels calls. A cancellation by the caller itself never arrives here.
         cut = error.code == "CANCELLED" and not error.reason
         if self.last or not (cut or error.code == "UNAVAILABLE"):
             raise error
@@ -130,32 +143,32 @@ class Attempts:
 
 
 class Reconnection:
-    """Passes the responses of one watcher to its cursor, and decides when a broken stream is resumed."""
+    """Passes the responses of an event stream to its cursor, and decides whether to resume a stream after an error."""
 
     def __init__(self, cursor: EventCursor, max_seconds: float, *, resuming: bool) -> None:
         """Begin before the first stream.
 
         Args:
-            cursor: The position of the watcher; it advances.
-            max_seconds: Seconds without progress after which an error is final.
-            resuming: Whether the server was reached before, so that even the first stream is tried again.
+            cursor: The position in the events of the conversation; `receive` advances it.
+            max_seconds: How many seconds without progress to go on trying.
+            resuming: Whether the server was reached before, so that a failure of even the first stream is retried.
         """
         self._cursor = cursor
         self._resuming = resuming
         self._backoff = Backoff(max_seconds)
 
     def receive(self, response: v1.SubscribeResponse) -> None:
-        """Pass a response to the cursor, which puts new events into `due`."""
+        """Pass a response to the cursor, and append the new events to `cursor.due`."""
         self._cursor.due.extend(self._cursor.receive(response))
         if self._cursor.progressed:
             self._resuming = True
             self._backoff.progress()
 
     def delay_after(self, error: BedrockError) -> float:
-        """Return the seconds until the next stream; zero if it restarts with a snapshot because events are missing.
+        """Return the seconds to wait before the next stream; zero if it starts anew, because events are missing.
 
         Raises:
-            BedrockError: The error itself, if another stream would not help, or the time is up.
+            BedrockError: The given error itself, if another stream would not help or the time limit is reached.
         """
         if self._resuming and is_gap(error):
             self._cursor.restart_with_snapshot()

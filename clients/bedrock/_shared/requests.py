@@ -1,4 +1,4 @@
-"""Builds request messages of the contract from the arguments of callers."""
+"""Builds the API's protobuf requests from the arguments of the client's methods."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
     )
 
 ImageSource = v1.Image | bytes | str | os.PathLike[str]
-"""An image: its bytes, the path of its file, or a message of the contract."""
+"""An image: its bytes, the path of its file, or a protobuf message."""
 
 LONGEST_WAIT = 600.0
-"""Seconds that one call of WaitRequestCycle may wait."""
+"""The longest wait in seconds that one WaitRequestCycle call may ask for."""
 
 _MAGIC = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 
 
 class Page(Protocol):
-    """One page of the response of a call that lists something."""
+    """The protobuf response of a List method, such as `v1.ListMessagesResponse`."""
 
     @property
     def next_page_token(self) -> str:
-        """Where the next page begins; empty on the last one."""
+        """The token with which to request the next page; "" on the last page."""
         ...
 
 
 def new_request_id() -> str:
-    """Generate an idempotency key (request id), so that a repeated call has no further effect."""
+    """Generate a request id: an idempotency key that lets the server recognise a repeated call."""
     return str(uuid.uuid4())
 
 
@@ -75,7 +75,12 @@ def create(
     mcp_servers: Sequence[McpServer],
     request_id: str | None,
 ) -> v1.CreateConversationRequest:
-    """Make the request that creates a conversation; in the current directory if none is named."""
+    """Make the request that creates a conversation; the working directory is the current one if None.
+
+    Raises:
+        TypeError: An argument has the wrong type; the text names it.
+        ValueError: An enum has no such name, or a number is out of range.
+    """
     wanted = new_message(
         v1.Conversation,
         working_directory=str(Path(working_directory or ".").absolute()),
@@ -104,7 +109,10 @@ def conversations(
     filter: str = "",  # noqa: A002 -- the word of the contract
     order_by: str = "",
 ) -> v1.ListConversationsRequest:
-    """Make the request that lists conversations, or the sub-agents of `parent`; of all directories if none is named."""
+    """Make the request that lists conversations, or only the sub-agents of `parent`.
+
+    None for `archived` or `working_directory` does not restrict the list by it.
+    """
     parts = [filter] if filter.strip() else []  # OR binds tighter than AND, so it needs no parentheses
     if archived is not None:
         parts.append(f"archived = {str(archived).lower()}")
@@ -125,7 +133,7 @@ def audit(
     conversation: str,
     outcome: AuditOutcome | None,
 ) -> v1.ListAuditEntriesRequest:
-    """Make the request that reads the audit trail. Raises ValueError for a time without a time zone."""
+    """Make the request that reads the audit trail. Raises ValueError if a time has no time zone."""
     request = new_message(v1.ListAuditEntriesRequest, principal=principal, outcome=outcome)
     if conversation:
         request.conversation = resource_name("conversations", conversation)
@@ -149,7 +157,13 @@ def send(
     output_schema: Mapping[str, Any] | None = None,
     request_id: str | None = None,
 ) -> v1.SendMessageRequest:
-    """Make the request that sends a message."""
+    """Make the request that sends a message to the conversation `name`, with a new request id if None is given.
+
+    Raises:
+        TypeError: An argument has the wrong type; the text names it.
+        ValueError: `delivery` is no such name, or an image has no supported format.
+        OSError: The file of an image cannot be read.
+    """
     request = new_message(
         v1.SendMessageRequest,
         name=name,
@@ -166,30 +180,30 @@ def send(
 
 
 def cancel_abandoned(name: str, run: str) -> v1.CancelConversationRequest:
-    """Make the request that cancels a run whose caller no longer waits for the answer."""
+    """Make the request that cancels the run `run` because its caller no longer waits for the answer."""
     return v1.CancelConversationRequest(name=name, run=run, reason="the caller no longer waits for the answer")
 
 
 def latest_cycles(name: str) -> v1.ListRequestCyclesRequest:
-    """Make the request that reads the latest request cycles of a conversation in the full view."""
+    """Make the request that lists a conversation's request cycles in the full view, the latest first."""
     return v1.ListRequestCyclesRequest(parent=name, view=v1.ListRequestCyclesRequest.VIEW_FULL, descending=True)
 
 
 def child_name(conversation: str, kind: str, name: str) -> str:
-    """Return the name of what a conversation has, given by its name or id; "" for an empty one."""
+    """Return the resource name of something beneath a conversation, e.g. a question, from its name or id; "" for ""."""
     child = name.rpartition(f"{kind}/")[2]
     return f"{conversation}/{kind}/{child}" if child else ""
 
 
 def cycle_name(conversation: str, run: RequestCycle | str) -> str:
-    """Return the name of a run of a conversation, given as its cycle, its name or its id; "" for an empty one."""
+    """Return the resource name of a run, given as a request cycle, a name or an id; "" for ""."""
     return child_name(conversation, "requestCycles", run if isinstance(run, str) else run.name)
 
 
 def wait_for_cycle(
     conversation: str, run: RequestCycle | str, view: CycleView, seconds: float | None
 ) -> v1.WaitRequestCycleRequest:
-    """Make the request that waits for the end of a run: `seconds`, or as long as the server allows if that is less."""
+    """Make the request that waits for a run to end: `seconds`, or `LONGEST_WAIT` if None or if that is shorter."""
     request = v1.WaitRequestCycleRequest(
         name=cycle_name(conversation, run), view=enum_value(v1.ListRequestCyclesRequest.View, view)
     )
@@ -198,19 +212,19 @@ def wait_for_cycle(
 
 
 def disposition(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> Disposition | Literal[""]:
-    """Return the short name of how a message was accepted; one that spawns sub-agents always starts a run."""
+    """Return the short name of how the server accepted a message; "direct" for a call that spawns sub-agents."""
     if isinstance(response, v1.SendMessageResponse):
         return cast("Disposition", enum_name(v1.Disposition, response.disposition))
     return "direct"
 
 
 def sub_agents(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> list[str]:
-    """Return the names of the sub-agents that a call has started."""
+    """Return the resource names of the sub-agents that a call started; [] for a call that sent a message."""
     return list(response.sub_agents) if isinstance(response, v1.SpawnSubAgentsResponse) else []
 
 
 def spawn(name: str, tasks: Sequence[str | Task], request_id: str | None) -> v1.SpawnSubAgentsRequest:
-    """Make the request that starts sub-agents; a task may be just its text."""
+    """Make the request that starts sub-agents; a task may be given as its text alone. Raises TypeError for a string."""
     check_list("tasks", tasks)
     return v1.SpawnSubAgentsRequest(
         name=name,
@@ -226,9 +240,12 @@ def resolve(
     note: str,
     rule: ApprovalRule | None = None,
 ) -> v1.ResolveApprovalRequest:
-    """Make the request that answers an approval, given as object, by its name, or by the id of its tool call.
+    """Make the request that answers an approval, given as an object, its name, or the id of its tool call.
 
-    A rule that comes with the answer has the action of the answer.
+    With a rule, the server also stores an approval rule whose action is this decision.
+
+    Raises:
+        ValueError: `decision` is no such name.
     """
     name = approval.name if isinstance(approval, Approval) else approval
     if "/approvals/" not in name:
@@ -242,19 +259,27 @@ def resolve(
 
 
 def create_approval_rule(conversation: str, action: RuleAction, **subject: str) -> v1.CreateApprovalRuleRequest:
-    """Make the request that makes a rule about one subject: a tool, a command, a prefix, a path or an MCP server."""
+    """Make the request that creates an approval rule about one tool, command, command prefix, path or MCP server.
+
+    Raises:
+        ValueError: There is no such action, or not exactly one subject is given.
+    """
     rule = new_message(v1.ApprovalRule, action=enum_value(v1.ApprovalRule.Action, action), **_subject(**subject))
     return v1.CreateApprovalRuleRequest(parent=conversation, approval_rule=rule, request_id=new_request_id())
 
 
 def approval_rule_name(conversation: str, rule: ApprovalRule | str) -> str:
-    """Return the name of a rule, given as object, by its name, or by its id."""
+    """Return the resource name of an approval rule, given as an object, its name, or its id."""
     name = rule.name if isinstance(rule, ApprovalRule) else rule
     return name if "/" in name else f"{conversation}/approvalRules/{name}"
 
 
 def _subject(**given: str) -> dict[str, Any]:
-    """Return the subject of a rule as a field of the contract. Raises ValueError unless there is exactly one."""
+    """Return the subject of an approval rule as keyword arguments of `v1.ApprovalRule`.
+
+    Raises:
+        ValueError: Not exactly one subject is given.
+    """
     chosen = {name: value for name, value in given.items() if value}
     if len(chosen) != 1:
         raise ValueError("give exactly one of tool, command, command_prefix, path and mcp_server")
@@ -277,7 +302,14 @@ def update(
     mcp_servers: Sequence[McpServer] | None,
     etag: str,
 ) -> v1.UpdateConversationRequest:
-    """Make the request that changes the fields which are not None; with `merge_generation`, of that what is set."""
+    """Make the request that changes the fields of a conversation that are not None.
+
+    With `merge_generation`, only those generation settings change that `generation` sets.
+
+    Raises:
+        TypeError: An argument has the wrong type; the text names it.
+        ValueError: An enum has no such name, or a number is out of range.
+    """
     conversation = new_message(
         v1.Conversation,
         name=name,
@@ -313,14 +345,14 @@ def update(
 
 
 def _budget_message(budget: Budget | None) -> v1.Budget | None:
-    """Return the message of a budget, or raise TypeError."""
+    """Return the protobuf message of a budget; None for None. Raises TypeError for another type."""
     if budget is None or isinstance(budget, Budget):
         return None if budget is None else budget.proto
     raise TypeError(f"budget: must be a bedrock.Budget, not {type(budget)!r}")
 
 
 def _instructions_message(instructions: str | Instructions | None) -> v1.Instructions | None:
-    """Return the message of instructions, or raise TypeError."""
+    """Return the protobuf message of instructions; None for None. Raises TypeError for another type."""
     if instructions is None:
         return None
     given = Instructions(instructions) if isinstance(instructions, str) else instructions
@@ -330,7 +362,7 @@ def _instructions_message(instructions: str | Instructions | None) -> v1.Instruc
 
 
 def _selection_message(tools: Sequence[str] | None) -> v1.ToolSelection | None:
-    """Return the message of a selection of tools, or raise TypeError."""
+    """Return the protobuf message that selects tools by name; None for None. Raises TypeError for a string."""
     if tools is None:
         return None
     check_list("tools", tools)
@@ -338,7 +370,7 @@ def _selection_message(tools: Sequence[str] | None) -> v1.ToolSelection | None:
 
 
 def _tool_messages(tools: Sequence[ClientTool]) -> list[v1.ClientTool]:
-    """Return the messages of clients' tools, or raise TypeError."""
+    """Return the protobuf messages of client tools. Raises TypeError for anything but a list of `ClientTool`."""
     check_list("client_tools", tools)
     for tool in tools:
         if not isinstance(tool, ClientTool):
@@ -347,13 +379,13 @@ def _tool_messages(tools: Sequence[ClientTool]) -> list[v1.ClientTool]:
 
 
 def declare(conversation: str, tools: Iterable[v1.ClientTool]) -> v1.UpdateConversationRequest:
-    """Make the request that sets the tools of clients."""
+    """Make the request that replaces the client tools of a conversation."""
     wanted = v1.Conversation(name=conversation, client_tools=tools)
     return v1.UpdateConversationRequest(conversation=wanted, update_mask=FieldMask(paths=["client_tools"]))
 
 
 def _server_messages(servers: Sequence[McpServer]) -> list[v1.McpServer]:
-    """Return the messages of MCP servers, or raise TypeError."""
+    """Return the protobuf messages of MCP servers. Raises TypeError for anything but a list of `McpServer`."""
     check_list("mcp_servers", servers)
     for server in servers:
         if not isinstance(server, McpServer):
@@ -371,7 +403,13 @@ def tool_result(
     error: str = "",
     request_id: str | None = None,
 ) -> v1.SubmitToolResultRequest:
-    """Make the request that answers a call of a client's tool."""
+    """Make the request that answers a call of a client tool.
+
+    Raises:
+        TypeError: An argument has the wrong type; the text names it.
+        ValueError: An image is neither PNG, JPEG, GIF nor WebP.
+        OSError: The file of an image cannot be read.
+    """
     call_id = call if isinstance(call, str) else call.tool_use_id
     request = new_message(
         v1.SubmitToolResultRequest,
@@ -389,7 +427,11 @@ def tool_result(
 def answer_question(
     conversation: str, question: Question | str, content: Mapping[str, Any] | None, request_id: str | None
 ) -> v1.AnswerQuestionRequest:
-    """Make the request that answers a question, given as object, by its name or its id. Raises TypeError."""
+    """Make the request that answers a tool's question, given as an object, its name or its id.
+
+    Raises:
+        TypeError: `content` is not a dict of JSON values.
+    """
     request = _to_question(conversation, question, request_id)
     if content is not None:
         request.content.CopyFrom(struct_message("content", content))
@@ -397,7 +439,7 @@ def answer_question(
 
 
 def decline_question(conversation: str, question: Question | str, request_id: str | None) -> v1.AnswerQuestionRequest:
-    """Make the request that declines a question, given as object, by its name or its id."""
+    """Make the request that declines a tool's question, given as an object, its name or its id."""
     request = _to_question(conversation, question, request_id)
     request.decline = True
     return request
@@ -411,14 +453,14 @@ def _to_question(conversation: str, question: Question | str, request_id: str | 
 
 
 def _generation_message(generation: Generation | None) -> v1.Generation | None:
-    """Return the message of settings of generation, or raise TypeError."""
+    """Return the protobuf message of generation settings; None for None. Raises TypeError for another type."""
     if generation is None or isinstance(generation, Generation):
         return None if generation is None else generation.proto
     raise TypeError(f"generation: must be a bedrock.Generation, not {type(generation)!r}")
 
 
 def image_messages(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Image]:
-    """Convert one image source, or several, to images of the contract. Raises the same as `image`."""
+    """Convert one image source, or several, to protobuf messages. Raises what `image` raises."""
     if isinstance(sources, v1.Image | bytes | str | os.PathLike):
         return [image(sources)]
     check_list("images", sources)
@@ -426,10 +468,10 @@ def image_messages(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Imag
 
 
 def image(source: ImageSource) -> v1.Image:
-    """Make an image of the contract.
+    """Convert an image source to a protobuf message.
 
     Raises:
-        TypeError: It is not an image source.
+        TypeError: `source` is not an image source.
         ValueError: The bytes are not PNG, JPEG, GIF or WebP.
         OSError: The file cannot be read.
     """

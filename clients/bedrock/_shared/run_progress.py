@@ -1,4 +1,4 @@
-"""The progress of a run, derived from its events: the agent's text, what waits for an answer, how it ended. No I/O."""
+"""Follows a run by its events: the agent's text, open approvals and questions, how the run ended. No I/O."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunProgress:
-    """Tracks the run that one message started or steered, up to its end."""
+    """The state of the run that one message started or joined, up to the run's end."""
 
     message: str
     """The resource name of the message."""
     run: str
-    """The resource name of its run; empty while a follow-up waits."""
+    """The resource name of the message's run; "" while the message waits in the queue as a follow-up."""
     stop: Stop | None = None
-    """How the run ended; None before that."""
+    """How the run ended; None until then."""
     _said: dict[str, str] = field(default_factory=dict)
-    """The texts of the agent since the last tool or user message of the run, by the name of the message."""
+    """The agent's texts since the last tool call or user message of the run, by the resource name of their message."""
     _usage: dict[str, Usage] = field(default_factory=dict)
-    """The token usage of each message of the agent, by the name of the message."""
+    """The token usage of each message of the agent, by the message's resource name."""
     _questions: dict[str, Approval] = field(default_factory=dict)
-    """The approvals that were asked and not decided, by name."""
+    """The open approvals, by resource name."""
     _tool_questions: dict[str, Question] = field(default_factory=dict)
-    """What running tools asked a person, as far as it was not answered, by name."""
+    """The open questions of running tools, by resource name."""
     _calls: dict[str, ToolCall] = field(default_factory=dict)
-    """The calls that wait for the answer of a client, by id."""
+    """The tool calls that wait for a client's answer, by tool call id."""
     _shown: set[str] = field(default_factory=set)
-    """The names of the approvals and questions that were shown as events."""
+    """The names of the approvals and questions that were already yielded as events."""
 
     def questions(self) -> list[Approval]:
-        """Return the approvals that were asked and, as far as is known, not decided; none after the end."""
+        """Return the approvals that are open as far as this client has seen; [] after the end of the run."""
         return [] if self.stop else list(self._questions.values())
 
     def tool_questions(self) -> list[Question]:
-        """Return what running tools asked and, as far as is known, nobody answered; nothing before the run begins.
+        """Return the tools' questions that are open as far as this client has seen.
 
-        Until then, and after its end, questions are those of another run.
+        Returns [] before the run begins and after it has ended, because questions are then about another run.
         """
         return list(self._tool_questions.values()) if self.run and not self.stop else []
 
     def settled(self, asked: Approval | Question) -> None:
-        """Record that an approval is decided, or a question over."""
+        """Record that an approval was decided, or that a question is no longer open."""
         self._questions.pop(asked.name, None)
         self._tool_questions.pop(asked.name, None)
 
     def waiting_calls(self) -> list[ToolCall]:
-        """Return the calls that, as far as is known, wait for the answer of a client."""
+        """Return the tool calls that wait for a client's answer, as far as this client has seen."""
         return list(self._calls.values())
 
     def observe(self, event: Event) -> None:
-        """Record an event that follows the message."""
+        """Record an event that came after the message was sent."""
         if event.kind == "deleted":
             self.stop = Stop("deleted")
             return
@@ -83,15 +83,15 @@ class RunProgress:
             self.stop = event.stop
 
     def observe_gap(self, snapshot: Snapshot) -> None:
-        """Take the open approvals and questions from a snapshot, because their events are no longer available."""
+        """Replace the open approvals, questions and calls by those of a snapshot, because events were missed."""
         self._questions = {asked.name: asked for asked in snapshot.pending_approvals}
         self._tool_questions = {asked.name: asked for asked in snapshot.pending_questions}
         self._calls = {each.call.tool_use_id: each.call for each in snapshot.pending_client_tool_calls}
-        if self.run:  # it may have been given by the slug of the conversation
+        if self.run:  # `run` may contain the conversation's slug instead of its id
             self.run = f"{snapshot.conversation.name}/requestCycles/{self.run.rpartition('/')[2]}"
 
     def unasked(self, snapshot: Snapshot) -> Iterator[Event]:
-        """Yield the approvals and questions of a snapshot that were not yielded before, as events that report them."""
+        """Yield an event for each approval and question of a snapshot that was not yielded before."""
         for question in snapshot.pending_questions:
             if question.name not in self._shown:
                 self._shown.add(question.name)
@@ -104,7 +104,10 @@ class RunProgress:
                 yield Event.from_proto(v1.Event(time=approval.proto.create_time, approval_changed=asked))
 
     def find(self, cycles: Iterable[RequestCycle]) -> bool:
-        """Look for the run, and its end, among request cycles with steps and rounds; False if it is not there."""
+        """Look for the run among request cycles that include their steps and rounds, and record its text and its end.
+
+        Returns False if none of them is the run.
+        """
         for cycle in cycles:
             if cycle.name == self.run or (self.message and _root(cycle) == self.message):
                 self.run = cycle.name
@@ -115,17 +118,20 @@ class RunProgress:
         return False
 
     def lost(self, snapshot: Snapshot) -> None:
-        """Record that no request cycle belongs to the run: its message still waits, or its end is unknown."""
+        """Record that no request cycle of the run was found.
+
+        Unless its message still waits in the queue or the run is live, the run counts as interrupted.
+        """
         waits = any(entry.message.name == self.message for entry in snapshot.queue)
         if not waits and (not self.run or snapshot.conversation.state.run != self.run):
             self.stop = Stop("interrupted", "unknown")
 
     def outcome(self) -> Answer:
-        """Return the agent's last text.
+        """Return the agent's last text, with the run's token usage and output.
 
         Raises:
             RunFailed: The run ended in an error.
-            RunInterrupted: It was cut short, or there was no run.
+            RunInterrupted: The run was cancelled or cut short, or never took place.
         """
         stop = self.stop or Stop("interrupted", "unknown")
         if stop.reason == "error":
@@ -161,7 +167,7 @@ class RunProgress:
                 self._said.clear()
 
     def _catch_up(self, cycle: RequestCycle) -> None:
-        """Take the texts and the usage from a request cycle instead of from messages."""
+        """Replace the texts and the token usage by those of a request cycle."""
         self._usage = {done.output: done.usage for done in cycle.rounds if done.usage}
         self._said.clear()
         for step in cycle.steps:
@@ -176,13 +182,16 @@ class RunProgress:
 
 
 def waiting_calls(event: Event) -> dict[str, ToolCall]:
-    """Return the calls that wait for the answer of a client after an event that tells of them, by id."""
+    """Return the tool calls that wait for a client's answer, by tool call id, as an event reports them.
+
+    Only snapshots and events about calls of client tools report any; {} for other events.
+    """
     changed = event.client_tool_call_changed
     told = (changed,) if changed else event.snapshot.pending_client_tool_calls if event.snapshot else ()
     return {each.call.tool_use_id: each.call for each in told if each.status == "pending"}
 
 
 def _root(cycle: RequestCycle) -> str:
-    """Return the name of the message that started a cycle; empty if its steps were not requested."""
+    """Return the name of the message that started a cycle; "" if the cycle was read without its steps."""
     root = cycle.steps[0].root if cycle.steps else None
     return "" if root is None else root.name

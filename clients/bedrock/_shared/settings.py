@@ -1,4 +1,4 @@
-"""The server's address and the credentials, from arguments, the environment or the data directory, in this order."""
+"""Finds the server's address and credentials: from arguments, the environment, or the data directory, in this order."""
 
 from __future__ import annotations
 
@@ -28,22 +28,24 @@ DEFAULT_PORT = 7421
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The address and the credentials of a connection."""
+    """The server's address and the credentials of a connection."""
 
     target: str
     """The target of the gRPC channel, e.g. "127.0.0.1:7421" or "unix:/run/bedrock.sock"."""
     token: str = field(repr=False)
-    """The bearer token; empty to send none."""
+    """The bearer token; "" to send none."""
     tls: bool
     ca: bytes | None
-    """The certificates to trust, as PEM; those of the system if None."""
+    """The CA certificates to trust, in PEM format; None for those of the system."""
     certificate: bytes | None = None
-    """This client's own certificate with its chain, as PEM; None: it has none."""
+    """This client's own certificate and its chain, in PEM format; None if the client has none."""
     key: bytes | None = field(default=None, repr=False)
-    """The key of that, as PEM."""
+    """The private key of `certificate`, in PEM format."""
     token_source: str = ""
-    """The source of the token, for error messages: "BEDROCK_TOKEN", "token=" or the path of its file; empty without a
-    token."""
+    """Where the token came from: "BEDROCK_TOKEN", "token=" or the path of its file; "" without a token.
+
+    Error messages contain this text.
+    """
 
 
 def resolve(
@@ -55,20 +57,21 @@ def resolve(
     certificate_file: str | os.PathLike[str] | None = None,
     key_file: str | os.PathLike[str] | None = None,
 ) -> Settings:
-    """Decide what to connect to, and how.
+    """Decide which server to connect to, and with which credentials.
 
     The address comes from the argument or from BEDROCK_ADDRESS; without them it is the Unix socket that a server on
-    this machine names in its data directory. The token comes from the argument or from BEDROCK_TOKEN; without them it
-    is the one in the data directory, which goes through a Unix socket only, and only if no other user can
-    listen there. An address that begins with `https://` uses TLS. `http://` means no TLS; a token is sent to another
-    machine in the clear only if it is given. The client's own certificate, for servers that ask for one, comes with its
-    key from the arguments or from BEDROCK_CERTIFICATE_FILE and BEDROCK_KEY_FILE.
+    this machine has written to its data directory. The token comes from the argument or from BEDROCK_TOKEN; without
+    them it is the one in the data directory, which is sent only through a Unix socket at which no other user can
+    listen. An address that begins with `https://` uses TLS. `http://` means no TLS: without this prefix, no token is
+    sent in the clear to another machine. The client's own certificate, for servers that ask for one, and its key come
+    from the arguments or from BEDROCK_CERTIFICATE_FILE and BEDROCK_KEY_FILE.
 
     Raises:
         ServerNotRunning: No address was given and no server is running on this machine.
-        Misconfigured: BEDROCK_DATA_DIR is relative, the port of the address is invalid, a token would be sent in the
-            clear to another machine or cannot be sent at all, a certificate comes without its key, a file cannot be
-            read, or other users may have written files of the data directory.
+        ServerUnreachable: No address was given, and the server that is running on this machine has no socket.
+        Misconfigured: BEDROCK_DATA_DIR is relative, the address is invalid, a token would be sent in the clear to
+            another machine or cannot be sent at all, a certificate comes without its key, a file cannot be read, or
+            other users may have written files of the data directory.
     """
     data = _data_directory(environ)
     given = address or environ.get("BEDROCK_ADDRESS")
@@ -109,7 +112,13 @@ def _data_directory(environ: Mapping[str, str]) -> Path:
 
 
 def _local_server(data: Path) -> str:
-    """Return the target of the server that uses a data directory, after checking that it belongs to this user."""
+    """Return the Unix socket of the server that uses a data directory, if only this user can change the files.
+
+    Raises:
+        ServerNotRunning: No server uses the directory.
+        ServerUnreachable: A server uses the directory, but has no socket.
+        Misconfigured: The files of the directory cannot be read or trusted.
+    """
     try:
         check_private(data)
         target = _read(data / ADDRESS_FILE)
@@ -134,7 +143,10 @@ def _local_server(data: Path) -> str:
 
 
 def no_listener_error(target: str, environ: Mapping[str, str] = os.environ) -> ServerNotRunning:
-    """Return the error for a Unix socket that is missing or refuses connections; it says whether the server runs."""
+    """Return the error for a Unix socket that is missing or refuses connections.
+
+    It is a `ServerUnreachable` if the server's process still runs.
+    """
     data = _data_directory(environ)
     for directory in (Path(target.removeprefix("unix:")).parent, data):
         named = directory != data or _names(data, target)
@@ -159,7 +171,10 @@ def _unreachable(process: int, data: Path) -> ServerUnreachable:
 
 
 def _local_token(data: Path) -> str:
-    """Return the token of the server on this machine, empty if there is none."""
+    """Return the token of the server on this machine; "" if there is none.
+
+    Raises Misconfigured if it cannot be trusted.
+    """
     try:
         check_private(data)
         return _read(data / TOKEN_FILE)
@@ -207,7 +222,7 @@ def _is_local_socket(target: str) -> bool:
 
 
 def is_local(target: str) -> bool:
-    """Return whether a target of gRPC is on this machine."""
+    """Return whether a gRPC target is on this machine: a Unix socket, "localhost" or a loopback address."""
     if _is_local_socket(target):
         return True
     host = target.removeprefix("dns:///").removeprefix("ipv4:").removeprefix("ipv6:").rpartition(":")[0].strip("[]")

@@ -1,4 +1,4 @@
-"""Conversion of gRPC errors into the errors of this package."""
+"""Converts gRPC errors into the exceptions of this package."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ M = TypeVar("M", bound=Message)
 
 DOMAIN = "bedrock.dev"
 
-# Status codes with which gRPC itself ends a broken stream; such a stream may be opened again.
+# Status codes with which gRPC itself ends a broken stream. The client may open such a stream again.
 _BROKEN = frozenset({"CANCELLED", "UNKNOWN", "INTERNAL"})
 
-# The beginning of gRPC's error details for a call that never got a connection.
+# The beginning of gRPC's error text for a call that never got a connection.
 _NO_CONNECTION = "failed to connect to all addresses"
 
-# The errors of connecting to a Unix socket that is missing, or stale because its server was killed.
+# The system's error texts for connecting to a Unix socket that is missing, or that a killed server left behind.
 _NO_LISTENER = frozenset({os.strerror(errno.ENOENT), os.strerror(errno.ECONNREFUSED)})
 
 
 def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> errors.BedrockError:
-    """Make the exception for a failed call.
+    """Make the exception for a failed gRPC call.
 
     Args:
         error: The error that gRPC raised, with code, details and trailing metadata.
         target: The address that was called, for the text of connection failures.
-        token_source: The source of the token that was sent; empty if none was sent.
+        token_source: Where the sent token came from; "" if none was sent.
     """
     code = error.code().name
     message = error.details() or code
@@ -73,10 +73,10 @@ def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> error
 
 
 def nothing_was_sent(error: grpc.RpcError) -> bool:
-    """Return whether a call failed because no connection could be made, so that no server can have executed it.
+    """Return whether no server can have executed a failed call, because no connection could be made.
 
-    A connection that was lost during the call does not count, nor does an error with metadata, which comes from
-    the server.
+    Returns False for a connection that was lost during the call, and for an error with metadata, which a server has
+    sent.
     """
     call = cast("grpc.Call", error)  # gRPC raises the call object itself
     if error.code().name != "UNAVAILABLE" or not (error.details() or "").startswith(_NO_CONNECTION):
@@ -85,21 +85,21 @@ def nothing_was_sent(error: grpc.RpcError) -> bool:
 
 
 def may_resume(error: errors.BedrockError) -> bool:
-    """Return whether a stream that ended with this error may be resumed."""
+    """Return whether the client may resume a stream that ended with this error."""
     if isinstance(error, errors.Unavailable | errors.Aborted | errors.TooManyStreams | errors.QuotaExceeded):
         return True
     return not error.reason and error.code in _BROKEN
 
 
 def is_gap(error: errors.BedrockError) -> bool:
-    """Return whether the server cannot send the events after the requested revision."""
+    """Return whether the error means that the server cannot send the events after the requested revision."""
     if isinstance(error, errors.RevisionTooOld):
         return True
     return isinstance(error, errors.InvalidArgument) and "after_revision" in error.fields
 
 
 def cause_of(details: str) -> str:
-    """Return the end of gRPC's chain of causes, which is the part that users can act on."""
+    """Return the last cause in gRPC's text of nested causes, which is the part that users can act on."""
     if "handshake failed" in details:
         return "the TLS handshake failed. Does it speak TLS, with a certificate that is trusted here?"
     return details.rpartition(": ")[2].rstrip("]")
@@ -108,7 +108,7 @@ def cause_of(details: str) -> str:
 def _details(error: grpc.RpcError) -> list[Any]:
     try:
         status = rpc_status.from_call(cast("grpc.Call", error))  # gRPC raises the call object itself
-    except ValueError:  # the details contradict the status: a proxy answered
+    except ValueError:  # the details contradict the status, which happens when a proxy answered
         return []
     return [] if status is None else list(status.details)
 

@@ -1,19 +1,19 @@
-"""Messages of the contract as frozen dataclasses: the one place where their values are converted.
+"""Base classes of the frozen dataclasses that wrap the API's protobuf messages, and the conversion of their values.
 
-A wrapper names its message as the argument of `Wrapper`, and has a field of the same name and of a fitting type for
-each field of the message:
+A wrapper class names its message as the argument of `Wrapper`, and has an attribute for each field of the message, with
+the same name and this type:
 
-| in the contract | in Python |
+| in protobuf | in Python |
 |---|---|
-| enum | `str`, the name in lower case without its prefix; the number in digits if this version does not know it |
+| enum | `str`, the name in lower case without its prefix; the number in digits if this version does not define it |
 | Timestamp, Duration | aware `datetime` in UTC, `timedelta` |
 | Struct, Value | `dict` or another plain value, whole numbers as `int`; None if it is not set |
 | another message | its wrapper |
 | repeated, map | `tuple`, `dict` |
 
-A message that is not set becomes None where the annotation allows it, and a default value elsewhere: for a time that
-the contract always sets it is the beginning of 1970. A time or a duration that Python cannot represent becomes the
-nearest one that it can.
+A message field that is not set becomes None where the annotation allows None, and a default value elsewhere; the
+default of a time is the beginning of 1970. A time or a duration that Python cannot represent becomes the nearest one
+that it can.
 """
 
 from __future__ import annotations
@@ -45,34 +45,34 @@ if TYPE_CHECKING:
 MessageT = TypeVar("MessageT", bound=Message)
 
 _BITS = {FieldDescriptor.CPPTYPE_INT32: 32, FieldDescriptor.CPPTYPE_INT64: 64}
-"""The number of bits of each integer type of the contract."""
+"""The number of bits of each protobuf integer type that the API uses."""
 
 _SECOND = 10**9
 _TIMES = -62_135_596_800 * _SECOND, 253_402_300_800 * _SECOND - 1
-"""The first and the last time of the JSON mapping, the years 1 to 9999, in nanoseconds since 1970."""
+"""The first and the last time that protobuf's JSON mapping allows, the years 1 to 9999, in nanoseconds since 1970."""
 _LONGEST = 315_576_000_001 * _SECOND - 1
-"""The longest duration of the JSON mapping, about 10,000 years, in nanoseconds."""
+"""The longest duration that protobuf's JSON mapping allows, about 10,000 years, in nanoseconds."""
 
 _NEW_DICT = object()
-"""A placeholder: each wrapper gets its own dict, because dicts are mutable."""
+"""Stands for an empty dict among default values: each wrapper gets its own dict, because dicts are mutable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapper(Generic[MessageT]):
-    """A message of the contract with plain values."""
+    """A protobuf message of the API with its values as plain Python attributes."""
 
     proto: MessageT = field(repr=False, compare=False, kw_only=True)
-    """The protobuf message; it also has fields for which only newer versions of this package have attributes."""
+    """The protobuf message. It may contain fields for which only newer versions of this package have attributes."""
 
     @classmethod
     def from_proto(cls, proto: MessageT) -> Self:
-        """Convert a message of the contract."""
+        """Convert a protobuf message into its wrapper."""
         return cls(proto=proto, **_values(cls, proto))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the message as values for JSON, with the field names of the contract.
+        """Return the message as values for JSON, with the protobuf field names.
 
-        It is the JSON mapping of protobuf: enums by their full names, numbers of 64 bits as strings, times in RFC 3339;
+        This is protobuf's JSON mapping: enums by their full names, 64-bit integers as strings, times in RFC 3339;
         fields that are not set are omitted. A time or a duration out of range becomes the nearest valid one.
         """
         return _json_values(self.proto)
@@ -80,19 +80,19 @@ class Wrapper(Generic[MessageT]):
 
 @dataclass(frozen=True, slots=True)
 class Value(Wrapper[MessageT]):
-    """A wrapper that callers may create, too: its message is made from its numbers and strings."""
+    """A wrapper that callers may also create themselves: the protobuf message is then made from the attributes."""
 
     proto: MessageT = field(init=False, repr=False, compare=False)
-    """The message with these values."""
+    """The protobuf message with these values."""
 
     def __post_init__(self) -> None:
-        """Create the message. Raises what `new_message` raises."""
+        """Create the protobuf message. Raises what `new_message` raises."""
         given = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
         object.__setattr__(self, "proto", new_message(message_type(type(self)), **given))
 
     @classmethod
     def from_proto(cls, proto: MessageT) -> Self:
-        """Convert a message of the contract, and keep it, including its unknown fields."""
+        """Convert a protobuf message into its wrapper, and keep the message with its unknown fields."""
         value = cls(**_values(cls, proto))
         object.__setattr__(value, "proto", proto)
         return value
@@ -105,11 +105,11 @@ def message_type(wrapper: type[Wrapper[Any]]) -> type[Message]:
 
 
 def new_message(kind: type[MessageT], **values: Any) -> MessageT:
-    """Create a message of the contract from the arguments of a caller.
+    """Create a protobuf message from the arguments of a caller; enum values are given by short names or numbers.
 
     Raises:
         TypeError: A value has the wrong type; the text names its field.
-        ValueError: A whole number is out of range; the text names its field and the limit.
+        ValueError: A whole number is out of range, or an enum has no such name; the text names the field.
     """
     for name, value in values.items():
         descriptor = cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name])
@@ -119,7 +119,11 @@ def new_message(kind: type[MessageT], **values: Any) -> MessageT:
 
 
 def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
-    """Return the message of a JSON object. Raises TypeError, whose text begins with `name`."""
+    """Convert a dict into a protobuf Struct.
+
+    Raises:
+        TypeError: The value is no dict of JSON values, or is nested too deeply; the text begins with `name`.
+    """
     if not isinstance(value, Mapping):
         raise TypeError(f"{name}: must be a dict, not {type(value)!r}")
     try:
@@ -133,7 +137,11 @@ def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
 
 
 def _enum_number(kind: type[Message], name: str, value: Any) -> Any:
-    """Return the number of an enum value that is given by its short name; another value as it is. Raises ValueError."""
+    """Return the number of an enum value given by its short name. Any other value is returned unchanged.
+
+    Raises:
+        ValueError: The enum has no such name; the text lists the names that exist.
+    """
     enum = cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name]).enum_type
     if enum is None or not isinstance(value, str):
         return value
@@ -145,7 +153,10 @@ def _enum_number(kind: type[Message], name: str, value: Any) -> Any:
 
 
 def _check(descriptor: FieldDescriptor, value: Any) -> None:
-    """Check a string, a whole number or a list; protobuf's own errors do not say which field they are about."""
+    """Check a string, a number or a list of strings. Raises TypeError or ValueError, whose text names the field.
+
+    protobuf's own errors do not name the field.
+    """
     if isinstance(descriptor.default_value, list):
         if descriptor.message_type is None:
             check_list(descriptor.name, value)
@@ -163,7 +174,7 @@ def _check(descriptor: FieldDescriptor, value: Any) -> None:
 
 
 def check_list(name: str, value: object) -> None:
-    """Raise TypeError unless a value is a list or another iterable; a string is refused although it is iterable."""
+    """Raise TypeError unless a value is iterable. A str or bytes is refused although it is iterable."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise TypeError(f"{name}: must be a list, not {value!r}")
 
@@ -174,7 +185,10 @@ def _check_type(name: str, value: object, kind: type[Any], words: str) -> None:
 
 
 def moment(timestamp: Timestamp) -> datetime:
-    """Convert a timestamp of the contract into an aware datetime in UTC, at the nearest end of the years 1 to 9999."""
+    """Convert a protobuf timestamp into an aware datetime in UTC.
+
+    A time beyond the years 1 to 9999 becomes the nearest end.
+    """
     try:
         return timestamp.ToDatetime(tzinfo=UTC)
     except (OverflowError, ValueError):  # one bad time must not end a loop over events
@@ -182,7 +196,7 @@ def moment(timestamp: Timestamp) -> datetime:
 
 
 def length(duration: Duration) -> timedelta:
-    """Convert a duration of the contract into a timedelta, or the nearest one."""
+    """Convert a protobuf duration into a timedelta; one out of range becomes the nearest possible."""
     try:
         return duration.ToTimedelta()
     except (OverflowError, ValueError):
@@ -190,7 +204,7 @@ def length(duration: Duration) -> timedelta:
 
 
 def _json_values(proto: Message) -> dict[str, Any]:
-    """Return the JSON mapping of a message, with the field names of the contract.
+    """Return protobuf's JSON mapping of a message, with the protobuf field names.
 
     A time or a duration that the mapping cannot represent becomes the nearest one that it can; a number that JSON does
     not have becomes a string: "NaN", "Infinity" or "-Infinity".
@@ -210,7 +224,7 @@ def _mapping(proto: Message) -> dict[str, Any]:
 
 
 def _clamp(proto: Any) -> None:
-    """Replace values that the mapping cannot represent, in a message and in all messages inside of it."""
+    """Replace, in place, values that protobuf's JSON mapping cannot represent, also in messages within the message."""
     match proto.DESCRIPTOR.full_name:
         case "google.protobuf.Timestamp":
             _clamp_time(proto, *_TIMES)
@@ -229,7 +243,7 @@ def _clamp_time(proto: Any, low: int, high: int) -> None:
 
 
 def _messages(descriptor: FieldDescriptor, value: Any) -> Iterable[Message]:
-    """Return the messages that a field holds: of a single, repeated or map field."""
+    """Return the messages in the value of a field, which may be single, repeated or a map; none for other types."""
     if not descriptor.is_repeated:
         return (value,) if isinstance(value, Message) else ()
     values = value.values() if hasattr(value, "values") else value
@@ -237,7 +251,7 @@ def _messages(descriptor: FieldDescriptor, value: Any) -> Iterable[Message]:
 
 
 def plain(struct: Struct) -> dict[str, Any]:
-    """Convert a Struct into Python values, whole numbers into int (a Struct knows only doubles)."""
+    """Convert a protobuf Struct into Python values. Whole numbers become int, because a Struct stores only doubles."""
     return {key: _plain_value(value) for key, value in struct.fields.items()}
 
 
@@ -259,7 +273,10 @@ def _plain_value(value: StructValue) -> Any:
 
 
 def _values(wrapper: Any, proto: Message) -> dict[str, Any]:
-    """Return the values of a wrapper's fields: fields that are not set, as most are, cost nothing."""
+    """Return the attribute values of a wrapper.
+
+    Fields that are not set, as most are, cost nothing: they take cached defaults.
+    """
     converters = _converters(wrapper)
     values = dict(_values_of_unset(wrapper))
     for descriptor, value in proto.ListFields():
@@ -270,13 +287,13 @@ def _values(wrapper: Any, proto: Message) -> dict[str, Any]:
 
 @cache
 def _converters(wrapper: type[Any]) -> dict[str, Callable[[Any], Any]]:
-    """Return for each field of a wrapper how its value in a message is converted."""
+    """Return, for each attribute of a wrapper class, the function that converts the value of its protobuf field."""
     return {name: _converter(descriptor, hint) for name, descriptor, hint in _typed_fields(wrapper)}
 
 
 @cache
 def _values_of_unset(wrapper: type[Any]) -> dict[str, Any]:
-    """Return for each field of a wrapper the value that it has if the message does not set it."""
+    """Return, for each attribute of a wrapper class, the value that it has if the message does not set the field."""
     empty = message_type(wrapper)()
     values: dict[str, Any] = {}
     for name, descriptor, hint in _typed_fields(wrapper):
@@ -290,7 +307,7 @@ def _values_of_unset(wrapper: type[Any]) -> dict[str, Any]:
 
 
 def _typed_fields(wrapper: type[Wrapper[Any]]) -> Iterator[tuple[str, FieldDescriptor, Any]]:
-    """Yield the name, the descriptor and the annotation of each field of a wrapper."""
+    """Yield the name, the protobuf descriptor and the annotation of each attribute of a wrapper, except `proto`."""
     hints = get_type_hints(wrapper)
     descriptors = message_type(wrapper).DESCRIPTOR.fields_by_name
     for name in (each.name for each in fields(wrapper) if each.name != "proto"):
@@ -298,7 +315,7 @@ def _typed_fields(wrapper: type[Wrapper[Any]]) -> Iterator[tuple[str, FieldDescr
 
 
 def _converter(descriptor: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:
-    """Return the function that converts the value of one field: of a single, repeated or map field."""
+    """Return the function that converts the value of a single, repeated or map field."""
     types = get_args(hint)
     if get_origin(hint) is tuple:
         convert = _conversion(descriptor, types[0])
@@ -311,7 +328,7 @@ def _converter(descriptor: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:
 
 
 def _conversion(descriptor: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:
-    """Return the function that converts one value of a field."""
+    """Return the function that converts a single value; for repeated and map fields, one element."""
     if (enum := descriptor.enum_type) is not None:
         return lambda number: number_name(enum, number)
     if descriptor.message_type is None:

@@ -1,1 +1,1 @@
-"""Pluggable authentication and authorization: a company's own rules, in a class that the settings name."""
+"""Pluggable authentication and authorization: a class of the operator's own, which the settings name."""

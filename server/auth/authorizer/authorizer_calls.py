@@ -1,4 +1,7 @@
-"""Calls the company's authorizer on threads, with a time limit. If it fails, the client's call is refused."""
+"""Calls the operator's authorizer on threads, with a time limit.
+
+If the authorizer fails, the client's call is refused.
+"""
 
 from __future__ import annotations
 
@@ -23,26 +26,32 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_CALLS = 16
-"""Calls of each of the authorizer's methods at the same time; one that never returns keeps its place. Those of one take
-none of the other's: else strangers, of whom `authenticate` is asked, would keep callers out who are known."""
+"""How many calls of one authorizer method may run at the same time. A call that never returns counts for ever.
+
+`authenticate` and `authorize` are counted apart: strangers cause calls of `authenticate`, and must not keep known
+callers from being authorized.
+"""
 MAX_REASON_CHARS = 500
 LOG_SECONDS = 10.0
-"""Minimum seconds between two log lines for one kind of failure: strangers can cause a failure with each call."""
+"""Minimum seconds between two log lines about one type of exception, because strangers can cause one by every call."""
 
 
 class AuthorizerCalls:
-    """Calls the authorizer. Created on any thread, used in one event loop. Methods raise AuthorizerUnavailableError."""
+    """Calls the authorizer. Created on any thread, used in one event loop.
+
+    `seconds` is the time limit of each call. The methods raise AuthorizerUnavailableError if the authorizer fails.
+    """
 
     def __init__(self, authorizer: Authorizer, threads: ThreadPool, seconds: float) -> None:
         self._authorizer = authorizer
         self._threads = threads
         self._seconds = seconds
         self._logged: dict[type[Exception], float] = {}
-        """The time of the last log line for each kind of failure."""
+        """The monotonic time of the last log line about each type of exception."""
         self._for_strangers, self._for_callers = asyncio.Semaphore(MAX_CALLS), asyncio.Semaphore(MAX_CALLS)
 
     async def identity(self, metadata: Iterable[tuple[str, str | bytes]], peer: Peer) -> Identity | None:
-        """Return the caller's identity; None if the authorizer does not know the caller."""
+        """Return the identity of a caller by the metadata and peer of a call; None if the authorizer knows none."""
         said: dict[str, str] = {}
         for name, value in metadata:
             if isinstance(value, str):
@@ -54,7 +63,7 @@ class AuthorizerCalls:
         raise self._failed(TypeError("authenticate must return an Identity, or None"))
 
     async def refusal(self, principal: str, role: Role, method: str, resource: str) -> str | None:
-        """Return why a call is forbidden, as text for people; None if it is allowed."""
+        """Return why the authorizer forbids a call, as text for the caller; None if it allows the call."""
         question = functools.partial(self._authorizer.authorize, principal, role, method, resource)
         found: Any = await self._ask(question, self._for_callers)
         if not isinstance(found, Decision) or not isinstance(found.reason, str):
@@ -65,13 +74,19 @@ class AuthorizerCalls:
         return shown or "the authorizer of this server does not allow that"
 
     async def _ask(self, question: Callable[[], T], free: asyncio.Semaphore) -> T:
-        """Run `question` on a thread, and return its result. The time limit includes the wait for a free thread."""
+        """Run `question` on a thread, and return its result.
+
+        The time limit includes the wait for a free place in `free`.
+
+        Raises:
+            AuthorizerUnavailableError: `question` raised an exception or took too long.
+        """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
         def done(result: T | None, error: Exception | None) -> None:
             free.release()
-            if answer.done():  # nobody waits any more
+            if answer.done():  # the caller no longer waits
                 return
             if error is None:
                 answer.set_result(result)  # type: ignore[arg-type]
@@ -83,13 +98,13 @@ class AuthorizerCalls:
             failure: Exception | None = None
             try:
                 result = question()
-            except StopIteration as error:  # which a future does not take
+            except StopIteration as error:  # a future does not accept a StopIteration
                 failure = RuntimeError(f"it has raised {type(error).__name__}")
-            except Exception as error:  # noqa: BLE001 -- of code that is not ours
+            except Exception as error:  # noqa: BLE001 -- the authorizer's code may raise anything
                 failure = error
-            except BaseException as error:  # noqa: BLE001 -- such as that of sys.exit, which must not end this server
+            except BaseException as error:  # noqa: BLE001 -- such as SystemExit, which must not end this server
                 failure = RuntimeError(f"it has raised {type(error).__name__}")
-            with suppress(RuntimeError):  # the loop has ended
+            with suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(done, result, failure)
 
         try:
@@ -101,7 +116,7 @@ class AuthorizerCalls:
                     free.release()
                     raise
                 return await answer
-        except Exception as error:  # noqa: BLE001 -- of code that is not ours, or it took too long
+        except Exception as error:  # noqa: BLE001 -- the authorizer raised something, or took too long
             raise self._failed(error) from None
 
     def _failed(self, error: Exception) -> AuthorizerUnavailableError:
@@ -114,7 +129,7 @@ class AuthorizerCalls:
 
 
 def _is_sound(identity: Identity) -> bool:
-    """Whether the values have the declared types: they come from the company's code, which nothing has checked."""
+    """Return whether an identity's attributes have the declared types: no type checker checks the authorizer's code."""
     principal: Any = identity.principal
     role: Any = identity.role
     ends: Any = identity.expires_at

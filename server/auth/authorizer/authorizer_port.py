@@ -1,4 +1,4 @@
-"""The interface that a company implements to authenticate and authorize callers itself. A stable, public API."""
+"""The interface of an authorizer, with which an operator authenticates and authorizes callers. A stable, public API."""
 
 from __future__ import annotations
 
@@ -13,52 +13,56 @@ if TYPE_CHECKING:
 
 
 class Peer(Struct, frozen=True):
-    """The peer that makes a call."""
+    """The client's end of the connection on which a call arrived."""
 
     address: str
-    """The peer's address as gRPC reports it, such as `ipv4:10.0.0.5:41234` or `unix:`."""
+    """The client's address as gRPC reports it, such as `ipv4:10.0.0.5:41234` or `unix:`."""
     certificate: str = ""
-    """The certificate of the client as PEM, which the listener's `client_ca` has signed; "" if it has none."""
+    """The client's certificate as PEM, signed by the listener's `client_ca`; "" if the client has none."""
 
 
 class Identity(Struct, frozen=True):
-    """The identity of a caller."""
+    """The identity of a caller, as an authorizer reports it."""
 
     principal: str
-    """A name of [principals.NAME], or `ISSUER:VALUE` where that issuer has a template. Never the server's own user."""
+    """The name of a table [principals.NAME], or `ISSUER:VALUE` for an issuer with a template.
+
+    Never the server's own user.
+    """
     role: Role | None = None
-    """The highest role of this caller; None: the principal's own role, which it never exceeds."""
+    """The highest role of this caller; None for the principal's own role, which a caller never exceeds."""
     expires_at: float = 0.0
-    """When the identity expires and its streams end, in seconds since 1970; 0: when the connection closes."""
+    """When the identity expires and the caller's streams end, in seconds since 1970; 0: when the connection closes."""
 
 
 class Decision(Struct, frozen=True):
-    """The decision whether a call is allowed."""
+    """The decision of an authorizer about one call."""
 
     allowed: bool
     reason: str = ""
-    """The reason of a refusal, which the caller is shown."""
+    """Why the call is refused; the caller reads this text."""
 
 
 class Authorizer(Protocol):
-    """A company's own rules. Methods are called on several threads at once, each with a time limit.
+    """The methods that an operator's own class must have to authenticate and authorize callers.
 
-    If a method raises or takes too long, the call is refused with UNAVAILABLE; the exception is logged, and not shown
-    to the client. The class is instantiated once, with the settings [authorizer.options] as keyword arguments.
+    The methods are called on several threads at once, each call with a time limit. If a method raises an exception or
+    takes too long, the call is refused with UNAVAILABLE; the exception is logged and not shown to the client. The class
+    is instantiated once, with the settings in [authorizer.options] as keyword arguments.
     """
 
     def authenticate(self, metadata: Mapping[str, str], peer: Peer) -> Identity | None:
-        """Return the identity of a caller whose token the server does not know; None if the caller is unknown.
+        """Return the identity of a caller whose token the server does not know; None if the caller is refused.
 
-        `metadata`: the call's text metadata, including `authorization`, by lower-case name.
+        `metadata` contains the call's text metadata, including `authorization`, by lower-case name.
         """
         ...
 
     def authorize(self, principal: str, role: Role, method: str, resource: str) -> Decision:
         """Decide about a call that the caller's role and the principal's permissions already allow.
 
-        `method`: the full name, such as `/bedrock.v1.ConversationService/SendMessage`. `resource`: the resource name in
-        the request as the caller wrote it, such as `conversations/abc`; "" if there is none. Not called for the
+        `method` is the full name, such as `/bedrock.v1.ConversationService/SendMessage`. `resource` is the resource
+        name in the request as the caller wrote it, such as `conversations/abc`; "" if there is none. Not called for the
         server's own user.
         """
         ...

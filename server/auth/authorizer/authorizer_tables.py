@@ -1,4 +1,4 @@
-"""The table [authorizer] of the operator's file, and the class that it names. Imported before gRPC."""
+"""Reads the table [authorizer] of the settings file, and imports the class that it names. Imported before gRPC."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ USUAL_SECONDS, MAX_SECONDS = 2.0, 30.0
 
 
 class AuthorizerSettings(Struct, frozen=True):
-    """The table [authorizer]."""
+    """The settings in the table [authorizer]."""
 
     name: str
-    """The class: `package.module:Class`."""
+    """The class, as `package.module:Class`."""
     seconds: float
-    """Seconds that each call of a method may take."""
+    """The time limit of each call of a method, in seconds."""
     options: Mapping[str, Any]
     """The keyword arguments for the constructor of the class."""
 
@@ -62,7 +62,12 @@ def authorizer_class(settings: AuthorizerSettings) -> Callable[..., Authorizer]:
 
 
 def made_authorizer(settings: AuthorizerSettings) -> Authorizer:
-    """Create the authorizer. Raises ValueError without the text of its own exception, which may contain secrets."""
+    """Create the authorizer.
+
+    Raises:
+        ValueError: The class cannot be imported, or its constructor fails. The text omits that of the exception, which
+            may contain secrets.
+    """
     kind = authorizer_class(settings)
     try:
         made = kind(**settings.options)
@@ -73,7 +78,7 @@ def made_authorizer(settings: AuthorizerSettings) -> Authorizer:
 
 
 def _check_methods(settings: AuthorizerSettings, found: object) -> None:
-    """Raise ValueError, "authorizer.class: why", if an object or its class lacks a method of an authorizer."""
+    """Raise ValueError with the text "authorizer.class: why" if an object or class lacks a method of an authorizer."""
     for method in ("authenticate", "authorize"):
         if not callable(getattr(found, method, None)):
             raise ValueError(f"authorizer.class: {settings.name} has no method {method}")

@@ -1,1 +1,1 @@
-"""Authentication by JSON Web Tokens and client certificates: issuers, their settings and their keys."""
+"""Authentication by JSON Web Tokens and by client certificates: issuers, their settings and their keys."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from server.auth.principals import Principal
 
 KINDS = {"uri": "peer_uri", "dns": "peer_dns", "email": "peer_email", "cn": "x509_common_name"}
-"""The kinds of names in a certificate, each with gRPC's name for that property."""
+"""The kinds of names in a certificate, each with the key under which gRPC reports such names."""
 NAME = re.compile(r"(uri|dns|email|cn):.+")
 CERTIFICATE = "x509_pem_cert"
 
@@ -29,10 +29,13 @@ class ClientCertificates:
         self._principals, self._now = principals, now
 
     def caller_of(self, by_token: Caller | None, connection: Mapping[str, Iterable[bytes]]) -> Caller | None:
-        """Return the caller on a connection; None if the call is refused. `by_token` is the caller found by the token.
+        """Return the caller of a connection; None if the call must be refused.
 
-        A certificate of a principal is accepted alone or with tokens of the same principal, until it expires, even if
-        the connection stays open longer. A certificate of no principal, such as a gateway's, needs a token.
+        `by_token` is the caller found by the token.
+
+        A certificate of a principal is accepted alone or with a token of the same principal. It is refused once it has
+        expired, even if the connection stays open longer. A certificate of no principal, such as a gateway's, does not
+        count: the token decides.
         """
         if not any(connection.get(CERTIFICATE, ())):
             return by_token
@@ -57,7 +60,11 @@ class ClientCertificates:
 
 
 def client_certificates(table: Mapping[str, Any], principals: Mapping[str, Principal]) -> dict[str, Principal]:
-    """Read the table [client_certificates]. Raises ValueError with the text "client_certificates: why"."""
+    """Read the table [client_certificates], and return the principal for each name in a certificate.
+
+    Raises:
+        ValueError: An entry is wrong; the text is "client_certificates: why".
+    """
     for name in table:
         if not NAME.fullmatch(name):
             kinds = ", ".join(f"{kind}:" for kind in KINDS)

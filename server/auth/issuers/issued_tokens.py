@@ -1,4 +1,4 @@
-"""Validates JSON Web Tokens of issuers, and finds the principals that they identify. Event loop only."""
+"""Checks JSON Web Tokens of issuers, and finds the principals that they identify. Use in the event loop only."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ if TYPE_CHECKING:
     from server.auth.principals import Role
 
 MAX_TOKEN_BYTES = 16 << 10
-"""Maximum length of a token; a longer one is refused unread."""
+"""The greatest length of a token. A longer token is refused before it is parsed."""
 LAST_SECOND = LATEST_MS // 1000
-"""Maximum lifetime of a token; one with a longer lifetime is refused."""
+"""The latest expiry of a token, in seconds since 1970. A token that is valid longer is refused."""
 OPTIONS: Any = {
     "require": ["exp", "iss", "aud"],
-    "verify_iat": False,  # what counts is nbf; RFC 7519 has iat for information
-    "verify_sub": False,  # checked here, where it names the principal
+    "verify_iat": False,  # nbf says from when a token is valid; iat is for information only (RFC 7519)
+    "verify_sub": False,  # `_caller` checks the type of the claim that names the principal
     "verify_jti": False,
     "enforce_minimum_key_length": True,
 }
 
 
 class IssuedTokens:
-    """Authenticates callers by tokens of the issuers in the settings."""
+    """Authenticates callers by tokens of the issuers in the settings.
+
+    Implements `Issued` of server.auth.authentication.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class IssuedTokens:
         self._now = now
 
     def caller_of(self, text: bytes) -> Caller | None:
-        """Return the caller with this token; None if the token is invalid, or its key unknown."""
+        """Return the caller with this token; None if the token is invalid or its signing key is not known yet."""
         found = self._read(text)
         if found is None:
             return None
@@ -70,7 +73,10 @@ class IssuedTokens:
         return _caller(issuer, claims, f"{algorithm}:{key_id}")
 
     async def caller_after_refresh(self, text: bytes) -> Caller | None:
-        """Return the caller with this token; None if it is invalid. Fetches the issuer's keys for an unknown key."""
+        """Return the caller with this token after fetching the issuer's keys again, if its signing key was unknown.
+
+        Returns None for an invalid token, and also if the key was already known.
+        """
         found = self._read(text)
         if found is None or found[1].find(*found[2:]) is not None:
             return None
@@ -78,12 +84,15 @@ class IssuedTokens:
         return self.caller_of(text)
 
     def accepts(self, caller: Caller) -> bool:
-        """Whether the caller's token has not expired and its key has not been withdrawn by the issuer."""
+        """Return whether the caller's token has not expired and the issuer has not withdrawn its signing key."""
         algorithm, _, key_id = caller.token.partition(":")
         return self._now() < caller.expires_at and self._keys[caller.issuer].find(key_id, algorithm) is not None
 
     def _read(self, text: bytes) -> tuple[Issuer, IssuerKeys, str, str] | None:
-        """Return a token's issuer with its keys, the key id and the algorithm, before the signature is verified."""
+        """Return a token's issuer, that issuer's keys, the key id and the algorithm. The signature is not verified yet.
+
+        Returns None if the token is malformed, or if no issuer in the settings would sign it.
+        """
         if len(text) > MAX_TOKEN_BYTES or text.count(b".") != 2:
             return None
         try:
@@ -98,10 +107,10 @@ class IssuedTokens:
 
 
 def _unproven(part: bytes) -> dict[str, Any]:
-    """Decode a part of a token before its signature is verified. Raises ValueError or RecursionError.
+    """Decode the header or the claims of a token before its signature is verified. Raises ValueError or RecursionError.
 
-    PyJWT, which looks at each byte of a token in Python, is asked only once a token names a key that is known: else
-    strangers could keep the event loop busy with long ones.
+    PyJWT handles each byte of a token in Python, so that strangers could keep the event loop busy with long tokens. It
+    is used only once a token names a known key.
     """
     found = json.loads(base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4)))
     if not isinstance(found, dict):
@@ -110,7 +119,10 @@ def _unproven(part: bytes) -> dict[str, Any]:
 
 
 def _caller(issuer: Issuer, claims: Mapping[str, Any], token: str) -> Caller | None:
-    """Return the caller that verified claims identify; None if they identify no principal."""
+    """Return the caller that verified claims identify; None if they identify no principal or grant no role.
+
+    `token` is what `Caller.token` will contain: the algorithm and the id of the signing key.
+    """
     said, ends = claim(claims, issuer.principal_claim), claims["exp"]
     if not isinstance(said, str) or not isinstance(ends, int | float) or not 0 < ends <= LAST_SECOND:
         return None
@@ -127,7 +139,7 @@ def _caller(issuer: Issuer, claims: Mapping[str, Any], token: str) -> Caller | N
 
 
 def _role(issuer: Issuer, value: Any) -> Role | None:
-    """Return the highest role that a claim grants; None if it grants none."""
+    """Return the highest role that the value of a claim grants; None if the value grants no role."""
     values = value if isinstance(value, list) else [value]
     given = [issuer.roles[each] for each in values if isinstance(each, str) and each in issuer.roles]
     return next((each for each in given if all(each.includes(other) for other in given)), None)

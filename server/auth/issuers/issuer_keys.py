@@ -1,4 +1,4 @@
-"""The public keys of an issuer (JWKS): read when first needed, renewed in the background, kept while it is down."""
+"""Fetches the public keys of an issuer (JWKS), renews them in the background, and keeps them during outages."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 256 << 10
-"""Maximum size of a key set."""
+"""Maximum size of a key set, in bytes."""
 MAX_KEYS = 64
 FETCH_SECONDS = 5.0
-"""Maximum seconds for reading a key set, from the first packet to the last."""
+"""Maximum seconds for reading a key set."""
 URL_SECONDS = 300.0
-"""The age at which keys from a URL are read again."""
+"""The age in seconds at which keys from a URL are read again."""
 FILE_SECONDS = 2.0
-"""The age at which keys from a file are read again."""
+"""The age in seconds at which keys from a file are read again."""
 RETRY_SECONDS = 10.0
-"""Minimum seconds between two reads, even if tokens with unknown keys keep coming or the issuer is down."""
+"""Minimum seconds between two reads from a URL, even if tokens with unknown keys keep coming or the issuer is down."""
 STALE_SECONDS = 86_400.0
-"""The age at which keys expire if they cannot be renewed: otherwise a withdrawn key would stay valid for ever."""
+"""The age in seconds at which keys that cannot be renewed expire, so that no withdrawn key stays valid for ever."""
 OK = 200
 
 
 class KeysUnusableError(Exception):
-    """The keys cannot be read; the text says why."""
+    """A key set cannot be read. The text says why."""
 
 
 class IssuerKeys:
-    """The keys of one issuer. Event loop only."""
+    """The public keys of one issuer. Use in the event loop only."""
 
     def __init__(self, issuer: Issuer, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._issuer = issuer
@@ -61,7 +61,11 @@ class IssuerKeys:
         """Why the last read failed; "" if it succeeded."""
 
     def find(self, key_id: str, algorithm: str) -> jwt.PyJWK | None:
-        """Return the key with this id for an algorithm; the id "" means the only key. None if there is no such key."""
+        """Return the key with this id for an algorithm; None if there is no such key or it has expired.
+
+        The id "" means the only key for the algorithm. Old keys are read again in the background, which this does not
+        wait for.
+        """
         now = self._monotonic()
         if now - self._read_at > self._age:
             self._begin()
@@ -73,7 +77,7 @@ class IssuerKeys:
         return usable[0] if len(usable) == 1 else None
 
     async def refresh(self) -> None:
-        """Read the keys again, unless the last attempt was too recent. Returns at the latest after the time limit."""
+        """Read the keys again, unless the last attempt was too recent. Waits at most FETCH_SECONDS + 1 seconds."""
         self._begin()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=FETCH_SECONDS + 1)
@@ -102,9 +106,10 @@ class IssuerKeys:
 
 
 def keys_in(content: bytes, algorithms: tuple[str, ...]) -> dict[tuple[str, str], jwt.PyJWK]:
-    """Return the keys in a key set by id and algorithm, for the allowed algorithms only.
+    """Return the keys in a key set, by key id and algorithm, for the allowed algorithms only.
 
-    Keys of other kinds, such as symmetric ones, are ignored. Raises KeysUnusableError if no key remains.
+    Keys of other kinds, such as symmetric ones, are ignored. Raises KeysUnusableError if `content` is no key set, or if
+    no key remains.
     """
     try:
         keys = json.loads(content)["keys"]
@@ -135,7 +140,7 @@ def _key(data: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
 
 
 async def content_of(issuer: Issuer) -> bytes:
-    """Fetch the key set of an issuer, unparsed. Raises KeysUnusableError."""
+    """Fetch the key set of an issuer from its URL or file, and return it unparsed. Raises KeysUnusableError."""
     try:
         async with asyncio.timeout(FETCH_SECONDS):
             if issuer.jwks_file is not None:
@@ -151,7 +156,7 @@ async def content_of(issuer: Issuer) -> bytes:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a file with keys. Blocks. Raises KeysUnusableError."""
+    """Return the content of a key set's file. Does blocking I/O. Raises KeysUnusableError."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -167,7 +172,7 @@ def _bounded(content: bytes) -> bytes:
 
 
 class _Answer:
-    """Collects the body of an answer, for the parser."""
+    """Collects the body of an HTTP response; the parser calls its methods."""
 
     def __init__(self) -> None:
         self.body = bytearray()
@@ -181,7 +186,10 @@ class _Answer:
 
 
 async def _get(url: str, ca_bundle: Path | None) -> bytes:
-    """Download a URL, without following redirects or using a proxy. Raises KeysUnusableError or OSError."""
+    """Download a URL without following redirects or using a proxy, and return the response's body.
+
+    Raises KeysUnusableError for another status than 200 or too large a response, OSError, or the parser's errors.
+    """
     parts = urlsplit(url)
     tls = ssl.create_default_context(cafile=ca_bundle or certifi.where()) if parts.scheme == "https" else None
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port or (443 if tls else 80), ssl=tls)

@@ -1,4 +1,4 @@
-"""Settings of issuers of JSON Web Tokens: their keys, and which principals their tokens identify."""
+"""Reads the settings of issuers of JSON Web Tokens: their keys, and which principals their tokens identify."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ ALGORITHMS = {
     "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
     "ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519",
 }  # fmt: skip
-"""The supported signature algorithms, all with public keys, each with the type or the curve of its keys."""
+"""The supported signature algorithms, all with public keys. The value is the type or the curve of the keys."""
 USUAL_ALGORITHMS = ("RS256", "ES256")
 KEYS = (
     "issuer", "audience", "jwks_url", "jwks_file", "ca_bundle", "algorithms", "leeway_seconds", "principal_claim",
     "principals", "role_claim", "roles", "template",
 )  # fmt: skip
 MAX_VALUE_CHARS = 255
-"""Maximum length of a claim's value that names a principal."""
+"""Maximum length of the value of a claim that names a principal."""
 PLACEHOLDER = "{principal}"
-"""Placeholder in the roots of a template for the claim's value."""
+"""The text in a template's roots that the value of the claim replaces."""
 KNOWN_PRINCIPALS = 4_096
-"""Size of the cache of a template's principals, so that their directories are resolved only once."""
+"""How many principals of a template are cached, so that their directories are resolved only once."""
 
 
 class Template:
-    """The permissions of an issuer's principals that the settings do not name individually. Any thread."""
+    """The permissions of those principals of an issuer that the settings do not name. Safe to use from any thread."""
 
     def __init__(self, issuer: str, table: Mapping[str, Any]) -> None:
-        """Read the table. Raises ValueError with a text such as "issuers.NAME.template.roots: why"."""
+        """Read the table [issuers.NAME.template].
+
+        Raises ValueError with a text such as "issuers.NAME.template.roots: why".
+        """
         self._prefix, self._table = f"{issuer}:", table
         self._where = f"issuers.{issuer}.template"
         self.quotas: Any = table.get("quotas", {})
-        """The quotas of each of these principals, as written in the settings."""
+        """The quotas of every principal of the template, as written in the settings."""
         for root in table.get("roots", ()):
             if "{" in str(root).replace(PLACEHOLDER, ""):
                 raise ValueError(f"{self._where}.roots: {root!r} has a brace that does not belong to {PLACEHOLDER}")
@@ -49,12 +52,12 @@ class Template:
         self.principal = functools.lru_cache(KNOWN_PRINCIPALS)(self._principal)
 
     def _principal(self, value: str) -> Principal | None:
-        """Return the principal of a claim's value; None if the value cannot name one."""
+        """Return the principal that the value of a claim stands for; None if the value cannot name a principal."""
         if not _names_somebody(value) or (self._personal and ("/" in value or value.startswith("."))):
             return None
         try:
             return principal_from_table(self._where, self._prefix + value, self._table_of(value))
-        except ValueError:  # its directory is one that nobody can have
+        except ValueError:  # the value makes a directory that no principal may have
             return None
 
     def _table_of(self, value: str) -> dict[str, Any]:
@@ -66,32 +69,32 @@ class Template:
 
 
 class Issuer(Struct, frozen=True):
-    """An issuer of tokens, as configured in the settings."""
+    """An issuer of JSON Web Tokens, as configured in a table [issuers.NAME]."""
 
     name: str
     url: str
-    """The exact value of the claim `iss` in its tokens."""
+    """The exact value of the claim `iss` in the issuer's tokens."""
     audiences: tuple[str, ...]
-    """The accepted audiences: the claim `aud` must contain one of them."""
+    """The accepted audiences. The claim `aud` must contain one of them."""
     jwks_url: str = ""
-    """The URL of its keys; "" if they are in a file."""
+    """The URL of the issuer's keys; "" if they are in a file."""
     jwks_file: Path | None = None
     ca_bundle: Path | None = None
     """A PEM file with the certificate authorities to trust for `jwks_url`; None for the usual ones."""
     algorithms: tuple[str, ...] = USUAL_ALGORITHMS
     leeway_seconds: float = 30.0
-    """Maximum difference in seconds between the issuer's clock and this machine's."""
+    """How far the issuer's clock and this machine's may differ, in seconds."""
     principal_claim: str = "sub"
     principals: Mapping[str, Principal] = {}
-    """The principals in the settings, by the value of the claim."""
+    """The principals that the settings name, by the value of `principal_claim`."""
     role_claim: str = ""
-    """The claim that limits the role; "" if no claim does."""
+    """The claim that limits the caller's role; "" if no claim does."""
     roles: Mapping[str, Role] = {}
-    """The roles, by the value of that claim."""
+    """The roles by the value of `role_claim`."""
     template: Template | None = None
 
     def principal(self, value: str) -> Principal | None:
-        """Return the principal that a value of the claim identifies; None if there is none."""
+        """Return the principal that a value of `principal_claim` identifies; None if there is none."""
         named = self.principals.get(value)
         return named if named is not None or self.template is None else self.template.principal(value)
 
@@ -99,7 +102,10 @@ class Issuer(Struct, frozen=True):
 def issuers_from_tables(
     tables: Mapping[str, Mapping[str, Any]], principals: Mapping[str, Principal]
 ) -> dict[str, Issuer]:
-    """Read the tables [issuers.NAME]. Raises ValueError with a text such as "issuers.NAME.audiences: why"."""
+    """Read the tables [issuers.NAME], and return the issuers by name.
+
+    Raises ValueError with a text such as "issuers.NAME.audience: why".
+    """
     found = {name: _issuer(name, table, principals) for name, table in tables.items()}
     urls = [each.url for each in found.values()]
     for name, each in found.items():
@@ -142,7 +148,7 @@ def _issuer(name: str, table: Mapping[str, Any], principals: Mapping[str, Princi
 
 
 def _names_somebody(value: str) -> bool:
-    """Whether a text can name a principal: it is not empty, not too long, and has only printable characters."""
+    """Return whether a text can name a principal: not empty, not too long, and with printable characters only."""
     return 0 < len(value) <= MAX_VALUE_CHARS and value.isprintable()
 
 

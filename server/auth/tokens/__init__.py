@@ -1,1 +1,1 @@
-"""Storage of the tokens of principals, as hashes: in a file, or in the database that several servers share."""
+"""Stores the tokens of principals as hashes: in a file, or in the database that several servers share."""

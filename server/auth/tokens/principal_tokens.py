@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FILE = "tokens.json"
-"""The list's name: of the file in the data directory, or of the document in the database."""
+"""The name of the list: of its file in the data directory, or of its document in the database."""
 PREFIX = "bedrock"
-"""The prefix of all tokens, by which secret scanners can recognise leaked ones."""
+"""The prefix of all tokens of principals, by which secret scanners recognise tokens in published files."""
 SECRET_BYTES = 32
 
 
@@ -34,43 +34,52 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     principal: str
     role: Role
     digest: str
-    """SHA-256 of the secret, in hexadecimal digits: enough for a secret of 256 random bits."""
+    """SHA-256 of the secret, in hexadecimal digits.
+
+    A slow hash is not needed, because the secret has 256 random bits.
+    """
     created_at: int
     """When the token was created, in milliseconds since 1970."""
     expires_at: int = 0
-    """When the token expires, in milliseconds since 1970; 0: never."""
+    """When the token expires, in milliseconds since 1970; 0 for never."""
     note: str = ""
 
     def valid(self, now: int) -> bool:
-        """Whether the token has not expired at `now`, in milliseconds since 1970."""
+        """Return whether the token has not expired at the time `now`, in milliseconds since 1970."""
         return not self.expires_at or now < self.expires_at
 
 
 class TokenContent(Protocol):
-    """The storage of the list of tokens. Methods block, and raise TokenUnusableError or StoreError."""
+    """The place where the list of tokens is stored. Methods block, and raise TokenUnusableError or StoreError."""
 
     @property
     def shown(self) -> str:
-        """The place of the storage, for messages."""
+        """Where the list is stored, for messages: e.g. the path of the file."""
         ...
 
     def read(self) -> bytes | None:
-        """Return the list as JSON; None if nothing was ever written."""
+        """Return the list as JSON; None if no list was ever written."""
         ...
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace the list by the result of `change(list)`, unless that is None. May call `change` more than once."""
+        """Replace the list by the result of `change(list)`; None leaves it as it is.
+
+        May call `change` more than once.
+        """
         ...
 
 
 class PrincipalTokens:
-    """The list of all tokens, with their hashes. Methods block, and raise TokenUnusableError."""
+    """Reads and changes the list of tokens. Methods block, and raise TokenUnusableError."""
 
     def __init__(self, content: TokenContent) -> None:
         self._content = content
 
     def read(self) -> tuple[Token, ...]:
-        """Return the tokens; () if there is no list. Raises StoreUnavailableError if the database does not answer."""
+        """Return the tokens; () if there is no list.
+
+        Also raises StoreUnavailableError if the database does not answer.
+        """
         try:
             return self._decoded(self._content.read())
         except StoreUnavailableError:
@@ -79,7 +88,7 @@ class PrincipalTokens:
             raise TokenUnusableError(str(error)) from None
 
     def create(self, principal: str, role: Role, now: int, *, expires_at: int = 0, note: str = "") -> tuple[Token, str]:
-        """Add a token; return it and its secret text, which is not stored anywhere."""
+        """Add a token, and return it with its text. The text contains the secret, and is not stored anywhere."""
         secret = secrets.token_urlsafe(SECRET_BYTES)
 
         def added(tokens: list[Token]) -> Token:
@@ -105,7 +114,7 @@ class PrincipalTokens:
         return f"{PREFIX}_{token_id}_{secret}" if self._change(rotated) else None
 
     def revoke(self, token_id: str) -> bool:
-        """Remove a token; return whether it existed."""
+        """Remove a token, and return whether it existed."""
 
         def removed(tokens: list[Token]) -> bool:
             kept = [token for token in tokens if token.id != token_id]
@@ -116,7 +125,7 @@ class PrincipalTokens:
         return self._change(removed)
 
     def _change(self, change: Callable[[list[Token]], T]) -> T:
-        """Apply `change` to the list in one atomic update, and return its result."""
+        """Apply `change` to the list in one atomic update, and return the result of `change`."""
         made: list[T] = []
 
         def changed(content: bytes | None) -> bytes | None:
@@ -141,7 +150,7 @@ class PrincipalTokens:
 
 
 class TokenFile(PrincipalTokens):
-    """The list of tokens in the data directory, for a server that shares its store with no other."""
+    """The tokens of principals in a file of the data directory, for a server that shares its store with no other."""
 
     def __init__(self, path: Path) -> None:
         self._file = PrivateFile(path)
@@ -156,7 +165,10 @@ class TokenFile(PrincipalTokens):
 
 
 def matching(tokens: dict[str, Token], text: bytes) -> Token | None:
-    """Return the token with this text; None if there is none. Secrets are compared in constant time."""
+    """Return the token with this text; None if there is none. Secrets are compared in constant time.
+
+    `tokens` maps token ids to tokens.
+    """
     prefix, _, rest = text.partition(b"_")
     name, _, secret = rest.partition(b"_")
     token = tokens.get(name.decode("ascii", "replace")) if prefix == PREFIX.encode() else None

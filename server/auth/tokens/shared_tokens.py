@@ -1,4 +1,4 @@
-"""The tokens of principals in a database that several servers share, followed in the background."""
+"""Keeps the tokens of principals in a shared database in memory, and reads them again in the background."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS = 0.5
-"""Seconds between two reads: a revoked token is refused after this time plus REFRESH_SECONDS of Authentication."""
+"""Seconds between two reads. A revoked token is refused after this time plus REFRESH_SECONDS of `Authentication`."""
 PAUSE_SECONDS = 0.05
 """Minimum seconds between two reads, even if many calls with unknown tokens arrive."""
 PATIENCE_SECONDS = 2.0
@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 2.0
 
 
 class SharedTokens:
-    """Follows the tokens in the database on a thread of its own. All public methods: event loop only.
+    """Reads the tokens in the database again and again, on a thread of its own. Use in the event loop only.
 
     While the database does not answer, the last known tokens stay valid; calls that need the database fail anyway.
     """
@@ -35,7 +35,7 @@ class SharedTokens:
     def __init__(self, tokens: PrincipalTokens) -> None:
         """Read the tokens, and start the thread. Raises TokenUnusableError or StoreUnavailableError."""
         self._stored = tokens
-        self._guard = threading.Lock()  # guards the fields below
+        self._guard = threading.Lock()  # guards _tokens, _failure, _version and _waiting
         self._tokens, self._failure = tokens.read(), ""
         self._version = 0
         self._waiting: list[Callable[[], object]] = []
@@ -44,12 +44,12 @@ class SharedTokens:
         self._thread.start()
 
     def version(self) -> object:
-        """Return the number of changes of the tokens that were seen."""
+        """Return how many changes of the tokens have been seen."""
         with self._guard:
             return self._version
 
     def read(self) -> tuple[Token, ...]:
-        """Return the tokens of the last read. Raises TokenUnusableError if the database contains no valid list."""
+        """Return the tokens as of the last read. Raises TokenUnusableError if the database contains no valid list."""
         with self._guard:
             if self._failure:
                 raise TokenUnusableError(self._failure)
@@ -61,11 +61,11 @@ class SharedTokens:
         done: asyncio.Future[None] = loop.create_future()
 
         def end() -> None:
-            if not done.done():  # it was waited for long enough
+            if not done.done():  # already done if the wait has timed out
                 done.set_result(None)
 
         def tell() -> None:
-            with suppress(RuntimeError):  # the loop is closed
+            with suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(end)
 
         with self._guard:
@@ -75,7 +75,7 @@ class SharedTokens:
             await asyncio.wait_for(done, PATIENCE_SECONDS)
 
     def close(self) -> None:
-        """End the thread after a read that is in progress; idempotent."""
+        """End the thread, after the read that is in progress. Idempotent; blocks."""
         self._closed.set()
         self._wanted.set()
         self._thread.join()
@@ -91,7 +91,7 @@ class SharedTokens:
                 tell()
 
     def _look(self) -> None:
-        """Read the tokens, and keep the result for `read`."""
+        """Read the tokens once, and keep the result for `read`. If the database does not answer, nothing changes."""
         try:
             found, failure = self._stored.read(), ""
         except StoreUnavailableError:

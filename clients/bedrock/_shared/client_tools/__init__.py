@@ -1,1 +1,1 @@
-"""Tools that this program runs for an agent: functions as declarations, calls as arguments, values as results."""
+"""Tools of an agent that run in the client program: declarations, arguments of calls, and results."""

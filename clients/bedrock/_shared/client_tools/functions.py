@@ -1,4 +1,4 @@
-"""Typed functions as tools of clients: a schema from the parameters, arguments from a call, text from a value."""
+"""Makes tools from typed Python functions: JSON Schema from parameters, arguments from a call, text from a result."""
 
 from __future__ import annotations
 
@@ -19,22 +19,28 @@ if TYPE_CHECKING:
     from bedrock.types import ToolGroup
 
 MINUTES = 5
-"""How long a call waits for an answer, in minutes, if nothing else is said."""
+"""How many minutes a call waits for the client's answer, unless the tool sets another timeout."""
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFunction:
-    """A function that answers the calls of one tool."""
+    """A Python function that answers the calls of one tool, with the declaration of that tool."""
 
     declaration: ClientTool
     function: Callable[..., Any]
     parameters: type[msgspec.Struct]
-    """One field for each parameter; what has a default may be absent."""
+    """A struct type with one field for each parameter. A parameter with a default value may be absent."""
 
     def arguments(self, call: ToolCall) -> dict[str, Any]:
-        """Return the arguments of a call. Raises ValueError, whose text names the parameter that does not fit."""
+        """Convert the input of a call into keyword arguments of the function.
+
+        Parameters that the call omits are left out.
+
+        Raises:
+            ValueError: The input does not fit the parameters; the text names the parameter.
+        """
         given = json.loads(call.raw_input) if call.raw_input else call.input
         parsed = msgspec.convert(given, self.parameters)
         values = {name: getattr(parsed, name) for name in self.parameters.__struct_fields__}
@@ -51,10 +57,11 @@ def tool_function(
     read_only: bool = False,
     requires_approval: bool = False,
 ) -> ToolFunction:
-    """Return a typed function as a tool: its docstring is the description, its parameters are the input.
+    """Make a tool of a typed function: its docstring becomes the description, its parameters become the input schema.
 
     Raises:
-        TypeError: A parameter has no type, or one that JSON has no counterpart for.
+        TypeError: `function` is not callable, or a parameter has no type, has a type without a counterpart in JSON, or
+            cannot be passed by name.
     """
     if not callable(function):
         raise TypeError(f"client_tools: must be a list of functions or bedrock.ClientTool, not of {function!r}")
@@ -73,7 +80,11 @@ def tool_function(
 
 
 def _parameters(function: Callable[..., Any], name: str) -> type[msgspec.Struct]:
-    """Return a struct with the parameters of a function."""
+    """Return a struct type with one field for each parameter of a function.
+
+    Raises:
+        TypeError: A parameter has no type, its type cannot be resolved, or it cannot be passed by name.
+    """
     try:
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:
@@ -93,7 +104,11 @@ def _parameters(function: Callable[..., Any], name: str) -> type[msgspec.Struct]
 
 
 def _schema(parameters: type[msgspec.Struct], name: str) -> dict[str, Any]:
-    """Return the JSON Schema of parameters, with what it refers to beneath `$defs`."""
+    """Return the JSON Schema of a struct of parameters; the types that it refers to are beneath `$defs`.
+
+    Raises:
+        TypeError: A parameter has a type without a counterpart in JSON.
+    """
     try:
         (schema,), shared = msgspec.json.schema_components([parameters], ref_template="#/$defs/{name}")
     except TypeError as error:
@@ -103,7 +118,11 @@ def _schema(parameters: type[msgspec.Struct], name: str) -> dict[str, Any]:
 
 
 def answer_of(value: Any) -> ToolAnswer:
-    """Return what a function returned as an answer with a text. Raises TypeError if JSON has no counterpart for it."""
+    """Return a function's result as an answer whose value is text: strings unchanged, None as "", other values as JSON.
+
+    Raises:
+        TypeError: The value has no counterpart in JSON.
+    """
     answer = value if isinstance(value, ToolAnswer) else ToolAnswer(value)
     if isinstance(answer.value, str):
         return answer
@@ -111,5 +130,5 @@ def answer_of(value: Any) -> ToolAnswer:
 
 
 def failure_of(error: Exception) -> str:
-    """Return what the model reads of an exception."""
+    """Return the text that the model reads when a tool function raised this exception."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
