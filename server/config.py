@@ -66,49 +66,55 @@ class Listener:
 
     @property
     def target(self) -> str:
-        """The address as clients take it."""
+        """The address in the form in which clients take it."""
         return f"https://{self.where.target}" if self.certificate else self.where.target
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """All settings of an operator, with defaults filled in and values checked."""
+    """All settings of the server, with defaults filled in and values checked."""
 
     data_dir: Path
     database: str = field(default="", repr=False)
-    """The URL of a PostgreSQL database, which may hold a password, so it is never shown; "": SQLite in `data_dir`."""
+    """The URL of a PostgreSQL database; "" for SQLite in `data_dir`.
+
+    It may contain a password, so it is never shown.
+    """
     listen: Listen | None = USUAL_LISTEN
-    """The address to listen on in addition to the Unix socket in the data directory; None for no other address."""
+    """The address to listen on besides the Unix socket in the data directory; None for no other address."""
     listen_tables: tuple[Listener, ...] = ()
-    """The addresses of the tables [[listen]] of the file, in place of `listen`."""
+    """The addresses of the tables [[listen]] in the file, which replace `listen`."""
     log_level: str = "info"
     default_model: str = ""
-    """The default model of conversations; empty for that of the first provider."""
+    """The default model of conversations; "" for the first provider's."""
     small_model: str = ""
-    """The model for side queries such as titles. "none": no such queries; empty: a small model of the same provider."""
+    """The model for side queries such as titles.
+
+    "none" means no such queries, "" a small model of the same provider.
+    """
     titles: bool = True
-    """Whether conversations without a title get one from their first message."""
+    """Whether a conversation without a title gets one from its first message."""
     drain_seconds: float = 10.0
-    """Seconds that runs may continue during a graceful shutdown."""
+    """How many seconds runs may continue during a graceful shutdown."""
     idle_seconds: float = 30.0
-    """Seconds that an idle conversation keeps its thread."""
+    """How many seconds an idle conversation keeps its thread."""
     max_streams: int = 10_000
-    """Maximum number of concurrent Subscribe streams."""
+    """The maximum number of streams that are open at the same time."""
     retention_events_days: float = 0.0
-    """Days that events are kept; 0: for ever. Messages are always kept."""
+    """How many days events are kept; 0 for ever. Messages are always kept."""
     retention_events_min: int = 10_000
     """How many of the latest events of each conversation are kept, regardless of their age."""
     retention_archived_days: float = 0.0
-    """Days that archived conversations are kept; 0: for ever."""
+    """How many days archived conversations are kept; 0 for ever."""
     retention_audit_days: float = 90.0
-    """Days that refused calls and deletions stay in the audit trail; 0: until there are 100,000 later ones."""
+    """How many days refused calls and deletions stay in the audit trail; 0 until there are 100,000 later ones."""
     reflection: bool = False
-    """Whether the server describes its services to tools like grpcurl."""
+    """Whether the server offers gRPC reflection, by which tools like grpcurl list its methods."""
     tls_certificate: Path | None = None
-    """The PEM file with the certificate and its chain."""
+    """The PEM file with the certificate and its chain, for the address in `listen`; None for no TLS."""
     tls_key: Path | None = None
     insecure_behind_proxy: bool = False
-    """Whether a proxy or a mesh in front encrypts and restricts, so that TLS is not needed, and says who calls."""
+    """Whether a proxy or a mesh in front encrypts, restricts access and names the client, so that TLS is not needed."""
     metrics_listen: Listen | None = None
     """The address at which Prometheus gets metrics by HTTP; None for no metrics there."""
     otlp_endpoint: str = ""
@@ -116,8 +122,7 @@ class Config:
     otlp_contents: tuple[str, ...] = ()
     """The names of the span attributes with contents of conversations that may be sent to the collector."""
     sandbox: str = "auto"
-    """The sandbox tier that enforces the restricted mode: "auto" for the best available one, or one that must be
-    available."""
+    """The sandbox tier that enforces the restricted mode: "auto" for the best available one, else a required one."""
     workspace_protected: tuple[str, ...] = WORKSPACE_PROTECTED
     """The names of files and directories that tools in workspace mode cannot change, besides .git."""
     deny_read: tuple[str, ...] = DENY_READ

@@ -52,7 +52,7 @@ def check(file: Path | None, data_dir: str | None) -> None:
 
 
 def described(settings: Config) -> Iterator[str]:
-    """Yield a line of TOML for each setting: its value, and where that comes from; a comment if it has no value."""
+    """Yield one line of TOML for each setting: its value, and where that comes from; a comment if it has no value."""
     known = {field.name for field in fields(settings)} & SETTINGS.keys()
     listen = ", ".join(each.target for each in settings.listen_tables)
     for name in (each for each in SETTINGS if each in known):

@@ -1,4 +1,7 @@
-"""Log output: one line per event on stderr, as JSON, or as text at a terminal. No message contents, no secrets."""
+"""The server's log output on stderr: one line per record, as JSON or, at a terminal, as text.
+
+The lines contain neither message contents nor secrets.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +20,28 @@ from typing import Any, TextIO
 import msgspec
 
 _TOLD = (OSError,)
-"""Exceptions whose texts come from the operating system. Texts of others may quote a message, so they are omitted."""
+"""Exceptions whose texts are logged, because they come from the operating system.
+
+Texts of others may quote a message.
+"""
 
 
 MOST_WAITING = 1_000
-"""Maximum lines that wait for a stream that nobody reads; after that, logging blocks."""
+"""How many lines may wait while another thread writes. With more lines, logging blocks."""
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _encode = msgspec.json.Encoder().encode
 _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Control characters, which could change the terminal's state or break the line."""
+"""Matches control characters, which could change the state of a terminal or break the line."""
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields passed as `extra`: ids, durations and the like."""
+    """Return the fields of a record that were passed to the logging call as `extra`, such as ids and durations."""
     return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats time, level, logger and message, the fields, and the classes and stack frames of exceptions."""
+    """Formats a record as JSON: time, level, logger, message, extra fields, and an exception's class and frames."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of JSON."""
@@ -52,7 +58,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def _json(line: dict[str, Any]) -> str:
-    """Return JSON in pure ASCII: the fast encoder does not escape other characters, and fails for lone surrogates."""
+    """Return JSON in pure ASCII, by the fast encoder if possible.
+
+    The fast encoder does not escape characters beyond ASCII, and fails for lone surrogates.
+    """
     with contextlib.suppress(UnicodeEncodeError, OverflowError):
         encoded = _encode(line)
         if encoded.isascii():
@@ -66,10 +75,10 @@ def _utc(seconds: int) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record for people: local time, level, message, then the fields as name=value."""
+    """Formats a record as text: local time, level, message, then the extra fields as name=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line."""
+        """Return the record as one line of text."""
         parts = [time.strftime("%H:%M:%S", time.localtime(record.created)), f"{record.levelname.lower():8}"]
         parts.append(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", record.getMessage()))
         parts += [f"{name}={_shown(value)}" for name, value in fields_of(record).items()]
@@ -84,7 +93,7 @@ def _shown(value: object) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return the class of an exception and of its causes; its text only if it comes from the system."""
+    """Return the classes of an exception and its causes, at most five, with texts that come from the system."""
     texts: list[str] = []
     each: BaseException | None = error
     while each is not None and len(texts) < 5:
@@ -95,17 +104,17 @@ def describe(error: BaseException) -> str:
 
 
 def _stack(error: BaseException) -> list[str]:
-    """Return the stack frames, the innermost last."""
+    """Return at most 12 stack frames of an exception, the innermost last, as "directory/file.py:line function"."""
     frames = traceback.extract_tb(error.__traceback__)[-12:]
     return [f"{'/'.join(frame.filename.rsplit('/', 2)[-2:])}:{frame.lineno} {frame.name}" for frame in frames]
 
 
 class SharedLines(logging.Handler):
-    """Writes lines to a stream. While one thread writes, other threads only queue their lines for it.
+    """Writes lines to a stream. While one thread writes, other threads only queue their lines for that thread.
 
-    A lock around each write, as in `StreamHandler`, makes threads wait for one another: the writing thread releases the
-    interpreter's lock, and waits to get it back while it holds the stream's lock. The order of lines is kept. A line
-    is written when the call returns, or as soon as the current write ends.
+    With a lock around each write, as in `StreamHandler`, threads wait for one another: the writing thread releases the
+    interpreter's lock, and waits to get it back while it holds the stream's lock. The order of lines is kept. A line is
+    written when the call returns, or as soon as the current write ends.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -115,32 +124,35 @@ class SharedLines(logging.Handler):
         self._writing = threading.Lock()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Write a record without the handler's lock."""
+        """Write a record, without the lock that `logging.Handler` would take.
+
+        Return whether the filters accept the record.
+        """
         accepted = bool(self.filter(record))
         if accepted:
             self.emit(record)
         return accepted
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record; errors of formatting or of the stream go to `Handler.handleError`."""
+        """Format and write a record. Errors go to `Handler.handleError`."""
         try:
             self._lines.append(self.format(record) + "\n")
-            # Checked again after the release: a line that came just before it would be left.
+            # Another thread may queue a line just before the release, and go away: so the queue is checked again.
             while self._lines and self._writing.acquire(blocking=len(self._lines) > MOST_WAITING):
                 try:
                     self._write_all()
                 finally:
                     self._writing.release()
-        except Exception:  # noqa: BLE001 -- no line may disturb what it is about
+        except Exception:  # noqa: BLE001 -- a log line must not disturb the code that logs
             self.handleError(record)
 
     def flush(self) -> None:
-        """Write the queued lines; called at the end of the process."""
+        """Write the queued lines. Called at the end of the process."""
         with self._writing:
             self._write_all()
 
     def _write_all(self) -> None:
-        """Write the queued lines at once. The caller holds the lock."""
+        """Write the queued lines as one text. The caller holds the lock `_writing`."""
         lines: list[str] = []
         with contextlib.suppress(IndexError):
             while True:
@@ -151,9 +163,12 @@ class SharedLines(logging.Handler):
 
 
 def set_up(level: str) -> None:
-    """Log to stderr from `level` up; libraries only from WARNING up. Text if it is a terminal, else JSON."""
-    # What no line shows is not looked up for each: the place in the code, the thread, the process.
-    logging._srcfile = None  # as the HOWTO of logging has it
+    """Log to stderr: the server's own records from `level` up, those of libraries from WARNING up.
+
+    The lines are text if stderr is a terminal, otherwise JSON.
+    """
+    # Switch off what logging finds out for each record and no line shows: the code's location, the thread, the process.
+    logging._srcfile = None  # recommended by Python's logging HOWTO
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     output = SharedLines(sys.stderr)
     output.setFormatter(TextFormatter() if sys.stderr.isatty() else JsonFormatter())

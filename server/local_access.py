@@ -1,4 +1,4 @@
-"""Local access: a private data directory, and a Unix socket that only its user can connect to."""
+"""The private data directory, and the path of the Unix socket that only the server's user can connect to."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 SOCKET = "bedrock.sock"
 _PLAIN = re.compile(r"[\w/.@+=,~-]+", re.ASCII)
-"""Matches paths that all gRPC libraries interpret alike: only some of them decode percent escapes."""
+"""Matches paths that all gRPC libraries interpret alike. Only some libraries decode percent escapes."""
 
 
 def claim_directory(path: Path) -> None:
-    """Create a directory that only this user can enter; restrict an existing one.
+    """Create a directory that only this user can enter; an existing directory is restricted to this user.
 
     Raises:
-        NotPrivateError: It belongs to another user, or others may have written to it.
-        OSError: It cannot be made or used.
+        NotPrivateError: The directory belongs to another user, or others may have written to it.
+        OSError: The directory cannot be created or used.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     close_to_others(path)
@@ -34,7 +34,7 @@ def close_to_others(directory: Path) -> None:
     """Restrict a directory to this user, provided that no other user can have written to it.
 
     Raises:
-        NotPrivateError: It belongs to another user, or others may write to it.
+        NotPrivateError: The directory belongs to another user, or others may have written to it.
         OSError: There is no such directory.
     """
     check_closable(directory)
@@ -43,9 +43,9 @@ def close_to_others(directory: Path) -> None:
 
 
 def check_closable(directory: Path) -> None:
-    """Check that a directory can be restricted to this user: no other user can have written to it.
+    """Check that a directory can be restricted to this user, because no other user can have written to it.
 
-    Raises NotPrivateError or OSError, as `close_to_others` does.
+    Changes nothing. Raises NotPrivateError or OSError, as `close_to_others` does.
     """
     check_owner(directory)
     if directory.stat().st_mode & 0o022:
@@ -53,25 +53,25 @@ def check_closable(directory: Path) -> None:
 
 
 def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:
-    """Return the path of a data directory's socket, after creating its private directory if necessary.
+    """Return the path of the Unix socket for a data directory, and create the socket's private directory if necessary.
 
-    The socket is in the data directory, unless that path is too long for a socket or needs quoting. Then it is in
-    a directory `bedrock` in XDG_RUNTIME_DIR, or in /tmp if that variable is not set.
+    The socket is in the data directory, unless its path would be too long for a socket or needs quoting. Then it is in
+    a directory `bedrock` in XDG_RUNTIME_DIR, or in /tmp if that variable is not set or cannot be used.
 
     Raises:
         NotPrivateError: The directory in /tmp belongs to another user.
-        OSError: It cannot be made.
+        OSError: The directory in /tmp cannot be created.
     """
     if _usable(path := data_dir / SOCKET):
         return path
     name = f"{hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:16]}.sock"
     if runtime := xdg_directory("XDG_RUNTIME_DIR", environ):
         path = runtime / "bedrock" / name
-        with suppress(NotPrivateError, OSError):  # may be another user's, or missing
+        with suppress(NotPrivateError, OSError):  # the directory may belong to another user, or be missing
             if _usable(path):
                 claim_directory(path.parent)
                 return path
-    path = Path(f"/tmp/bedrock-{os.geteuid()}", name)  # noqa: S108 -- its owner is checked, as tmux does it
+    path = Path(f"/tmp/bedrock-{os.geteuid()}", name)  # noqa: S108 -- its owner is checked
     claim_directory(path.parent)
     return path
 

@@ -1,7 +1,8 @@
-"""The socket and the address file by which local clients find the server; both are restored if they are removed.
+"""Keeps the socket and the address file, by which clients on this machine find the server; restores both if removed.
 
-No client can connect to a socket whose path was removed, and gRPC cannot bind another one while it serves. So a second
-hard link to the socket is kept in a private directory, from which a missing path is linked again.
+No client can connect to a socket whose path was removed, and gRPC cannot bind another socket at that path while it
+serves. So a second hard link to the socket is kept in a private directory; if the path is missing, it is linked again
+from there.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 SPARE = "bedrock.sock.spare"
-"""The second link to the socket, in the data directory."""
+"""The file name of the second hard link to the socket, in the data directory."""
 
 
 @contextmanager
 def published(data_dir: Path, socket: Path) -> Generator[None]:
-    """Within the block, publish the address of the server that listens on `socket` to clients on this machine.
+    """Publish, while the `with` block runs, the address of the server's Unix socket for clients on this machine.
 
-    Raises TokenUnusableError.
+    A thread restores the socket and the address file if they are removed. Raises TokenUnusableError if the address file
+    cannot be written.
     """
     kept = LocalSocket(data_dir, socket)
     ended = threading.Event()
@@ -56,7 +58,10 @@ class LocalSocket:
     """The socket of the running server, and the address file that names it. Used by one thread at a time."""
 
     def __init__(self, data_dir: Path, socket: Path) -> None:
-        """Write the address file, and keep a second link to the listening socket. Raises TokenUnusableError."""
+        """Write the address file, and keep a second hard link to the socket.
+
+        Raises TokenUnusableError if the address file cannot be written.
+        """
         self._data_dir, self._socket = data_dir, socket
         self._address = data_dir / ADDRESS_FILE
         self._directory = _inode(data_dir)
@@ -70,14 +75,14 @@ class LocalSocket:
         return f"unix:{self._socket}\n"
 
     def look(self) -> None:
-        """Restore missing files, with a warning in the log; a failure is logged only once."""
+        """Restore missing files, with a warning in the log. A failure is logged only once per file."""
         if _inode(self._data_dir) != self._directory:
             return  # the data directory was replaced, which the store reports; the files belong to another process
         self._look_at(self._socket, _inode(self._socket) == self._inode)
         self._look_at(self._address, _holds(self._address, self._line))
 
     def withdraw(self) -> None:
-        """Remove this server's files; files with which another process has replaced them are kept."""
+        """Remove the second link and the address file; nothing in a data directory that has replaced this one."""
         if self._spare is not None:
             with suppress(OSError):
                 self._spare.unlink(missing_ok=True)
@@ -88,8 +93,8 @@ class LocalSocket:
                 log.warning("%s cannot be removed: %s", self._address, error.strerror)
 
     def _keep(self) -> Path | None:
-        """Create the second link to the socket; return its path, or None without hard links."""
-        # if the socket is on another file system than the data directory
+        """Create the second hard link to the socket, and return its path; None if no hard link can be made."""
+        # Used if the socket is on another file system than the data directory.
         beside = self._socket.with_name(f"{self._socket.name}.spare")
         for spare in (self._data_dir / SPARE, beside):
             with suppress(OSError):
@@ -122,7 +127,7 @@ class LocalSocket:
             log.warning("%s was removed or replaced while the server uses it: it was made again", path)
 
     def _link_back(self) -> None:
-        """Link the socket again at its path, from the second link. Raises NotPrivateError or OSError."""
+        """Link the socket at its path again, from the second link. Raises NotPrivateError or OSError."""
         if self._spare is None or _inode(self._spare) != self._inode:
             raise FileNotFoundError(0, "no second link to the socket is left")
         if self._socket.parent != self._data_dir:
@@ -131,7 +136,7 @@ class LocalSocket:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    """Return device and inode number of a path; None if it is missing. Only links to directories are followed."""
+    """Return the device and inode number of a path; None if it is missing. Only links to directories are followed."""
     try:
         found = path.stat() if path.is_dir() else path.lstat()
     except OSError:
@@ -144,5 +149,5 @@ def _holds(path: Path, text: str) -> bool:
         with os.fdopen(open_regular(path), "rb") as file:
             return file.read(4096) == text.encode()
     except OSError as error:
-        # If no file descriptor is free the file cannot be read; it may still exist.
+        # If no file descriptor is free, the file cannot be read, but may still exist.
         return bool(exhausted_resource(error))

@@ -1,4 +1,4 @@
-"""The server's event loop, and calls of functions on it from other threads, which are passed on in batches."""
+"""The server's event loop, and a queue by which other threads call functions on it in batches."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.000_2
-"""Seconds between two polls for input by a loop that is busy. A gRPC call takes several polls: with a millisecond
-between them, a cancel behind hundreds of waiting calls was noticed too late."""
+"""Seconds between two polls for input while the loop is busy.
+
+A gRPC call takes several polls: with a millisecond between them, a cancel behind hundreds of waiting calls was noticed
+too late.
+"""
 
 
 class SparingLoop(asyncio.SelectorEventLoop):
     """An event loop that polls for input only when it is idle, or some time after its last poll.
 
-    Other event loops poll in each iteration. A poll releases the interpreter's lock, which the loop then has to get
-    back from busy threads, and sending a message to a client takes several iterations. Between its polls, this loop
-    takes the calls of `LoopCalls` without being woken.
+    Other event loops poll in each iteration. A poll releases the interpreter's lock, which the loop must then get back
+    from busy threads, and sending one message to a client takes several iterations. In each iteration, this loop takes
+    the calls that `LoopCalls` has queued, without being woken by a poll.
     """
 
     def __init__(self) -> None:
@@ -36,20 +39,20 @@ class SparingLoop(asyncio.SelectorEventLoop):
 
 
 class Rest(selectors.DefaultSelector):
-    """The selector of a `SparingLoop`, in which the loop sleeps. Event loop only, except `asleep`."""
+    """The selector of a `SparingLoop`, in which the loop sleeps. Use in the event loop only, except `asleep`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asleep = False
-        """Whether the loop sleeps or is about to: then a thread with a call for it must wake it."""
+        """Whether the loop sleeps or is about to. If so, a thread that queues a call must wake the loop."""
         self.before: list[Callable[[], bool]] = []
-        """Functions called before the loop sleeps; each returns whether it has scheduled work for the loop."""
+        """Functions that are called before each poll. Each returns whether it has scheduled work for the loop."""
         self._next_look = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for input; return nothing at once if the loop has work and has polled a moment ago."""
+        """Wait for input and return it; return [] at once if the loop has work and has polled a moment ago."""
         self.asleep = timeout is None or timeout > 0
-        # Asked after `asleep` is set: a thread whose call is not found here finds that it has to wake the loop.
+        # Called after `asleep` is set: a thread whose call is not found here sees that it must wake the loop.
         begun = [begin() for begin in self.before]
         if any(begun):
             self.asleep, timeout = False, 0
@@ -63,27 +66,27 @@ class Rest(selectors.DefaultSelector):
 
 
 class LoopCalls:
-    """The queue of function calls for the event loop.
+    """The queue of function calls that other threads want the event loop to make.
 
     To wake a sleeping loop, the calling thread writes to a socket, which releases the interpreter's lock. A
-    `SparingLoop` that is awake takes the calls in its next iteration without that.
+    `SparingLoop` that is awake takes the calls in its next iteration, without such a write.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._waiting: deque[Callable[[], None]] = deque()
         self._crossing = False
-        """Whether the loop has been scheduled to take the queued calls."""
+        """Whether the loop is already scheduled to take the queued calls, or will look at the queue by itself."""
         self._rest = loop.rest if isinstance(loop, SparingLoop) else None
         if self._rest is not None:
             self._rest.before.append(self._begin)
 
     def call(self, function: Callable[[], None]) -> None:
-        """Schedule a call of `function` on the event loop. Any thread; never blocks.
+        """Schedule a call of `function` on the event loop. Safe to call from any thread; never blocks.
 
-        The first caller wakes the loop; later ones only queue their calls. If two threads both wake it, that is
-        harmless. No call is missed, because it is queued before `_crossing` is read, and `_crossing` is cleared before
-        the queue is read. Calls to a closed loop are dropped.
+        The first thread wakes the loop; later ones only queue their calls. If two threads both wake the loop, that is
+        harmless. No call is missed, because a call is queued before `_crossing` is read, and `_crossing` is cleared
+        before the queue is read. Calls to a closed loop are dropped.
         """
         self._waiting.append(function)
         if self._crossing:
@@ -93,12 +96,12 @@ class LoopCalls:
             return
         try:
             self.loop.call_soon_threadsafe(self._run)
-        except RuntimeError:  # the loop is closed: nothing waits for the calls any more
+        except RuntimeError:  # the loop is closed: nobody waits for the calls any more
             self._waiting.clear()
             self._crossing = False
 
     def _begin(self) -> bool:
-        """Schedule the queued calls; return whether there are any (event loop, before it sleeps).
+        """Schedule the queued calls, and return whether there are any. Called on the event loop, before it sleeps.
 
         `_crossing` is cleared before the queue is read, so that a later call is either found here or wakes the loop.
         """
@@ -113,13 +116,13 @@ class LoopCalls:
         while self._waiting:
             try:
                 self._waiting.popleft()()
-            except Exception:  # the calls of others must not be lost
+            except Exception:  # an error in one call must not lose the other calls
                 log.exception("a call on the event loop failed")
 
     async def result(self, future: Future[T]) -> T:
-        """Return the result of a future that another thread sets, or raise its error (event loop).
+        """Return the result of a future that another thread sets, or raise its error. Use in the event loop only.
 
-        A caller that is cancelled cancels the future, if that is still possible.
+        If the caller is cancelled, the future is cancelled, too, if that is still possible.
         """
         waiter: asyncio.Future[T] = self.loop.create_future()
         future.add_done_callback(lambda done: self.call(partial(_settle, waiter, done)))
@@ -131,7 +134,7 @@ class LoopCalls:
 
 
 def _settle(waiter: asyncio.Future[T], done: Future[T]) -> None:
-    """Copy the result of a finished future to the waiting asyncio future, unless that was cancelled."""
+    """Copy the result of a finished future to the waiting asyncio future, unless the latter was cancelled."""
     if waiter.cancelled():
         return
     if done.cancelled():

@@ -1,4 +1,4 @@
-"""`bedrock move`: from the database in the data directory to PostgreSQL, with the server stopped."""
+"""The command `bedrock move`, which copies the data directory's database to PostgreSQL while the server is stopped."""
 
 from __future__ import annotations
 

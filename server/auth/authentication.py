@@ -201,7 +201,7 @@ class Authentication:
         )
 
     def _identified(self, identity: Identity | None) -> Caller | None:
-        """Return the caller that the authorizer has identified; None if the settings have no such principal."""
+        """Return the caller whom the authorizer identified; None if that principal is unknown or the identity ended."""
         if identity is None or identity.principal == LOCAL:
             return None
         principal = self._principals.get(identity.principal) or self._of_issuer(identity.principal)

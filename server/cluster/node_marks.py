@@ -42,7 +42,7 @@ class NodeMarks:
         self._token = token
 
     def on(self, origin: CommandOrigin) -> Metadata:
-        """Return the metadata for forwarding a call of this caller."""
+        """Return the metadata for forwarding a call of this caller: the token, the caller, and any trace context."""
         marks = ((TOKEN, self._token), (ORIGIN, _encode(origin)))
         traced = trace_parent.get()
         return (*marks, ("traceparent", traced)) if traced else marks
@@ -53,7 +53,7 @@ class NodeMarks:
         return any(key in (TOKEN, ORIGIN) for key, _ in metadata)
 
     def origin(self, metadata: Iterable[tuple[str, str | bytes]]) -> CommandOrigin | None:
-        """Return the caller named by the node that forwards the call; None if token or caller are missing or wrong."""
+        """Return the caller that a forwarded call's metadata names; None if token or caller are missing or wrong."""
         found = [(key, value) for key, value in metadata if key in (TOKEN, ORIGIN)]
         tokens = [value for key, value in found if key == TOKEN]
         origins = [value for key, value in found if key == ORIGIN]

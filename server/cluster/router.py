@@ -288,7 +288,7 @@ class RoutedMethod:
                     raise NotOwnerError("its owner lives, and cannot be called") from None
             if self._router.streams.closing:  # otherwise the shutdown would cut the call in the middle of its search
                 raise Rejected(Reason.SHUTTING_DOWN)
-            if until is None:  # from now on: a call may have lasted for minutes before its owner died
+            if until is None:  # counts from the first failure: a stream may have lasted for minutes
                 left = context.time_remaining()
                 patience = LEAVING_SECONDS if self._router.some_leave else SEARCH_SECONDS
                 until = loop.time() + (patience if left is None else min(patience, left))

@@ -1,4 +1,4 @@
-"""Pages: opaque tokens, and sizes bounded in items and in bytes (AIP-158)."""
+"""Pages of lists: opaque page tokens, and page sizes limited in items and in bytes (AIP-158)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,23 @@ Position = TypeVar("Position", bound=msgspec.Struct)
 _CHECK = 8
 
 _BEYOND = 1 << 63
-"""Numbers above the store's maximum, which only a forged token contains."""
+"""The store's numbers are smaller than this. Only a forged token contains larger ones."""
 
 
 def size_of(wanted: int, bounds: tuple[int, int]) -> int:
-    """Return the maximum number of items of a page: the requested one within `bounds`, (default, maximum)."""
+    """Return the maximum number of items on a page.
+
+    That is the requested number, at most the maximum in `bounds` (default, maximum); the default for zero.
+    """
     default, greatest = bounds
     return min(wanted or default, greatest)
 
 
 def token_of(position: msgspec.Struct, *listing: object) -> str:
-    """Return a token for the page that begins at `position` of this listing."""
+    """Return a token for the page that begins at `position`.
+
+    `listing` identifies the request that may use the token.
+    """
     body = msgspec.json.encode(position)
     return base64.urlsafe_b64encode(_seal(body, listing) + body).decode()
 
@@ -40,7 +46,7 @@ def position_of(token: str, kind: type[Position], *listing: object) -> Position 
     """Return the position in a page token; None for an empty token.
 
     Raises:
-        MalformedRequestError: The token was not made for this listing.
+        MalformedRequestError: The token was not made by `token_of` for this listing.
     """
     if not token:
         return None
@@ -59,27 +65,27 @@ def position_of(token: str, kind: type[Position], *listing: object) -> Position 
 def _seal(body: bytes, listing: tuple[object, ...]) -> bytes:
     """Return a checksum that binds a page token to its listing.
 
-    It needs no secret: a forged token shows nothing that the caller could not list anyway.
+    The checksum needs no secret, because a forged token shows nothing that the caller could not list anyway.
     """
     return hashlib.sha256(repr(listing).encode() + body).digest()[:_CHECK]
 
 
 class Paged(Protocol):
-    """A request for a page."""
+    """A request for a page of a list."""
 
     @property
     def page_size(self) -> int:
-        """The maximum number of items; the default if zero."""
+        """The maximum number of items; 0 for the default."""
         ...
 
     @property
     def page_token(self) -> str:
-        """Where the page begins; empty for the first one."""
+        """The token of the page; "" for the first page."""
         ...
 
 
 class _After(msgspec.Struct):
-    """Page token: continue after the item with this key."""
+    """The content of a page token: the page begins after the item with this key."""
 
     key: str
 
@@ -87,7 +93,9 @@ class _After(msgspec.Struct):
 def page_of(
     items: Iterable[Item], key: Callable[[Item], str], request: Paged, bounds: tuple[int, int], *listing: object
 ) -> tuple[list[Item], str]:
-    """Return a page of items that are in memory, in the order of their keys, and the token of the next page.
+    """Return a page of items that are in memory, and the token of the next page; "" if there is none.
+
+    The items must be in the order of their keys.
 
     Raises:
         MalformedRequestError: The page token was not made for this listing.
@@ -104,7 +112,7 @@ def page_of(
 
 
 class Page:
-    """Counts the items and bytes of a page."""
+    """Counts the items and bytes of a page while it is filled."""
 
     def __init__(self, items: int, limit_bytes: int) -> None:
         self._items = items
@@ -112,7 +120,7 @@ class Page:
         self._empty = True
 
     def take(self, size: int) -> bool:
-        """Count an item of `size` bytes; return False if it does not fit. The first item always fits."""
+        """Count an item of `size` bytes; return False if the item does not fit. The first item always fits."""
         if self._items <= 0 or (size > self._bytes and not self._empty):
             return False
         self._items -= 1

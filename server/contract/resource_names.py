@@ -1,4 +1,4 @@
-"""Conversion between the API's resource names and the ids that the actors use."""
+"""Converts between the API's resource names and the ids that the actors use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHILD = {
 _OPERATOR_RULE = re.compile(r"approvalRules/([^\x00-\x1f\x7f]{1,256})")
 _MODEL = re.compile(r"models/([!-~]{1,200})")
 ALL_CONVERSATIONS = "conversations/-"
-"""The wildcard for all conversations of the caller, as the parent in a list request (AIP-159)."""
+"""As the parent in a list request: all conversations of the caller (AIP-159)."""
 _TOOL = re.compile(r"tools/([^\x00-\x1f\x7f]{1,256})")
 
 
@@ -28,7 +28,10 @@ def name_in(request: Any) -> str:
 
 
 def conversation_in(request: Any) -> str:
-    """Return the name of the conversation in a request, or of the conversation that contains the named resource."""
+    """Return the name of the conversation that a request is about, or that contains the resource in the request.
+
+    Returns "" if the request names no resource.
+    """
     return "/".join(name_in(request).split("/")[:2])
 
 
@@ -38,49 +41,52 @@ def conversation(conversation_id: str) -> str:
 
 
 def message(conversation_id: str, message_id: str) -> str:
-    """Return the name of a message."""
+    """Return the resource name of a message."""
     return f"conversations/{conversation_id}/messages/{message_id}"
 
 
 def approval(conversation_id: str, tool_use_id: str) -> str:
-    """Return the name of an approval."""
+    """Return the resource name of an approval."""
     return f"conversations/{conversation_id}/approvals/{tool_use_id}"
 
 
 def question(conversation_id: str, number: int) -> str:
-    """Return the name of a question that a tool asks a person."""
+    """Return the resource name of a question that a tool asks a person."""
     return f"conversations/{conversation_id}/questions/{number}"
 
 
 def attachment(conversation_id: str, attachment_id: str) -> str:
-    """Return the name of an attachment."""
+    """Return the resource name of an attachment."""
     return f"conversations/{conversation_id}/attachments/{attachment_id}"
 
 
 def approval_rule(conversation_id: str, rule_id: str) -> str:
-    """Return the name of an approval rule; an empty `conversation` means the operator's. "" for an empty id."""
+    """Return the resource name of an approval rule; "" for an empty rule id.
+
+    With an empty `conversation_id`, it is the name of a rule of the operator.
+    """
     if not rule_id:
         return ""
     return f"conversations/{conversation_id}/approvalRules/{rule_id}" if conversation_id else f"approvalRules/{rule_id}"
 
 
 def cycle(conversation_id: str, run: str) -> str:
-    """Return the name of a run; "" for an empty id."""
+    """Return the resource name of a run, a request cycle; "" for an empty id."""
     return f"conversations/{conversation_id}/requestCycles/{run}" if run else ""
 
 
 def model(model_id: str) -> str:
-    """Return the name of a model."""
+    """Return the resource name of a model."""
     return f"models/{model_id}"
 
 
 def tool(name: str) -> str:
-    """Return the name of a tool."""
+    """Return the resource name of a tool."""
     return f"tools/{name}"
 
 
 def parse_conversation(name: str) -> str | None:
-    """Return the id or slug in the name of a conversation; None if it is no such name."""
+    """Return the id or slug in the resource name of a conversation; None if `name` is not such a name."""
     found = _CONVERSATION.fullmatch(name)
     return found.group(1) if found else None
 
@@ -92,18 +98,21 @@ def parse_child(name: str, kind: str) -> tuple[str, str] | None:
 
 
 def parse_approval_rule(name: str) -> tuple[str, str] | None:
-    """Return the conversation ("" for the operator) and the id of an approval rule; None if it is no such name."""
+    """Return the conversation's id or slug, "" for a rule of the operator, and the id in the name of an approval rule.
+
+    Returns None if `name` is not such a name.
+    """
     found = _OPERATOR_RULE.fullmatch(name) if len(name) <= MAX_NAME_CHARS else None
     return ("", found.group(1)) if found else parse_child(name, "approvalRules")
 
 
 def parse_model(name: str) -> str | None:
-    """Return the id in the name of a model; None if it is no such name."""
+    """Return the id in the resource name of a model; None if `name` is not such a name."""
     found = _MODEL.fullmatch(name)
     return found.group(1) if found else None
 
 
 def parse_tool(name: str) -> str | None:
-    """Return the tool in its name; None if it is no such name."""
+    """Return the tool's name in the resource name of a tool; None if `name` is not such a name."""
     found = _TOOL.fullmatch(name)
     return found.group(1) if found else None

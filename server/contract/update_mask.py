@@ -1,4 +1,7 @@
-"""Update masks (AIP-134): an update sets the fields in its mask; without a mask the non-empty ones, with `*` all."""
+"""Evaluates update masks (AIP-134), which name the fields that an update sets.
+
+Without a mask, an update sets the fields that are not empty; with the mask `*`, it sets all fields.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ ALL = "*"
 
 
 def paths_to_set(request: v1.UpdateConversationRequest, settable: Collection[str]) -> list[str]:
-    """Return the paths that the update sets, out of `settable` unless the mask names others."""
+    """Return the paths of the fields that an update sets.
+
+    `settable` names the fields that a request without a mask, or with the mask `*`, may set.
+    """
     named = list(request.update_mask.paths)
     if not named:
         given = {field.name for field, _ in request.conversation.ListFields()}
@@ -22,6 +28,9 @@ def paths_to_set(request: v1.UpdateConversationRequest, settable: Collection[str
 
 
 def key_of_label(path: str) -> str:
-    """Return the key in the path of a label. It may be quoted in backticks, which a key with a dot needs."""
+    """Return the key in a path such as `labels.key`.
+
+    A key with a dot must be quoted in backticks, any other key may be.
+    """
     key = path.partition(".")[2]
     return key[1:-1] if len(key) > 1 and key[0] == key[-1] == "`" else key

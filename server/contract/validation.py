@@ -1,6 +1,7 @@
-"""Validation of requests by a table of request, field and rule. Checks that need the server's state come later.
+"""Validates requests by a table of requests, fields and rules. Checks that need the server's state come later.
 
-A rule takes the field's value and returns what is wrong with it, or None. All violations are reported together.
+A rule is a function that takes the value of a field, and returns what is wrong with the value, or None. All violations
+in a request are reported together.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NO_SUBJECT = "must be about one of tool, command, command_prefix, path and mcp_s
 
 
 def check(request: Message) -> None:
-    """Raise MalformedRequestError if a field of the request is invalid."""
+    """Raise MalformedRequestError, with all violations, if fields of the request are invalid."""
     violations = [
         (field, text) for field, rule in RULES.get(type(request), ()) if (text := rule(_value(request, field)))
     ]
@@ -84,7 +85,7 @@ def _value(request: Message, field: str) -> Any:
 
 
 def conversation_name(value: str) -> str | None:
-    """Check the required name of a conversation."""
+    """Check that a value is the name of a conversation, which is required."""
     if not value:
         return "is required: conversations/{conversation}"
     if names.parse_conversation(value) is None:
@@ -93,7 +94,7 @@ def conversation_name(value: str) -> str | None:
 
 
 def child_name(kind: str) -> Rule:
-    """Return the rule for the required name of a resource of this kind in a conversation."""
+    """Return the rule that requires the name of a resource of this kind in a conversation."""
 
     def rule(value: str) -> str | None:
         if not value:
@@ -104,36 +105,39 @@ def child_name(kind: str) -> Rule:
 
 
 def approval_rule_name(value: str) -> str | None:
-    """Check the required name of an approval rule of a conversation or the operator."""
+    """Check that a value is the name of an approval rule, of a conversation or of the operator."""
     if names.parse_approval_rule(value):
         return None
     return "must be conversations/{conversation}/approvalRules/… or approvalRules/…; ListApprovalRules names them"
 
 
 def model_name(value: str) -> str | None:
-    """Check the name of a model."""
+    """Check that a value is the name of a model."""
     return None if names.parse_model(value) else "must be models/{model}; ListModels names them"
 
 
 def tool_name(value: str) -> str | None:
-    """Check the name of a tool."""
+    """Check that a value is the name of a tool."""
     return None if names.parse_tool(value) else "must be tools/{tool}; ListTools names them"
 
 
 def optional(rule: Rule) -> Rule:
-    """Return the rule that also accepts an empty value."""
+    """Return a rule that accepts an empty value, and checks any other value by `rule`."""
     return lambda value: rule(value) if value else None
 
 
 def known(enum: Any, *refused: int, required: bool = False) -> Rule:
-    """Return the rule that accepts only the defined values of `enum`: proto3 itself accepts any number."""
+    """Return a rule that accepts only the values that `enum` defines, without those in `refused`.
+
+    proto3 itself accepts any number. With `required`, the rule also refuses zero, the unset value.
+    """
     allowed = [number for number in enum.values() if number not in refused and (number or not required)]
     offered = ", ".join(enum.Name(number) for number in allowed if number)
     return lambda value: None if value in allowed else f"must be one of {offered}"
 
 
 def text_up_to(characters: int) -> Rule:
-    """Return the rule for text of one line or more, without NUL."""
+    """Return a rule for text with at most this many characters and without NUL; line breaks are allowed."""
 
     def rule(value: str) -> str | None:
         if len(value) > characters:
@@ -144,14 +148,14 @@ def text_up_to(characters: int) -> Rule:
 
 
 def title(value: str) -> str | None:
-    """Check a title: one line."""
+    """Check a title: one line, of limited length."""
     if _CONTROL.search(value):
         return "must not contain control characters"
     return text_up_to(limits.MAX_TITLE_CHARS)(value)
 
 
 def slug(value: str) -> str | None:
-    """Check a slug, which must not look like an id."""
+    """Check a slug, which must not look like an id of a conversation."""
     if len(value) > limits.MAX_SLUG_CHARS or not _SLUG.fullmatch(value):
         return f"must be lower-case letters, digits and inner hyphens, at most {limits.MAX_SLUG_CHARS}"
     if has_form_of_id(value):
@@ -167,18 +171,18 @@ def message_text(value: str) -> str | None:
 
 
 def images(value: Any) -> str | None:
-    """Check the number of images; each of them is checked later."""
+    """Check the number of images. The images themselves are checked later."""
     most = limits.MAX_IMAGES_PER_MESSAGE
     return f"must be at most {most}" if len(value) > most else None
 
 
 def uuid(value: str) -> str | None:
-    """Check a request id."""
+    """Check a request id, which must be a UUID."""
     return None if _UUID.fullmatch(value) else "must be a UUID, like 123e4567-e89b-12d3-a456-426614174000"
 
 
 def path(value: str) -> str | None:
-    """Check a required path on the server."""
+    """Check a path on the server, which is required. It may be relative."""
     if not value:
         return "is required: an absolute path on the server"
     if "\0" in value:
@@ -189,7 +193,7 @@ def path(value: str) -> str | None:
 
 
 def labels(value: Mapping[str, str]) -> str | None:
-    """Check the number and the sizes of labels."""
+    """Check the number of labels, and the sizes of their keys and values."""
     if len(value) > limits.MAX_LABELS:
         return f"must have at most {limits.MAX_LABELS} entries"
     for key, text in value.items():
@@ -201,13 +205,13 @@ def labels(value: Mapping[str, str]) -> str | None:
 
 
 def tasks(value: Any) -> str | None:
-    """Check the number of tasks; each of them is checked later."""
+    """Check the number of tasks. The tasks themselves are checked later."""
     most = limits.SUB_AGENTS.per_call
     return None if 1 <= len(value) <= most else f"must be 1 to {most}"
 
 
 def task_text(value: str) -> str | None:
-    """Check the task of a sub-agent."""
+    """Check the text of a sub-agent's task, which is required."""
     most = limits.SUB_AGENTS.task_bytes
     if not value.strip():
         return "is required: what to do"
@@ -217,13 +221,13 @@ def task_text(value: str) -> str | None:
 
 
 def turns(value: int) -> str | None:
-    """Check a limit of turns; 0 counts as unset."""
+    """Check a limit of turns. 0 means unset, and is accepted."""
     most = limits.SUB_AGENTS.max_turns
     return None if 0 <= value <= most else f"must be 1 to {most}"
 
 
 def sub_agent_time(value: Duration) -> str | None:
-    """Check the time limit of a sub-agent; zero counts as unset."""
+    """Check the time limit of a sub-agent. Zero means unset, and is accepted."""
     least, most = limits.SUB_AGENTS.min_timeout_ms, limits.SUB_AGENTS.max_timeout_ms
     nanos = value.seconds * 10**9 + value.nanos
     if nanos == 0 or least * 10**6 <= nanos <= most * 10**6:
@@ -232,14 +236,14 @@ def sub_agent_time(value: Duration) -> str | None:
 
 
 def waiting_time(value: Duration) -> str | None:
-    """Check how long a call waits."""
+    """Check the time that WaitRequestCycle shall wait."""
     if 0 <= value.seconds * 10**9 + value.nanos <= limits.MAX_WAIT_SECONDS * 10**9:
         return None
     return f"must be 0 to {limits.MAX_WAIT_SECONDS:g} seconds"
 
 
 def since_1970(value: Timestamp) -> str | None:
-    """Check a time."""
+    """Check that a time is between 1970 and the year 9999."""
     seconds = value.seconds + value.nanos // 10**9
     if seconds < 0:
         return "must not be before 1970"
@@ -247,7 +251,7 @@ def since_1970(value: Timestamp) -> str | None:
 
 
 def files(value: Any) -> str | None:
-    """Check paths of files, absolute or relative."""
+    """Check the number of paths of files, and each path, which may be absolute or relative."""
     most = limits.SUB_AGENTS.files
     if len(value) > most:
         return f"must be at most {most}"
@@ -262,7 +266,7 @@ def tools(value: Any) -> str | None:
 
 
 def approval_rule(value: v1.ApprovalRule) -> str | None:
-    """Check the subject of an approval rule, and its action, which may be unset."""
+    """Check the subject of an approval rule, which is required, and its action, which may be unset."""
     if value.action not in v1.ApprovalRule.Action.values():
         return "must have one of the actions ACTION_ALLOW, ACTION_ASK and ACTION_DENY"
     subject = value.WhichOneof("subject")
@@ -279,23 +283,23 @@ def approval_rule(value: v1.ApprovalRule) -> str | None:
 
 
 def rule_of_answer(value: v1.ApprovalRule) -> str | None:
-    """Check the rule that comes with an answer, if there is one."""
+    """Check the approval rule that comes with the answer to an approval; an empty rule is accepted."""
     return approval_rule(value) if value.ByteSize() else None
 
 
 def whole_approval_rule(value: v1.ApprovalRule) -> str | None:
-    """Check an approval rule whose action is required."""
+    """Check an approval rule whose action and subject are required."""
     return approval_rule(value) if value.action else "must have an action: ACTION_ALLOW, ACTION_ASK or ACTION_DENY"
 
 
 def budget(value: v1.Budget) -> str | None:
-    """Check that no amount is negative."""
+    """Check that no amount in a budget is negative."""
     amounts = (value.run_tokens, value.conversation_tokens, value.conversation_cost_micros)
     return "must not be negative" if min(amounts) < 0 else None
 
 
 def instructions(value: v1.Instructions) -> str | None:
-    """Check the size of instructions, and that there are some if they are to replace the server's prompt."""
+    """Check the size of a conversation's instructions. There must be a text if it is to replace the server's prompt."""
     if len(value.text.encode()) > limits.MAX_INSTRUCTIONS_BYTES:
         return f"text must have at most {limits.MAX_INSTRUCTIONS_BYTES} bytes in UTF-8"
     if "\0" in value.text:
@@ -304,30 +308,30 @@ def instructions(value: v1.Instructions) -> str | None:
 
 
 def selection(value: v1.ToolSelection) -> str | None:
-    """Check the names of a selection of tools; which tools there are is checked later."""
+    """Check the names in a selection of tools. Whether the tools exist is checked later."""
     return tools(value.tools)
 
 
 def client_tools(value: Any) -> str | None:
-    """Check the number of clients' tools; each of them is checked later."""
+    """Check the number of client tools. The tools themselves are checked later."""
     most = limits.MAX_CLIENT_TOOLS
     return f"must be at most {most}" if len(value) > most else None
 
 
 def client_tool_name(value: str) -> str | None:
-    """Check the name of a client's tool, in the form that every provider accepts."""
+    """Check the name of a client tool, which must have a form that every model provider accepts."""
     return None if _TOOL_NAME.fullmatch(value) else "must be 1 to 64 letters, digits, _ and -"
 
 
 def client_tool_time(value: Duration) -> str | None:
-    """Check how long a call waits for a client; zero counts as unset."""
+    """Check how long a call of a client tool waits for an answer. Zero means unset, and is accepted."""
     least, most = limits.CLIENT_TOOL_SECONDS
     nanos = value.seconds * 10**9 + value.nanos
     return None if nanos == 0 or least * 10**9 <= nanos <= most * 10**9 else f"must be {least} to {most} seconds"
 
 
 def mcp_servers(value: Any) -> str | None:
-    """Check the number and the names of MCP servers; how they are spoken with is checked later."""
+    """Check the number and the names of MCP servers. Their commands and addresses are checked later."""
     if len(value) > limits.MAX_MCP_SERVERS:
         return f"must be at most {limits.MAX_MCP_SERVERS}"
     if any(not _SERVER.fullmatch(server.name) for server in value):
@@ -336,13 +340,13 @@ def mcp_servers(value: Any) -> str | None:
 
 
 def tool_output(value: str) -> str | None:
-    """Check the size of a client's answer, in bytes of UTF-8."""
+    """Check the size of a client's answer to a tool call, in bytes of UTF-8."""
     most = limits.MAX_TOOL_OUTPUT_BYTES
     return f"must have at most {most} bytes in UTF-8" if len(value.encode()) > most else None
 
 
 def generation(value: v1.Generation) -> str | None:
-    """Check settings of generation; what the model can do is checked later."""
+    """Check generation settings. Whether the model supports them is checked later."""
     if value.reasoning_effort not in v1.ReasoningEffort.values():
         return "reasoning_effort must be one of none, low, medium, high, max"
     if value.HasField("temperature") and not 0 <= value.temperature <= limits.MAX_TEMPERATURE:
@@ -358,7 +362,7 @@ def not_negative(value: int) -> str | None:
 
 
 def conversation_filter(value: str) -> str | None:
-    """Check a filter of conversations."""
+    """Check that a filter of conversations is not too long, and can be parsed."""
     if len(value.encode()) > limits.MAX_FILTER_BYTES:
         return f"must have at most {limits.MAX_FILTER_BYTES} bytes in UTF-8"
     if "\0" in value:
@@ -371,7 +375,7 @@ def conversation_filter(value: str) -> str | None:
 
 
 def conversation_order(value: str) -> str | None:
-    """Check an order of conversations."""
+    """Check that an order of conversations is not too long, and can be parsed."""
     if len(value) > limits.MAX_ORDER_BY_CHARS:
         return f"must have at most {limits.MAX_ORDER_BY_CHARS} characters"
     try:
@@ -395,7 +399,7 @@ _UPDATABLE: dict[str, Rule] = {
     "generation": generation,
     "mcp_servers": mcp_servers,
 }
-"""Fields of a conversation that UpdateConversation may set."""
+"""The rules for the fields of a conversation that UpdateConversation may set."""
 
 UPDATABLE = tuple(_UPDATABLE)
 
@@ -415,7 +419,7 @@ _CREATED: dict[str, Rule] = {
     "generation": generation,
     "mcp_servers": mcp_servers,
 }
-"""Fields of a conversation that CreateConversation reads."""
+"""The rules for the fields of a conversation that CreateConversation reads."""
 
 _CLIENT_TOOL: tuple[tuple[str, Rule], ...] = (
     ("name", client_tool_name),
@@ -423,7 +427,7 @@ _CLIENT_TOOL: tuple[tuple[str, Rule], ...] = (
     ("group", known(v1.ToolGroup)),
     ("timeout", client_tool_time),
 )
-"""Fields of a client's tool; its schema is compiled later."""
+"""The rules for the fields of a client tool. Its schema is checked later."""
 
 _TASK: tuple[tuple[str, Rule], ...] = (
     ("task", task_text),
@@ -433,7 +437,7 @@ _TASK: tuple[tuple[str, Rule], ...] = (
     ("read_first", files),
     ("working_directory", optional(path)),
 )
-"""Fields of a task that SpawnSubAgents takes."""
+"""The rules for the fields of a task of SpawnSubAgents."""
 
 _PAGE: tuple[tuple[str, Rule], ...] = (
     ("page_size", not_negative),
@@ -551,11 +555,14 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.GetServerInfoRequest: (),
     v1.GetQuotasRequest: (),
 }
-"""The rules of every request that this version of the server accepts."""
+"""The rules for the fields of every request that this version of the server accepts."""
 
 
 def _update(request: v1.UpdateConversationRequest) -> Iterator[tuple[str, str]]:
-    """Check only the fields that the update sets: a client may send back a whole conversation."""
+    """Yield the violations in the fields that an update sets. Other fields are ignored.
+
+    A client may send back a whole conversation, of which it changes a single field.
+    """
     wanted = request.conversation
     for each in paths_to_set(request, UPDATABLE):
         field, _, inner = each.partition(".")
@@ -579,7 +586,7 @@ def _update(request: v1.UpdateConversationRequest) -> Iterator[tuple[str, str]]:
 
 
 def _only(value: v1.Generation, field: str) -> v1.Generation:
-    """Return these settings with one field alone, if it is set."""
+    """Return a copy of generation settings with only one field, if that field is set."""
     one = v1.Generation()
     one.MergeFrom(value)
     for other, _ in value.ListFields():
@@ -589,7 +596,7 @@ def _only(value: v1.Generation, field: str) -> v1.Generation:
 
 
 def _client_tools(wanted: v1.Conversation) -> Iterator[tuple[str, str]]:
-    """Check every tool of clients; violations name its position."""
+    """Yield the violations in each client tool, with the position of the tool in the path of the field."""
     for index, tool in enumerate(wanted.client_tools):
         for field, rule in _CLIENT_TOOL:
             if text := rule(getattr(tool, field)):
@@ -597,14 +604,14 @@ def _client_tools(wanted: v1.Conversation) -> Iterator[tuple[str, str]]:
 
 
 def _answer(request: v1.SubmitToolResultRequest) -> str | None:
-    """Check that an answer says one thing."""
+    """Return what is wrong with an answer to a tool call that has more than one kind of result; None if nothing is."""
     if bool(request.output) + request.HasField("json") + bool(request.error) > 1:
         return "only one of output, json and error can be set"
     return "images belong to a result, not to an error" if request.error and request.images else None
 
 
 def _tasks(request: v1.SpawnSubAgentsRequest) -> Iterator[tuple[str, str]]:
-    """Check every task; violations name its position, as in `tasks[2].model`."""
+    """Yield the violations in each task, with the task's position in the path of the field, as in `tasks[2].model`."""
     for index, task in enumerate(request.tasks):
         for field, rule in _TASK:
             if text := rule(getattr(task, field)):

@@ -1,4 +1,4 @@
-"""The certificate of a TLS listener and the authorities of its clients', read again when their files change."""
+"""Reads the certificate of a TLS listener and the authorities of its clients, again when their files change."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 
 class CertificateUnusableError(Exception):
-    """The certificate or its key cannot be used; the text is one line for the operator."""
+    """A certificate or key cannot be used. The text is one line for the operator."""
 
 
 class _Version(NamedTuple):
-    """What tells that a file was replaced or rewritten."""
+    """The properties of a file that differ after the file was replaced or rewritten."""
 
     inode: int
     changed_ns: int
@@ -30,10 +30,10 @@ class _Version(NamedTuple):
 
 
 class CertificateFiles:
-    """A certificate with its chain and its key, in two PEM files. Any thread.
+    """A certificate with its chain, and its key, in two PEM files. Safe to use from any thread.
 
-    `client_ca`: a PEM file with the authorities one of which must have signed each client's certificate; None: clients
-    need none.
+    `client_ca` is a PEM file with authorities, one of which must have signed each client's certificate; None if clients
+    need no certificate.
     """
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
@@ -41,22 +41,22 @@ class CertificateFiles:
         self._certificate = certificate
         self._key = key
         self._client_ca = client_ca
-        self._lock = threading.Lock()  # guards the field below
+        self._lock = threading.Lock()  # guards _versions
         self._versions = self._seen()
         self._first = self._read()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Return credentials that follow the files: each new connection gets what they hold then."""
-        changed: Any = self._changed  # which may return None, though the type stubs do not know that
+        """Return gRPC credentials that follow the files: each new connection uses their content at that time."""
+        changed: Any = self._changed  # may return None, which the type stubs do not allow
         return grpc.dynamic_ssl_server_credentials(
             self._first, changed, require_client_authentication=self._client_ca is not None
         )
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return the new certificate; None if the files are the same (gRPC's thread, for each new connection).
+        """Return the new certificate; None if the files have not changed or cannot be used.
 
-        A renewal writes two files, one after the other. What does not fit together is not used: the certificate before
-        it remains, and the log says so once.
+        gRPC calls this on its own thread for each new connection. A renewal writes two files, one after the other.
+        Until they fit together, the previous certificate remains in use, and the log says so once.
         """
         with self._lock:
             try:
@@ -82,8 +82,8 @@ class CertificateFiles:
         try:
             pair = (self._key.read_bytes(), self._certificate.read_bytes())
             authorities = None if self._client_ca is None else authorities_in(self._client_ca)
-            # Loaded here first, because gRPC would only report that it cannot listen. The lambda prevents a password
-            # prompt: there may be no terminal.
+            # Loaded here first, because gRPC would only report that it cannot listen. The lambda prevents a prompt for
+            # a password, because there may be no terminal.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key, lambda: "")
         except ssl.SSLError:
             raise CertificateUnusableError(
@@ -95,7 +95,10 @@ class CertificateFiles:
 
 
 def authorities_in(path: Path) -> bytes:
-    """Return the certificates of authorities, in PEM. Raises CertificateUnusableError if there are none; OSError."""
+    """Return the certificates of authorities in a PEM file, after checking that there are some.
+
+    Raises CertificateUnusableError if there are none, and OSError if the file cannot be read.
+    """
     content = path.read_bytes()
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii"))
@@ -109,9 +112,9 @@ def _unreadable(error: OSError) -> CertificateUnusableError:
 
 
 def why_untrusted(certificate: Path, key: Path, authorities: bytes, host: str) -> str:
-    """Return why a client with these authorities, in PEM, would not trust a certificate at a host; "" if it does.
+    """Return why a client that trusts these authorities (PEM) would reject the certificate at a host; "" if not.
 
-    Raises CertificateUnusableError.
+    Raises CertificateUnusableError if the certificate and its key cannot be used at all.
     """
     of_server, of_client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:

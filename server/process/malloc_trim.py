@@ -1,4 +1,4 @@
-"""Return freed memory to the operating system: glibc keeps it after peaks of watchers or requests."""
+"""Returns freed memory to the operating system, because glibc keeps memory after peaks of streams or requests."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 30.0
 RISE_BYTES = 8 << 20
-"""Minimum growth of resident memory before a trim, in bytes: a trim takes some milliseconds."""
+"""How much resident memory must have grown before a trim, in bytes, because a trim takes some milliseconds."""
 _RESIDENT = Path("/proc/self/statm")
 _PAGE_BYTES = resource.getpagesize()
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 class MallocTrimmer:
-    """Trims the heap when this process has grown; checked periodically on a separate thread.
+    """Trims the heap when this process has grown. Checks that periodically, on a thread of its own.
 
     Args:
         resident: Returns the resident memory in bytes; 0 if unknown.
-        give_back: Makes the C library return free memory.
+        give_back: Makes the C library return free memory to the system.
     """
 
     def __init__(self, resident: Callable[[], int], give_back: Callable[[], object]) -> None:
@@ -41,7 +41,7 @@ class MallocTrimmer:
         self._thread.start()
 
     def look(self) -> bool:
-        """Return free memory if the process has grown; return whether that was done."""
+        """Return free memory to the system if the process has grown, and return whether that was done."""
         now = self._resident()
         self._lowest = min(self._lowest, now)
         if now - self._lowest < RISE_BYTES:
@@ -54,7 +54,7 @@ class MallocTrimmer:
         return True
 
     def close(self) -> None:
-        """End the thread; idempotent."""
+        """End the thread. Idempotent; waits for a check in progress."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -70,7 +70,7 @@ def of_this_process() -> MallocTrimmer | None:
 
 
 def trim() -> None:
-    """Return the free memory of this process now; does nothing unless the C library is glibc."""
+    """Return the free memory of this process to the system now. Does nothing unless the C library is glibc."""
     if _malloc_trim is not None:
         _malloc_trim(0)
 

@@ -1,4 +1,4 @@
-"""A warning in the log when so many files are open that new clients are turned away. Event loop only."""
+"""Logs a warning when so many files are open that new clients are turned away. Use in the event loop only."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 CALM = 0.9
-"""The part of the bound below which it is over, and may be told of again."""
+"""The part of `connections` below which the shortage counts as over, so that the next one is logged again."""
 
 
 async def warn_when_crowded(connections: int, count: Callable[[], int] = resources.open_files) -> None:
-    """Look until cancelled; log once each time that as many files are open as an address takes connections."""
+    """Check the number of open files until cancelled, and log a warning each time that it reaches `connections`.
+
+    `connections` is how many connections an address accepts; `count` returns the number of open files.
+    """
     crowded = False
     while True:
         files = count()

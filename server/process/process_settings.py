@@ -1,4 +1,4 @@
-"""Process-wide settings, made once at start, most of them before any thread is started."""
+"""Process-wide settings of the server, made once at start, most of them before any thread is started."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 STACK_BYTES = 1024 * 1024
-"""Stack size of each thread. Only the used part takes memory. 256 KiB is too little: decoding JSON nested as deeply as
-Python allows would overflow the stack and end the process."""
+"""Stack size of each thread in bytes. Only the used part takes memory.
+
+256 KiB is too little: decoding JSON nested as deeply as Python allows would overflow the stack and end the process.
+"""
 MAX_OPEN_FILES = 65_536
 FUTEX_SLOTS = 16_384
 NEW_OBJECTS = 10_000
-"""Containers made and not yet gone at which garbage is collected; Python's 700 cost a turn 0.3 ms more."""
+"""How many new container objects start a garbage collection.
+
+With Python's default of 700, a turn takes 0.3 ms longer.
+"""
 _PR_SET_DUMPABLE = 4
 _PR_FUTEX_HASH = 78
 _PR_FUTEX_HASH_SET_SLOTS = 1
@@ -39,22 +44,22 @@ def tune_process() -> None:
 def raise_open_files() -> None:
     """Raise the limit of open files to the machine's maximum, at most `MAX_OPEN_FILES`.
 
-    Shells and service managers start programs with 1,024; a thousand model requests take 2,000. Tools keep their own
-    limit.
+    Shells and service managers start programs with a limit of 1,024; a thousand model requests need 2,000. The limit of
+    tools stays as it is.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(ValueError, OSError):  # some systems have another limit that cannot be queried
+        with suppress(ValueError, OSError):  # some systems have another limit, which cannot be queried
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextmanager
 def collection_paused() -> Generator[None]:
-    """Pause garbage collection while modules are imported, and freeze their objects out of later collections.
+    """Pause garbage collection while modules are imported, and exclude their objects from later collections.
 
-    These objects live as long as the process. Traversing the growing number of them repeatedly would take as long as a
-    tenth of the imports.
+    These objects live as long as the process. Traversing the growing number of them again and again would take up to a
+    tenth of the time of the imports.
     """
     gc.disable()
     try:
@@ -66,10 +71,10 @@ def collection_paused() -> Generator[None]:
 
 @contextmanager
 def running_on(cpus: AbstractSet[int] | None) -> Generator[frozenset[int] | None]:
-    """Run this thread, and the threads that it starts, on these CPUs only, where the machine has them; None: on all.
+    """Run this thread, and the threads that it starts, only on those of these CPUs that exist; None for all CPUs.
 
-    Yields the CPUs that child processes may be given back; None: they have them. Raises ValueError if this process may
-    use none of `cpus`.
+    Yields the CPUs that child processes may use again; None if nothing was restricted. Raises ValueError if this
+    process may use none of `cpus`.
     """
     if cpus is None:
         yield None
@@ -85,11 +90,11 @@ def running_on(cpus: AbstractSet[int] | None) -> Generator[frozenset[int] | None
 
 
 def spare_what_stays() -> None:
-    """Freeze the present objects out of garbage collection, and collect seldom; call once the server is ready.
+    """Exclude the present objects from garbage collection, and collect more rarely. Call this once the server is ready.
 
-    They live as long as the process, and traversing them would stop all threads for some 20 ms in every full
-    collection. Few objects of a turn are in cycles: most are gone by their counts before a collection looks at them,
-    if it does not come too early.
+    These objects live as long as the process, and traversing them would stop all threads for some 20 ms in every full
+    collection. Few objects of a turn are in reference cycles: reference counting frees most of them before a collection
+    looks at them, unless collections come too early.
     """
     gc.collect()
     gc.freeze()
@@ -97,12 +102,12 @@ def spare_what_stays() -> None:
 
 
 def _hide_memory() -> None:
-    """Keep tools of the same user from reading this process's environment and memory, and the keys in them."""
+    """Keep tools of the same user from reading this process's environment and memory, which contain keys."""
     _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _spread_futexes() -> None:
-    """Give this process more hash slots for waiting threads; the kernel's 16 make waking thousands slow.
+    """Give this process more hash slots for waiting threads; with the kernel's default of 16, waking thousands is slow.
 
     Older kernels return an error, which is ignored.
     """
@@ -110,6 +115,6 @@ def _spread_futexes() -> None:
 
 
 def _libc() -> Any:
-    import ctypes  # noqa: PLC0415 -- needed here only
+    import ctypes  # noqa: PLC0415 -- only needed here
 
     return ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""Report the state of the server to the service manager that started it, by systemd's sd_notify protocol."""
+"""Reports the state of the server to the service manager that started it, by systemd's sd_notify protocol."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ STOPPING = "STOPPING=1"
 
 
 def notify(*lines: str) -> None:
-    """Send lines such as READY to the service manager; without one, do nothing. Any thread; never blocks.
+    """Send lines such as READY to the service manager. Does nothing if no service manager has started the server.
 
-    A failure is logged and otherwise ignored: the server works without its service manager.
+    Safe to call from any thread; never blocks. A failure is only logged, because the server works without its service
+    manager.
     """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
-    if address.startswith("@"):  # an address that is not in the file system
+    if address.startswith("@"):  # an abstract address, which is not in the file system
         address = "\0" + address[1:]
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:

@@ -1,1 +1,1 @@
-"""Reads of the store, which run on a separate pool of threads."""
+"""Reads of the store for calls of the API. They run on a pool of threads."""

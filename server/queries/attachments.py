@@ -1,4 +1,4 @@
-"""DownloadAttachment: stream the bytes of an image in chunks, with backpressure."""
+"""Serves GetAttachment and DownloadAttachment, which streams an image in chunks at the speed of the client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AttachmentDownloads:
-    """Serves DownloadAttachment. Event loop only."""
+    """Serves the calls about attachments. Use in the event loop only."""
 
     def __init__(self, store: AttachmentStore, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
         self._store = store
@@ -32,7 +32,11 @@ class AttachmentDownloads:
         request: v1.DownloadAttachmentRequest,
         write: Callable[[v1.DownloadAttachmentResponse], Awaitable[None]],
     ) -> None:
-        """Write the whole image in chunks. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
+        """Send the whole image in chunks by `write`.
+
+        Raises ConversationNotFoundError if there is no such image, SlowReaderError if the client stops reading, or
+        StoreError.
+        """
         for piece in _pieces(await self._found(conversation_id, request.name)):
             try:
                 async with asyncio.timeout(self._stall_seconds):
@@ -54,7 +58,7 @@ class AttachmentDownloads:
     async def _found(self, conversation_id: str, name: str) -> Attachment:
         _, attachment_id = names.parse_child(name, "attachments") or ("", "")
         found = None
-        if "." not in attachment_id:  # ids with a dot are derived views, which are not served to clients
+        if "." not in attachment_id:  # ids with a dot are derived images, which are not served to clients
             found = await self._reads(self._store.attachment, conversation_id, attachment_id)
         if found is None:
             raise ConversationNotFoundError(name)

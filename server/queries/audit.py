@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from server.queries.read_pool import ReadPool
 
 ROWS = 50
-"""Rows of the log that are read and replayed at a time."""
+"""How many rows of the log are read and replayed at a time."""
 
 
 class AuditReader(StoreReader, AuditStore, Protocol):
-    """The reads that these calls need from the store."""
+    """The methods of the store that these calls need."""
 
 
 class StoredAudits:
-    """Serves these calls. Event loop only, except for its blocking reads."""
+    """Serves the calls about the log and the audit trail. Use in the event loop only; reads run on other threads."""
 
     def __init__(self, store: AuditReader, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
         self._store = store
@@ -40,7 +40,10 @@ class StoredAudits:
     async def verify(
         self, conversation_id: str, request: v1.VerifyConversationRequest
     ) -> v1.VerifyConversationResponse:
-        """Verify a conversation. Raises ConversationNotFoundError or StoreUnavailableError."""
+        """Check the stored rows of a conversation against each other and against its hash chain; return what is wrong.
+
+        Damage is reported in the response, not raised. Raises ConversationNotFoundError or StoreUnavailableError.
+        """
         return await self._reads.long(self._verify, conversation_id, request.name)
 
     def _verify(self, conversation_id: str, name: str) -> v1.VerifyConversationResponse:
@@ -51,11 +54,11 @@ class StoredAudits:
             return v1.VerifyConversationResponse(violations=found)
         violations = findings(self._store, record) if record else ()
         if record is None or (violations and self._store.load(conversation_id) is None):
-            raise ConversationNotFoundError(name)  # it may have been deleted during the check
+            raise ConversationNotFoundError(name)  # the conversation may have been deleted during the check
         return v1.VerifyConversationResponse(violations=violations, revision=record.last_seq)
 
     async def entries(self, request: v1.ListAuditEntriesRequest) -> v1.ListAuditEntriesResponse:
-        """Return a page of the audit trail. Raises MalformedRequestError (page token) or StoreError."""
+        """Return a page of the audit trail. Raises MalformedRequestError for a wrong page token, or StoreError."""
         return await self._reads.long(self._entries, request)
 
     def _entries(self, request: v1.ListAuditEntriesRequest) -> v1.ListAuditEntriesResponse:
@@ -66,7 +69,7 @@ class StoredAudits:
         for entry in self._store.audit(wanted, after=place, limit=size + 1):
             shown = audit_entry(entry)
             if not page.take(shown.ByteSize()):
-                assert place is not None  # noqa: S101 -- the first one always fits
+                assert place is not None  # noqa: S101 -- the first entry always fits
                 answer.next_page_token = token_of(place, "audit", wanted)
                 break
             answer.entries.append(shown)
@@ -92,11 +95,11 @@ class StoredAudits:
             for step in steps:
                 await send(write, step, self._stall_seconds)
         if await self._reads(self._store.load, conversation_id) is None:
-            raise ConversationNotFoundError(request.name)  # deleted during the replay: these may not be all steps
+            raise ConversationNotFoundError(request.name)  # deleted during the replay, so that steps may be missing
 
 
 class _Run:
-    """One replay, in batches (reading threads, one after the other)."""
+    """One replay of a log, in batches. Its methods block; they are called on reading threads, one after the other."""
 
     def __init__(self, store: StoreReader, record: ConversationRecord, until: int) -> None:
         self._store = store
@@ -107,7 +110,7 @@ class _Run:
         self._revision = 0
 
     def next(self) -> list[v1.ReplayConversationResponse]:
-        """Return the next steps; none at the end. Raises RevisionTooOldError if the next one was pruned."""
+        """Return the next steps; [] at the end. Raises RevisionTooOldError if the next step was pruned."""
         try:
             rows = self._rows(ROWS)
         except StoreDamagedError:
@@ -117,7 +120,8 @@ class _Run:
         if self._step == 0 and rows and rows[0].step != 1:
             raise RevisionTooOldError("its beginning was pruned", oldest=rows[0].first_revision - 1)
         if rows and rows[0].step != self._step + 1:
-            # Raises RevisionTooOldError if the missing rows were pruned during the replay; otherwise the log has a gap.
+            # Raises RevisionTooOldError if the missing rows were pruned during the replay. Otherwise the log has a gap,
+            # which the replay reports.
             self._store.events(self._record.id, after=self._revision, limit=1)
         return [self._shown(self._replay.take(row)) for row in rows]
 
@@ -126,14 +130,17 @@ class _Run:
         return [row for row in rows if row.step <= self._record.step and row.first_revision <= self._until]
 
     def _first_readable(self) -> Sequence[StoredTransition]:
-        """Return the next row on its own, or nothing if it cannot be read."""
+        """Return the next row alone; nothing if that row cannot be read, or at the end."""
         try:
             return self._rows(1)
         except StoreDamagedError:
             return ()
 
     def _broken(self) -> list[v1.ReplayConversationResponse]:
-        """Return the step for an unreadable row, once; rows after it cannot be replayed."""
+        """Return a step that reports an unreadable row; [] if it was reported already.
+
+        Later rows cannot be replayed.
+        """
         if self._step >= self._record.step:
             return []
         broken, self._step = self._step + 1, self._record.step
@@ -154,5 +161,5 @@ class _Run:
 
 
 def _fitting(json: bytes) -> str:
-    """Return the JSON unchanged, or empty if it is too long for a response."""
+    """Return the JSON as text, or "" if it is too long for a response."""
     return json.decode(errors="replace") if len(json) <= limits.REPLAY_JSON_BYTES else ""

@@ -1,4 +1,4 @@
-"""BrowseDirectory: list a directory of this machine. Blocks, on a reading thread."""
+"""Serves BrowseDirectory, which lists a directory of this machine. Blocks, so it runs on a reading thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NotBrowsableError(MalformedRequestError):
-    """The path cannot be listed."""
+    """The path cannot be listed. The text says why."""
 
     reason = Reason.WORKING_DIRECTORY_INVALID.value
 
@@ -29,9 +29,10 @@ class NotBrowsableError(MalformedRequestError):
 def browse_directory(
     workspace: Workspace, request: v1.BrowseDirectoryRequest, within: Sequence[str] | None = None
 ) -> v1.BrowseDirectoryResponse:
-    """List a directory; "" is the home directory of the server's user, or the first of `within`.
+    """List a directory. The path "" means the home directory of the server's user, or the first directory of `within`.
 
-    Raises MalformedRequestError.
+    Only directories beneath those in `within` can be listed; None for all. Raises MalformedRequestError for another
+    path, and for a wrong page token.
     """
     try:
         listing = workspace.list_directory(request.path, within)
@@ -45,5 +46,5 @@ def browse_directory(
 
 
 def _key(entry: v1.BrowseDirectoryResponse.Entry) -> str:
-    """Return the sort key of an entry: directories first."""
+    """Return the sort key of an entry of the directory: directories first, then by name."""
     return f"{0 if entry.directory else 1}{entry.name}"

@@ -1,4 +1,4 @@
-"""Convert the filter and the order of a request to a selection of conversations. Blocks, on a reading thread."""
+"""Converts the filter and the order of a request to a selection of conversations. Blocks: use on a reading thread."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def _about_parent(condition: Condition) -> bool:
 
 
 def _parent(condition: Condition) -> str:
-    """Return the parent to which a condition restricts the selection; "" if there is none."""
+    """Return the id of the parent to which a condition restricts the selection; "" if it does not."""
     return condition.value if isinstance(condition, TextEquals) and condition.field is TextField.PARENT else ""

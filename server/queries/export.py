@@ -1,4 +1,4 @@
-"""ExportConversation: stream a whole conversation as lines of JSON, one page in memory at a time."""
+"""Serves ExportConversation: streams a whole conversation as lines of JSON, with one page in memory at a time."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from server.wire.context import ConversionContext
 
 PAGE = 100
-"""Messages or events that are read at a time."""
+"""How many messages or events are read at a time."""
 
 
 class ConversationExports:
-    """Serves ExportConversation. Event loop only, except for its blocking reads."""
+    """Serves ExportConversation. Use in the event loop only; reads run on other threads."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ConversationExports:
         request: v1.ExportConversationRequest,
         write: Callable[[v1.ExportConversationResponse], Awaitable[None]],
     ) -> None:
-        """Write the whole export. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
+        """Send the whole export by `write`. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
         record = await self._reads(self._store.load, conversation_id)
         if record is None:
             raise ConversationNotFoundError(request.name)
@@ -59,11 +59,14 @@ class ConversationExports:
             for line in lines:
                 await send(write, v1.ExportConversationResponse(line=line), self._stall_seconds)
         if await self._reads(self._store.load, conversation_id) is None:
-            raise ConversationNotFoundError(request.name)  # deleted during the export: it may be incomplete
+            raise ConversationNotFoundError(request.name)  # deleted during the export, so that lines may be missing
 
 
 def _pages(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
-    """Yield the lines up to the revision in `record`; append-only data needs no snapshot."""
+    """Yield the lines of the export up to the revision in `record`, in pages.
+
+    No database snapshot is needed, because messages and events are never changed.
+    """
     shown = in_full(conversion, record)
     yield [_line("conversation", shown, system_prompt=record.system_prompt)]
     yield from _messages(store, conversion, record)
@@ -78,7 +81,10 @@ def _messages(store: StoreReader, conversion: ConversionContext, record: Convers
 
 
 def _events(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
-    """Yield the stored events; pruned ones are omitted, including those pruned during the export."""
+    """Yield the lines of the stored events, in pages.
+
+    Pruned events are left out, also those pruned during the export.
+    """
     after = 0
     while after < record.last_seq:
         try:
@@ -93,12 +99,12 @@ def _events(store: StoreReader, conversion: ConversionContext, record: Conversat
 
 
 def _settings(stored: StoredEvent) -> dict[str, list[str]]:
-    """Return the names of the settings that an event changed; the log does not keep the new values."""
+    """Return, for an event about changed settings, the names of the settings; the log does not keep the new values."""
     notification = stored.notification
     return {"settings": list(notification.fields)} if isinstance(notification, ConversationUpdated) else {}
 
 
 def _line(kind: str, body: Message, **more: object) -> str:
-    """Encode one line, with the field names of the API."""
+    """Return one line of the export: JSON with the kind, the body under the name of the kind, and more keys."""
     fields = json_format.MessageToDict(body, preserving_proto_field_name=True)
     return json.dumps({"kind": kind, kind: fields, **more}, ensure_ascii=False, separators=(",", ":"))

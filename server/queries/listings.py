@@ -1,4 +1,4 @@
-"""List calls, read page by page from the store. Everything here blocks and runs on a reading thread."""
+"""Serves the calls that list or get parts of conversations. Everything here blocks, and runs on a reading thread."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from server.wire.cycles import View
 
 CHUNK = 100
-"""Rows read at a time: a page that reaches its limit of bytes reads at most this many rows in vain."""
+"""How many rows are read at a time. A page that reaches its limit of bytes reads fewer than this many in vain."""
 READS = 20
 """Maximum reads for a page of conversations: enough for the largest page, and a limit for filters that match rarely."""
 
 
 class _Messages(Struct):
-    """Page token: continue after this sequence, in the direction of the listing."""
+    """The content of a page token: the next page begins after this message, in the direction of the listing."""
 
     sequence: int
 
 
 class _Rules(Struct):
-    """Page token: continue with the rule at this index."""
+    """The content of a page token: the next page begins with the rule at this index."""
 
     place: int
 
 
 class Listings:
-    """Reads for the list calls."""
+    """Reads pages of lists, and single items of them, from the store."""
 
     def __init__(
         self, store: StoreReader, conversion: ConversionContext, operator_rules: Sequence[ApprovalRule] = ()
@@ -61,7 +61,10 @@ class Listings:
     def conversations(
         self, request: v1.ListConversationsRequest, principal: str, parent: str | None
     ) -> v1.ListConversationsResponse:
-        """Return a page of conversations; with `parent`, of the sub-agents of the conversation with this id."""
+        """Return a page of conversations; with the id `parent`, only sub-agents of that conversation.
+
+        Raises MalformedRequestError for a wrong page token.
+        """
         listing = ("conversations", principal, parent, request.filter, request.order_by)
         place = position_of(request.page_token, ListPosition, *listing)
         selection = selection_of(self._store, principal, request.filter, request.order_by, parent=parent)
@@ -77,7 +80,7 @@ class Listings:
             for record in found.records:
                 shown = states.conversation(self._conversion, record)
                 if not page.take(shown.ByteSize()):
-                    assert place is not None  # noqa: S101 -- the first one always fits
+                    assert place is not None  # noqa: S101 -- the first conversation always fits
                     answer.next_page_token = token_of(place, *listing)
                     return answer
                 answer.conversations.append(shown)
@@ -89,7 +92,10 @@ class Listings:
         return answer
 
     def messages(self, request: v1.ListMessagesRequest, conversation_id: str) -> v1.ListMessagesResponse:
-        """Return a page of messages, and a revision read before them: a subscription after it misses nothing."""
+        """Return a page of messages, and a revision that was read before them.
+
+        A client that subscribes after this revision misses nothing. Raises ConversationNotFoundError.
+        """
         record = self._store.load(conversation_id)
         if record is None:
             raise ConversationNotFoundError(request.parent)
@@ -122,11 +128,11 @@ class Listings:
         return self._store.messages(conversation_id, after=max(place, request.after_sequence), limit=CHUNK)
 
     def queue(self, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
-        """Return a page of steers and follow-ups."""
+        """Return a page of steers and follow-ups. Raises ConversationNotFoundError."""
         return list_queue(self._store, request, conversation_id)
 
     def message(self, name: str, conversation_id: str, message_id: str) -> v1.Message:
-        """Return a message of the history or the queue. Raises ConversationNotFoundError."""
+        """Return a message of the history or of the queue. Raises ConversationNotFoundError if there is none."""
         record = self._store.load(conversation_id)  # first: what leaves the queue meanwhile is in the history then
         stored = self._store.message(conversation_id, message_id)
         if stored is not None:
@@ -139,15 +145,15 @@ class Listings:
     def approvals(
         self, request: v1.ListApprovalsRequest, principal: str, conversation_id: str | None
     ) -> v1.ListApprovalsResponse:
-        """Return a page of open questions, of one conversation or of all."""
+        """Return a page of open approvals, of one conversation or, if None, of all conversations of the principal."""
         return list_approvals(self._store, self._conversion, request, principal, conversation_id)
 
     def approval(self, request: v1.GetApprovalRequest, conversation_id: str) -> v1.PendingApproval:
-        """Return an open question. Raises ConversationNotFoundError."""
+        """Return an open approval. Raises ConversationNotFoundError if there is none."""
         return find_approval(self._store, self._conversion, conversation_id, request)
 
     def cycle(self, name: str, conversation_id: str, run: str, view: View) -> v1.RequestCycle:
-        """Return a request cycle. Raises ConversationNotFoundError."""
+        """Return the request cycle of a run. Raises ConversationNotFoundError if there is none."""
         found = find_cycle(self._store, self._conversion, conversation_id, run, view)
         if found is None:
             raise ConversationNotFoundError(name)
@@ -160,13 +166,13 @@ class Listings:
         return list_questions(self._store, self._conversion, request, principal, conversation_id)
 
     def question(self, request: v1.GetQuestionRequest, conversation_id: str) -> v1.Question:
-        """Return a question that a running tool asks. Raises ConversationNotFoundError."""
+        """Return an open question of a running tool. Raises ConversationNotFoundError if there is none."""
         return find_question(self._store, self._conversion, conversation_id, request)
 
     def approval_rules(
         self, request: v1.ListApprovalRulesRequest, record: ConversationRecord
     ) -> v1.ListApprovalRulesResponse:
-        """Return a page of the operator's rules and those of the conversation. Does not block."""
+        """Return a page of the operator's approval rules, followed by those of the conversation. Does not block."""
         listing = ("approvalRules", record.id)
         start = position_of(request.page_token, _Rules, *listing)
         page = Page(size_of(request.page_size, limits.RULES_PAGE), limits.PAGE_BYTES)
@@ -180,12 +186,15 @@ class Listings:
         return answer
 
     def approval_rule(self, name: str, rule_id: str, record: ConversationRecord | None) -> v1.ApprovalRule:
-        """Return a rule of a conversation, or of the operator if none is given. Raises UnknownApprovalRuleError."""
+        """Return an approval rule of a conversation, or of the operator if `record` is None. Does not block.
+
+        Raises UnknownApprovalRuleError if there is no such rule.
+        """
         for rule in record.approval_rules if record else self._operator_rules:
             if rule.id == rule_id:
                 return approval_rule(record.id if record else "", rule)
         raise UnknownApprovalRuleError(f"{name} does not exist")
 
     def cycles(self, request: v1.ListRequestCyclesRequest, conversation_id: str) -> v1.ListRequestCyclesResponse:
-        """Return a page of request cycles."""
+        """Return a page of request cycles. Raises ConversationNotFoundError."""
         return list_cycles(self._store, self._conversion, request, conversation_id)

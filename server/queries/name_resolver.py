@@ -1,4 +1,4 @@
-"""Resolve names to conversations of the caller."""
+"""Resolves resource names to conversations of the caller."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from server.queries.read_pool import ReadPool
 
 OWNERS = 10_000
-"""Maximum number of cached owners of conversations; a cached owner saves a read for each command."""
+"""How many owners of conversations are cached. A cached owner saves a read for each command."""
 
 
 class NameResolver:
-    """Resolves names, with a cache of ids and owners. Event loop only."""
+    """Resolves resource names, with a cache of conversations' ids and owners. Use in the event loop only."""
 
     def __init__(self, store: ConversationReader, reads: ReadPool) -> None:
         self._store = store
@@ -26,7 +26,10 @@ class NameResolver:
         self._owners: dict[str, str] = {}
 
     async def record(self, name: str) -> ConversationRecord:
-        """Read the row of a conversation of the caller. Raises ConversationNotFoundError, also for another owner's."""
+        """Read the row of a conversation of the caller.
+
+        Raises ConversationNotFoundError if there is none, or if the conversation belongs to another principal.
+        """
         record = await self._reads(self._find, names.parse_conversation(name) or "", caller.get().principal)
         if record is None or record.principal != caller.get().principal:
             raise ConversationNotFoundError(name)
@@ -35,9 +38,9 @@ class NameResolver:
         return record
 
     async def identify(self, name: str) -> str:
-        """Return the id of a conversation.
+        """Return the id of a conversation of the caller. Raises ConversationNotFoundError.
 
-        It may have been deleted since its owner was cached, which its actor checks.
+        If the conversation was deleted since it was cached, its id is returned all the same; the actor checks that.
         """
         key = names.parse_conversation(name) or ""
         if self._owners.get(key) == caller.get().principal:
@@ -46,14 +49,17 @@ class NameResolver:
         return (await self.record(name)).id
 
     async def locate(self, name: str) -> str:
-        """Return the id of a conversation, even of a damaged row. Raises ConversationNotFoundError."""
+        """Return the id of a conversation of the caller, even if its row is damaged.
+
+        Raises ConversationNotFoundError.
+        """
         conversation_id = await self._reads(self._locate, names.parse_conversation(name) or "", caller.get().principal)
         if conversation_id is None:
             raise ConversationNotFoundError(name)
         return conversation_id
 
     def _locate(self, key: str, principal: str) -> str | None:
-        """Return a conversation by id, else by slug, if it belongs to `principal` (reading thread)."""
+        """Return the id of a conversation of `principal`, given by id or slug; None if there is none. Blocks."""
         slug = "" if has_form_of_id(key) else key
         for conversation_id in (key, self._store.find_slug(principal, slug) if slug else None):
             if conversation_id and self._store.owner(conversation_id) == principal:
@@ -61,7 +67,10 @@ class NameResolver:
         return None
 
     def _find(self, key: str, principal: str) -> ConversationRecord | None:
-        """Return a conversation by id, else by slug of `principal` (reading thread). No slug has the form of an id."""
+        """Return the row of a conversation, given by id, else by a slug of `principal`; None if there is none. Blocks.
+
+        The row may belong to another principal. No slug has the form of an id.
+        """
         found = self._store.load(key)
         if found is not None or has_form_of_id(key):
             return found
@@ -69,7 +78,10 @@ class NameResolver:
         return None if conversation_id is None else self._store.load(conversation_id)
 
     def _remember(self, record: ConversationRecord) -> None:
-        """Cache the id and the owner of a conversation, which never change."""
+        """Cache the id and the owner of a conversation, which never change.
+
+        The oldest entry is dropped if there are too many.
+        """
         self._owners[record.id] = record.principal
         if len(self._owners) > OWNERS:
             del self._owners[next(iter(self._owners))]

@@ -1,6 +1,7 @@
-"""Read the questions that wait for a person: approvals, and questions of running tools. Blocks, on a reading thread.
+"""Reads what waits for a person: open approvals, and open questions of running tools.
 
-They are part of the conversations' states, so only the conversations that wait for a person are read.
+Everything here blocks, and runs on a reading thread. Both are part of the conversations' states, so only conversations
+in such a state are read.
 """
 
 from __future__ import annotations
@@ -28,24 +29,27 @@ if TYPE_CHECKING:
 Shown = TypeVar("Shown", v1.PendingApproval, v1.Question)
 
 CHUNK = 100
-"""Conversations read at a time."""
+"""How many conversations are read at a time."""
 LONGEST_WAITING_FIRST = Order(OrderKey.STATE_ENTERED, descending=False)
 APPROVALS_IN = StateIs(frozenset({str(AwaitingToolApproval.__struct_config__.tag)}))
 QUESTIONS_IN = StateIs(frozenset({str(ToolExecuting.__struct_config__.tag)}))
 
 
 class _Position(Struct):
-    """Page token: continue after this question."""
+    """The content of a page token: the next page begins after this approval or question."""
 
     entered: int
-    """When its conversation entered its state, ms since the epoch."""
+    """When the conversation entered its state, in milliseconds since 1970."""
     id: str
-    """Its conversation."""
+    """The id of the conversation."""
     call: int
-    """The index of its tool call in the model's response; of what a tool asks, its number."""
+    """For an approval, the index of its tool call in the model's response; for a question, its number."""
 
     def is_after(self, last: _Position | None) -> bool:
-        """Return whether a list that has come to `last` still has to show what is here, in the same conversation."""
+        """Return whether this item comes after the end `last` of the previous page.
+
+        Only items of the same conversation differ by `call`.
+        """
         return last is None or (last.entered, last.id) != (self.entered, self.id) or self.call > last.call
 
 
@@ -55,14 +59,14 @@ class _List:
 
     kind: str
     states: StateIs
-    """In which states a conversation may have some."""
+    """The states in which a conversation may have items of this kind."""
     principal: str
     conversation_id: str | None
-    """The only conversation; None: all that the principal has."""
+    """The only conversation to look at; None for all conversations of the principal."""
 
     @property
     def scope(self) -> tuple[str, str, str | None]:
-        """What page tokens are good for."""
+        """The values to which the page tokens of this list are bound."""
         return self.kind, self.principal, self.conversation_id
 
 
@@ -73,7 +77,10 @@ def list_approvals(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListApprovalsResponse:
-    """Return a page of questions, of one conversation or of all that the principal has that can be read."""
+    """Return a page of open approvals, of one conversation or, if None, of all conversations of the principal.
+
+    Conversations that cannot be read are named in the response. Raises MalformedRequestError for a wrong page token.
+    """
     answer = v1.ListApprovalsResponse()
     wanted = _List("approvals", APPROVALS_IN, principal, conversation_id)
     _fill(answer, store, request, wanted, into=answer.approvals, found_in=lambda record: _approvals(conversion, record))
@@ -87,7 +94,10 @@ def list_questions(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListQuestionsResponse:
-    """Return a page of what running tools ask, in one conversation or in all of the principal that can be read."""
+    """Return a page of open questions of running tools, in one conversation or, if None, in all of the principal.
+
+    Conversations that cannot be read are named in the response. Raises MalformedRequestError for a wrong page token.
+    """
     answer = v1.ListQuestionsResponse()
     wanted = _List("questions", QUESTIONS_IN, principal, conversation_id)
     _fill(answer, store, request, wanted, into=answer.questions, found_in=lambda record: _questions(conversion, record))
@@ -97,7 +107,7 @@ def list_questions(
 def find_approval(
     store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.GetApprovalRequest
 ) -> v1.PendingApproval:
-    """Return an open question. Raises ConversationNotFoundError."""
+    """Return an open approval. Raises ConversationNotFoundError if there is none."""
     record = store.load(conversation_id)
     if record is not None:
         _, tool_use_id = names.parse_child(request.name, "approvals") or ("", "")
@@ -111,7 +121,7 @@ def find_approval(
 def find_question(
     store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.GetQuestionRequest
 ) -> v1.Question:
-    """Return a question that a running tool asks. Raises ConversationNotFoundError."""
+    """Return an open question of a running tool. Raises ConversationNotFoundError if there is none."""
     record, (_, wanted) = store.load(conversation_id), names.parse_child(request.name, "questions") or ("", "")
     if record is not None:
         for question in pending_questions(conversation_id, summary_of(conversion, record.id, record.state)):
@@ -123,9 +133,9 @@ def find_question(
 def _waiting(
     store: ConversationReader, wanted: _List, last: _Position | None, unreadable: MutableSequence[str]
 ) -> Iterator[ConversationRecord]:
-    """Yield the conversations that may have questions after a position, beginning with the one at the position.
+    """Yield the conversations that may have items after the position `last`, which may be within the first of them.
 
-    The names of unreadable conversations are added to `unreadable`.
+    The names of conversations that cannot be read are added to `unreadable`.
     """
     only = wanted.conversation_id
     record = store.load(only or (last.id if last else ""))
@@ -154,7 +164,7 @@ def _fill(
     into: MutableSequence[Shown],
     found_in: Callable[[ConversationRecord], Iterator[tuple[Shown, _Position]]],
 ) -> None:
-    """Fill `into`, a field of `answer`, with the questions after the previous page, and set the next token."""
+    """Fill `into`, a field of `answer`, with the items after the previous page, and set the token of the next page."""
     begin = last = position_of(request.page_token, _Position, *wanted.scope)
     page = Page(size_of(request.page_size, limits.APPROVALS_PAGE), limits.PAGE_BYTES)
     for record in _waiting(store, wanted, begin, answer.unreadable):
@@ -162,7 +172,7 @@ def _fill(
             if not position.is_after(begin):
                 continue
             if not page.take(question.ByteSize()):
-                assert last is not None  # noqa: S101 -- the first one always fits
+                assert last is not None  # noqa: S101 -- the first item always fits
                 answer.next_page_token = token_of(last, *wanted.scope)
                 return
             into.append(question)
@@ -184,7 +194,7 @@ def _approvals(
 
 
 def _questions(conversion: ConversionContext, record: ConversationRecord) -> Iterator[tuple[v1.Question, _Position]]:
-    """Yield the questions of a conversation's running tool, each with its position."""
+    """Yield the open questions of a conversation's running tools, each with its position."""
     if not isinstance(record.state, ToolExecuting):
         return
     summary = summary_of(conversion, record.id, record.state)

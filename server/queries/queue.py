@@ -1,4 +1,4 @@
-"""List steers and follow-ups: queued ones, and settled ones with their outcome. Blocks, on a reading thread."""
+"""Lists steers and follow-ups: queued ones, and settled ones with what became of them. Blocks, on a reading thread."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ if TYPE_CHECKING:
     from actors.ports import ConversationRecord, SettledInput, StoreReader
 
 CHUNK = 100
-"""Rows read at a time."""
+"""How many rows are read at a time."""
 
 
 class _Place(Struct):
-    """Page token: continue after this message, in the direction of the listing."""
+    """The content of a page token: the next page begins after this message, in the direction of the listing."""
 
     revision: int = 0
     """The revision at which the message left the queue; 0 while it is queued."""
     at: int = 0
     message_id: str = ""
-    """The id of a message that is still queued; `at` is then the time of its acceptance."""
+    """The id of a message that is still queued, whose time of acceptance is `at`; "" for a settled message."""
 
 
 _Waiting = tuple[QueuedInput, str, str]
 
 
 def waiting(record: ConversationRecord) -> list[_Waiting]:
-    """Return (input, delivery, run id) of each waiting message, the oldest first; the run id of a follow-up is "".
+    """Return (input, delivery, run id) for each waiting message, the oldest first; the run id of a follow-up is "".
 
-    Steers and follow-ups are merged by time. Within each, the order of acceptance holds even if the clock was set back.
+    Steers and follow-ups are merged by time. Within each of the two, the order of acceptance holds even if the clock
+    was set back.
     """
     ledger = record.state.ledger
     run = run_id(record.id, ledger.run) if ledger.live else ""
@@ -50,7 +51,10 @@ def waiting(record: ConversationRecord) -> list[_Waiting]:
 
 
 def _behind(entries: Sequence[_Waiting], last: _Place, *, descending: bool = False) -> Sequence[_Waiting]:
-    """Return the inputs after a position. If its input no longer waits, the position is found by its time."""
+    """Return the waiting messages after a position.
+
+    If its message no longer waits, the position is found by its time.
+    """
     for index, (each, _, _) in enumerate(entries):
         if each.message_id == last.message_id:
             return entries[index + 1 :]
@@ -60,9 +64,9 @@ def _behind(entries: Sequence[_Waiting], last: _Place, *, descending: bool = Fal
 
 
 def list_queue(store: StoreReader, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
-    """Return a page of the queue. Raises ConversationNotFoundError.
+    """Return a page of the queue. Raises ConversationNotFoundError, or MalformedRequestError for a wrong page token.
 
-    A message whose wait ends between two pages is on one of them, and may be on both.
+    A message that leaves the queue between two pages is on one of them, and may be on both.
     """
     record = store.load(conversation_id)
     if record is None:
@@ -73,7 +77,7 @@ def list_queue(store: StoreReader, request: v1.ListQueueRequest, conversation_id
     entries = _backwards if request.descending else _forwards
     for shown, place in entries(store, record, request, last):
         if not page.take(shown.ByteSize()):
-            assert last is not None  # noqa: S101 -- the first one always fits
+            assert last is not None  # noqa: S101 -- the first message always fits
             answer.next_page_token = token_of(last, *listing)
             break
         answer.messages.append(shown)
@@ -117,7 +121,7 @@ def _backwards(
 
 
 def waiting_message(conversation_id: str, queued_input: QueuedInput, delivery: str, run: str) -> v1.QueuedMessage:
-    """Return a message that waits."""
+    """Return the API's message for an input that waits in the queue."""
     return queued(conversation_id, QueueChanged(queued_input, delivery, Fate.QUEUED), run=run)
 
 

@@ -1,8 +1,8 @@
-"""Runs reads of the store for the event loop on a small pool of threads.
+"""Runs reads of the store for the event loop, on a small pool of threads.
 
-Principals take turns: one with a thousand waiting reads delays another's by one read per thread, and none can occupy
-all threads. Reads that may take minutes, such as the verification of a long log, occupy at most half of the threads, so
-that short reads wait only for short ones.
+Principals take turns: a principal with a thousand waiting reads delays another principal by one read per thread, and
+cannot occupy all threads. Reads that may take minutes, such as the verification of a long log, occupy at most half of
+the threads, so that short reads wait only for short reads.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 THREADS = 8
 KEPT_SHARE = 4
-"""One in this many threads is reserved: a single principal cannot occupy it."""
+"""One of this many threads is reserved, so that a single principal cannot occupy all threads."""
 LONG_SHARE = 2
-"""One in this many threads serves long reads, and one in this many of those serves a single principal's."""
+"""One of this many threads may serve long reads, and one of this many of those may serve a single principal."""
 
 
 class ReadPool:
-    """Runs blocking reads. Called on the event loop; closed once, after the server has stopped."""
+    """Runs blocking reads. Call it on the event loop; close it once, after the server has stopped."""
 
     def __init__(self, threads: int = THREADS, *, name: str = "bedrock-read") -> None:
         most_of_one = threads - threads // KEPT_SHARE
@@ -41,7 +41,10 @@ class ReadPool:
         self._start_all(threads)
 
     def _start_all(self, threads: int) -> None:
-        """Start every thread now, since the system may refuse to start one later. Raises RuntimeError."""
+        """Start every thread now, because the system may refuse to start one later.
+
+        Raises RuntimeError if it does so now.
+        """
         together = threading.Barrier(threads + 1)
         try:
             for _ in range(threads):
@@ -52,15 +55,15 @@ class ReadPool:
             raise
 
     async def __call__(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `read` on a thread of the pool and wait for it without blocking the loop."""
+        """Run `read` on a thread of the pool, and return its result without blocking the event loop."""
         return await self._run(lambda: read(*args, **kwargs), self._slots)
 
     async def long(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a read that may take minutes; else like a call."""
+        """Run a read that may take minutes, and return its result. Such reads get only a part of the threads."""
         return await self._run(lambda: read(*args, **kwargs), self._long, self._slots)
 
     async def _run(self, read: Callable[[], T], *kinds: FairSlots) -> T:
-        """Run a read once it has a slot of each kind."""
+        """Run a read once it has a slot of each of these kinds, and return its result."""
         who = caller.get(None)
         principal = who.principal if who is not None else ""
         taken = list[FairSlots]()
@@ -79,18 +82,18 @@ class ReadPool:
             raise
         running.add_done_callback(give_back)
         try:
-            return await asyncio.shield(running)  # a read whose caller has gone keeps its thread, and so its slot
+            return await asyncio.shield(running)  # a read whose caller was cancelled keeps its thread, and so its slots
         except asyncio.CancelledError:
             running.add_done_callback(_ignore)
             raise
 
     def close(self) -> None:
-        """Wait for the running reads and end the threads."""
+        """Wait for the running reads, and end the threads. Reads that have not begun are cancelled."""
         self._pool.shutdown(cancel_futures=True)
 
 
 async def _turn(slots: FairSlots, principal: str) -> None:
-    """Take a slot, when it is this principal's turn."""
+    """Wait until it is this principal's turn, and take a slot."""
     turn = asyncio.get_running_loop().create_future()
     place = slots.acquire(principal, lambda: _take(turn))
     if turn.done():
@@ -104,7 +107,7 @@ async def _turn(slots: FairSlots, principal: str) -> None:
 
 
 def _take(turn: asyncio.Future[None]) -> bool:
-    """Start a waiting read; return False if its caller has been cancelled."""
+    """Tell a waiting read that it has a slot; return False if the caller of the read has been cancelled."""
     if turn.cancelled():
         return False
     turn.set_result(None)
@@ -112,6 +115,6 @@ def _take(turn: asyncio.Future[None]) -> bool:
 
 
 def _ignore(running: asyncio.Future[T]) -> None:
-    """Retrieve the outcome of a read that nobody waits for; otherwise asyncio would log it."""
+    """Retrieve the error of a read that nobody waits for, which asyncio would otherwise log."""
     if not running.cancelled():
         running.exception()

@@ -1,6 +1,6 @@
-"""Read request cycles page by page from data that is never pruned: messages, and the outcomes of runs.
+"""Reads request cycles page by page, from data that is never pruned: messages, and the outcomes of runs.
 
-Blocks, on a reading thread. A page reads the messages of its own runs and no others.
+Blocks, so it runs on a reading thread. A page reads only the messages of its own runs.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 
 class _Place(Struct):
-    """Page token: continue after this run, in the direction of the listing."""
+    """The content of a page token: the next page begins after this run, in the direction of the listing."""
 
     revision: int = 0
-    """The revision of the run's end."""
+    """The revision of the run's end; 0 for a live run."""
     sequence: int = 0
-    """The sequence of the run's last message."""
+    """The sequence number of the run's last message."""
 
 
 class _Span(Struct):
-    """A run, and the range of its messages."""
+    """A run, and the range of its messages by sequence number: later than `after`, up to `through`."""
 
     run: str
     after: int
     through: int
     ended: StoppedRun | None = None
-    """The outcome of the run; None while it is live."""
+    """The outcome of the run; None while the run is live."""
 
     @property
     def place(self) -> _Place:
@@ -53,7 +53,7 @@ class _Span(Struct):
 def list_cycles(
     store: StoreReader, conversion: ConversionContext, request: v1.ListRequestCyclesRequest, conversation_id: str
 ) -> v1.ListRequestCyclesResponse:
-    """Return a page of cycles; the live run is at the newest end. Raises ConversationNotFoundError."""
+    """Return a page of request cycles, in which a live run is the newest. Raises ConversationNotFoundError."""
     record = store.load(conversation_id)
     if record is None:
         raise ConversationNotFoundError(request.parent)
@@ -69,7 +69,7 @@ def list_cycles(
         if shown is None:
             continue
         if not page.take(shown.ByteSize()):
-            assert last is not None  # noqa: S101 -- the first one always fits
+            assert last is not None  # noqa: S101 -- the first cycle always fits
             answer.next_page_token = token_of(last, *listing)
             break
         answer.request_cycles.append(shown)
@@ -80,7 +80,7 @@ def list_cycles(
 def find_cycle(
     store: StoreReader, conversion: ConversionContext, conversation_id: str, run: str, view: View
 ) -> v1.RequestCycle | None:
-    """Return the cycle of a run; None if the conversation has no such run."""
+    """Return the request cycle of a run; None if the conversation has no such run."""
     record = store.load(conversation_id)
     if record is None:
         return None
@@ -101,7 +101,7 @@ def _last(ended: Sequence[StoppedRun]) -> int:
 def _shown(
     store: StoreReader, conversion: ConversionContext, conversation_id: str, span: _Span, view: View
 ) -> v1.RequestCycle | None:
-    """Read and build a cycle; None if it has no root message."""
+    """Read the messages of a run, and return its request cycle; None if no message started the run."""
     found = store.messages(conversation_id, after=span.after, before=span.through + 1, limit=span.through - span.after)
     own = [message for message in found if message.run == span.run]
     cycle = _fold(conversion, own, span.ended)
@@ -113,7 +113,7 @@ def _shown(
 def _fold(
     conversion: ConversionContext, messages: list[Message], ended: StoppedRun | None
 ) -> cycles.RequestCycle | None:
-    """Build the cycle of a run from its messages and its outcome; None if it has no root message."""
+    """Build the request cycle of a run from its messages and its outcome; None if no message started the run."""
     notifications: list[Durable] = [MessageAdded(message) for message in messages]
     times: Iterable[int] = repeat(0)
     if ended:
@@ -157,7 +157,7 @@ def _stopped_backwards(
 
 
 def _under_way(record: ConversationRecord, after: int) -> Iterator[_Span]:
-    """Return the live run of the record, unless its outcome is among those that were read later."""
+    """Yield the live run of the record, unless it has ended since the record was read."""
     ledger = record.state.ledger
     if ledger.live and after < ledger.seq:
         yield _Span(run_id(record.id, ledger.run), after, ledger.seq)

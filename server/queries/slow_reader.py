@@ -1,4 +1,4 @@
-"""Send responses with backpressure: a slow reader blocks no other, and is dropped after a time limit."""
+"""Sends responses at the speed of the client: a slow client blocks no other, and is dropped after a time limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Response = TypeVar("Response")
 async def send(
     write: Callable[[Response], Awaitable[None]], response: Response, stall_seconds: float = limits.STALL_SECONDS
 ) -> None:
-    """Send a response; return once the transport has accepted it. Raises SlowReaderError."""
+    """Send a response, and return once gRPC has accepted it. Raises SlowReaderError if that takes `stall_seconds`."""
     try:
         async with asyncio.timeout(stall_seconds):
             await write(response)

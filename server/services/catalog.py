@@ -1,4 +1,4 @@
-"""The CatalogService: models, tools, nodes and limits. All except the models is fixed when the server starts."""
+"""The CatalogService of the gRPC API: models, tools, nodes, quotas, directories and limits of this server."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _TIERS = {
 
 
 class CatalogService(v1.CatalogServiceServicer):
-    """Event loop only."""
+    """Serves the calls of the CatalogService. Use in the event loop only."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class CatalogService(v1.CatalogServiceServicer):
         watching: WatchSettings,
         engine_version: str,
     ) -> None:
-        """`shared`: whether this server is one of several nodes that share their conversations."""
+        """Build what is fixed while the server runs. `shared` means that several nodes share their conversations."""
         self._models = models
         self._workspace = workspace
         self._permissions = permissions
@@ -105,7 +105,8 @@ class CatalogService(v1.CatalogServiceServicer):
         return v1.GetModelResponse(model=found)
 
     async def _offered(self) -> list[v1.Model]:
-        # Not on the small pool for reads, because a provider may take seconds to answer.
+        # Runs on a thread of its own instead of the small pool for reads, because a provider may take seconds to
+        # answer.
         await asyncio.to_thread(self._models.learn, "", CancelToken())
         infos = await self._reads(self._models.list)
         default = self._models.default
@@ -172,7 +173,10 @@ class CatalogService(v1.CatalogServiceServicer):
 
 
 def _node(node: Node, me: int, own_version: str, *, shared: bool) -> v1.Node:
-    """Return a node as an API message. If it is not shared, its address is left out: that is a data directory."""
+    """Return a node as a message of the API.
+
+    The address of a server without a cluster is left out: it is a placeholder.
+    """
     answering = node.incarnation == me
     return v1.Node(
         incarnation=node.incarnation,
@@ -187,7 +191,7 @@ def _node(node: Node, me: int, own_version: str, *, shared: bool) -> v1.Node:
 
 
 def _started(node: v1.Node) -> str:
-    """Return the sort key for the order in which nodes were started."""
+    """Return the sort key that orders nodes by the time of their start."""
     return f"{node.incarnation:020}"
 
 
@@ -203,7 +207,7 @@ def _name(shown: v1.Model | v1.Tool) -> str:
 
 
 def mcp_server_without_place(status: McpServerStatus) -> v1.McpServer:
-    """Return an MCP server without its program, URL and errors, which only operators may see."""
+    """Return the state of an MCP server without its program, URL and errors, which only operators may see."""
     server = mcp_server(status)
     server.ClearField("transport")
     server.ClearField("error")
@@ -211,7 +215,7 @@ def mcp_server_without_place(status: McpServerStatus) -> v1.McpServer:
 
 
 def model(info: ModelInfo, default: str) -> v1.Model:
-    """Return a model with its limits and prices."""
+    """Return a model, with its limits and abilities, as a message of the API."""
     return v1.Model(
         name=names.model(info.name),
         display_name=info.display_name,
@@ -230,7 +234,7 @@ def model(info: ModelInfo, default: str) -> v1.Model:
 
 
 def tools(toolbox: Toolbox) -> list[v1.Tool]:
-    """Return all tools, ordered by name, each with its audience."""
+    """Return all built-in tools, ordered by name. Each says whether top-level agents, sub-agents or both have it."""
     for_people = {spec.name: spec for spec in toolbox.specs(sub_agent=False)}
     for_agents = {spec.name: spec for spec in toolbox.specs(sub_agent=True)}
     both = for_people | for_agents
@@ -311,8 +315,8 @@ def _seconds(value: float) -> Duration:
 
 @cache
 def version() -> str:
-    """Return the version of the installed application, "0" if it is not installed."""
-    from importlib import metadata  # noqa: PLC0415 -- takes 20 ms, which the start need not wait for
+    """Return the version of the installed application; "0" if it is not installed."""
+    from importlib import metadata  # noqa: PLC0415 -- takes 20 ms, for which the start need not wait
 
     try:
         return metadata.version("phoenix-bedrock")

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 def peer_of(context: Context) -> str:
-    """Return the peer of the connection, such as `ipv4:192.0.2.1:50000` or `unix:`."""
+    """Return the address at the other end of the connection, such as `ipv4:192.0.2.1:50000` or `unix:`."""
     return context.peer()
 
 
 def forwarded_peer_of(context: Context) -> str:
-    """Return the client that the proxy reports, such as `ipv4:192.0.2.1`; if it reports none, the proxy itself.
+    """Return the client's address as the proxy reports it, such as `ipv4:192.0.2.1`; else the address of the proxy.
 
-    A proxy appends the address that it sees to `x-forwarded-for`; a client may have forged what stands before.
+    A proxy appends the address that it sees to `x-forwarded-for`. Anything before it may be forged by a client.
     """
     found = [value for key, value in context.invocation_metadata() or () if key == "x-forwarded-for"]
     last = str(found[-1]).rpartition(",")[2].strip() if found else ""

@@ -1,7 +1,7 @@
-"""The ConversationService: checks each call, then asks the conversation's actor or reads the store.
+"""The ConversationService of the gRPC API: passes commands to the conversation's actor, and reads the store.
 
-Calls that change something are not checked against the database first: the state may change before the actor handles
-them, so only the actor can check it.
+Commands are not checked against the database first: the state may change before the actor handles a command, so that
+only the actor can check it.
 """
 
 from __future__ import annotations
@@ -50,21 +50,27 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class Conversations(Protocol):
-    """The interface of the conversations, implemented by actors.conversation.supervisor.Supervisor. Never blocks."""
+    """The conversations of this server.
+
+    `Supervisor` of actors.conversation.supervisor implements this; no method blocks.
+    """
 
     def create(self, request: requests.CreatingCommand, *, deadline: float | None = None) -> Future[ConversationRecord]:
-        """Create a conversation or a fork, or return the one that this request id has created."""
+        """Create a conversation or a fork, or return the one that this request id has already created."""
         ...
 
     def ask(
         self, conversation_id: str, request: requests.ConversationCommand, *, deadline: float | None = None
     ) -> Future[Any]:
-        """Send a command to a conversation; the future gets its result, or the refusal as an exception."""
+        """Send a command to a conversation. The future gets the result, or the refusal as an exception."""
         ...
 
 
 class ConversationService(v1.ConversationServiceServicer):
-    """Event loop only. Errors are raised; the interceptor converts them to statuses."""
+    """Serves the calls of the ConversationService. Use in the event loop only.
+
+    The methods raise errors, which the interceptor converts to gRPC statuses.
+    """
 
     def __init__(
         self,
@@ -242,9 +248,9 @@ class ConversationService(v1.ConversationServiceServicer):
         return results.spawn_sub_agents(self._conversion, conversation_id, answer)
 
     async def _child(self, name: str, kind: str) -> tuple[str, str]:
-        """Return the id of the conversation, and of the resource of this kind in it. Raises ConversationNotFoundError.
+        """Return the conversation's id, and the id of the resource of this kind, in a resource name.
 
-        The resource need not exist.
+        The conversation must exist, the resource need not. Raises ConversationNotFoundError.
         """
         parsed = names.parse_child(name, kind)
         if parsed is None:
@@ -257,9 +263,10 @@ class ConversationService(v1.ConversationServiceServicer):
     async def _ask_id(
         self, context: Context, name: str, conversation_id: str, request: requests.ConversationCommand
     ) -> Any:
-        """Send a command to the actor.
+        """Send a command to the actor of a conversation, and return the result.
 
-        A cancel has no deadline in the actor: it is handled even after the call has timed out.
+        A cancel has no deadline in the actor: it is handled even after the call has timed out. Raises
+        ConversationNotFoundError, AnswerTimeoutError, or what the actor raises.
         """
         seconds = _seconds(context)
         deadline = (
@@ -271,7 +278,10 @@ class ConversationService(v1.ConversationServiceServicer):
             raise ConversationNotFoundError(name) from None
 
     async def _answer(self, future: Future[T], seconds: float) -> T:
-        """Wait for an actor's answer without blocking the loop. Raises what the actor raised, or AnswerTimeoutError."""
+        """Wait for an actor's answer without blocking the event loop.
+
+        Raises what the actor raised, or AnswerTimeoutError.
+        """
         try:
             async with asyncio.timeout(seconds):
                 return await self._calls.result(future)
@@ -382,7 +392,7 @@ class ConversationService(v1.ConversationServiceServicer):
         await self._exports.serve(conversation_id, request, context.write)
 
     async def Subscribe(self, request: v1.SubscribeRequest, context: Context) -> None:  # type: ignore[override]
-        """Serve a stream of events. The responses are bytes that were encoded once for all watchers."""
+        """Serve a stream of events. Its responses are bytes that were encoded once for all clients."""
         conversation_id = await self._resolver.identify(request.name)
         await self._watchers.serve(conversation_id, request, context.write)
 
@@ -394,7 +404,7 @@ class ConversationService(v1.ConversationServiceServicer):
 
 @contextmanager
 def _within(field: str) -> Generator[None, None, None]:
-    """Raise a refusal of the block as one of `field` of the request; SHUTTING_DOWN concerns no field."""
+    """Raise a refusal in the `with` block as one that concerns `field` of the request, except SHUTTING_DOWN."""
     try:
         yield
     except (Rejected, InvalidFieldError) as refusal:
@@ -404,6 +414,6 @@ def _within(field: str) -> Generator[None, None, None]:
 
 
 def _seconds(context: Context) -> float:
-    """Return the seconds until the call's deadline, or a default limit if it has none."""
+    """Return the seconds until the call's deadline; ANSWER_SECONDS if it has none."""
     remaining: float | None = context.time_remaining()
     return limits.ANSWER_SECONDS if remaining is None else max(0.0, remaining)

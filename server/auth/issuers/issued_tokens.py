@@ -146,7 +146,7 @@ def _role(issuer: Issuer, value: Any) -> Role | None:
 
 
 def claim(claims: Mapping[str, Any], name: str) -> Any:
-    """Return a claim by its name, or by a path with dots, such as `realm_access.roles`; None if there is none."""
+    """Return the value of a claim, given by name or by a path with dots like `realm_access.roles`; None if absent."""
     if name in claims:
         return claims[name]
     value: Any = claims

@@ -127,7 +127,7 @@ def keys_in(content: bytes, algorithms: tuple[str, ...]) -> dict[tuple[str, str]
 
 
 def _key(data: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
-    """Return the key object for an algorithm; None if the key is not meant for it."""
+    """Return a JWK as a key object for an algorithm; None if it is private, malformed or for another algorithm."""
     fits = data.get("kty") == "RSA" if ALGORITHMS[algorithm] == "RSA" else data.get("crv") == ALGORITHMS[algorithm]
     if not fits or data.get("kty") == "oct" or "d" in data:
         return None

@@ -1,4 +1,4 @@
-"""The fields that filters of conversations can use, and the conversion of their restrictions to conditions."""
+"""The fields that a filter of conversations can use, and the conversion of restrictions on them to conditions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ _BUSY = frozenset(_KINDS) - frozenset(map(_kind, QUIET))
 
 
 def meaning(restriction: Restriction) -> Condition:
-    """Convert a restriction to a condition of the store. Raises FilterError."""
+    """Convert a restriction to a condition of the store.
+
+    Raises FilterError if its field, operator or value is invalid.
+    """
     name, *keys = restriction.path
     if name == "labels":
         return _label(restriction)
@@ -57,11 +60,11 @@ def meaning(restriction: Restriction) -> Condition:
     return make(restriction)
 
 
-# --- kinds of fields --------------------------------------------------------------------------------------------------
+# --- conversions, by kind of field -----------------------------------------------------------------------------------
 
 
 def _operator(restriction: Restriction, *allowed: str) -> str:
-    """Return the operator. Raises FilterError if it is not among the allowed ones."""
+    """Return the operator of a restriction. Raises FilterError if the operator is not among the allowed ones."""
     if restriction.operator not in allowed:
         name = ".".join(restriction.path)
         raise FilterError(restriction.at, f"{name[:30]} can be compared with {' '.join(allowed)}")
@@ -73,12 +76,12 @@ def _wanted(condition: Condition, operator: str) -> Condition:
 
 
 def _is_any(value: Value) -> bool:
-    """Return whether a value is the `*` that stands for any."""
+    """Return whether a value is an unquoted `*`, which stands for any value."""
     return value.text == "*" and not value.quoted
 
 
 def _choice(value: Value, choices: tuple[str, ...], prefix: str) -> str:
-    """Return one of the choices, which may be written like the API's enum. Raises FilterError."""
+    """Return the choice that a value names, with or without the prefix of the API's enum values. Raises FilterError."""
     chosen = value.text.lower().removeprefix(prefix)
     if chosen not in choices:
         raise FilterError(value.at, f"must be one of {', '.join(choices)}")
@@ -86,7 +89,7 @@ def _choice(value: Value, choices: tuple[str, ...], prefix: str) -> str:
 
 
 def _flag(restriction: Restriction) -> bool:
-    """Return the truth value that a field must have. Raises FilterError."""
+    """Return the truth value that the field must have. Raises FilterError."""
     operator, value = _operator(restriction, "=", "!="), restriction.value
     return (_choice(value, ("true", "false"), "") == "true") == (operator == "=")
 
@@ -111,7 +114,7 @@ def _mode(restriction: Restriction) -> Condition:
 
 
 def _text(field: TextField) -> Callable[[Restriction], Condition]:
-    """Convert a restriction of a text: `:` searches for a part of it, ignoring case."""
+    """Return the conversion for a text field. Its operator `:` searches for a part of the text, ignoring case."""
 
     def make(restriction: Restriction) -> Condition:
         operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
@@ -127,7 +130,7 @@ def _set(field: TextField) -> Condition:
 
 
 def _model(restriction: Restriction) -> Condition:
-    """Convert a restriction of the model, which may be named with or without `models/`."""
+    """Convert a restriction on the model, which may be named with or without `models/`. Raises FilterError."""
     value = restriction.value
     named = restriction._replace(value=value._replace(text=parse_model(value.text) or value.text))
     return _text(TextField.MODEL)(named)
@@ -141,7 +144,7 @@ def _directory(restriction: Restriction) -> Condition:
 
 
 def _conversation(field: TextField) -> Callable[[Restriction], Condition]:
-    """Convert a restriction by the name of a conversation."""
+    """Return the conversion for a field with the name of a conversation. The conversion raises FilterError."""
 
     def make(restriction: Restriction) -> Condition:
         operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
@@ -169,9 +172,10 @@ def _time(field: TimeField) -> Callable[[Restriction], Condition]:
 
 
 def _milliseconds(value: Value, comparison: Comparison) -> int:
-    """Return a time in whole milliseconds that can replace the given one, with nanoseconds, in the comparison.
+    """Return the time of a value, in whole milliseconds since 1970, for use in this comparison.
 
-    Raises FilterError.
+    A fraction of a millisecond is rounded so that the comparison with stored times, which have none, has the same
+    result; for `=` the result is _NEVER. Raises FilterError.
     """
     found = _TIME.fullmatch(value.text)
     try:
@@ -189,7 +193,10 @@ def _milliseconds(value: Value, comparison: Comparison) -> int:
 
 
 def _label(restriction: Restriction) -> Condition:
-    """Convert `labels:key`, `labels.key:*`, `labels.key = "value"` and the like."""
+    """Convert a restriction on labels, such as `labels:key`, `labels.key:*` or `labels.key = "value"`.
+
+    Raises FilterError.
+    """
     _, *keys = restriction.path
     operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
     if not keys and operator == ":" and not _is_any(value):
@@ -216,4 +223,4 @@ FIELDS: dict[str, Callable[[Restriction], Condition]] = {
     "parent": _conversation(TextField.PARENT),
     "forked_from": _conversation(TextField.FORKED_FROM),
 }
-"""The conversion of a restriction of each field, except labels."""
+"""For each field except labels, the function that converts a restriction on the field to a condition."""

@@ -1,4 +1,4 @@
-"""The orders that lists of conversations can have."""
+"""Parses the order of a list of conversations, the field `order_by` of requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _ORDER = re.compile(rf"( *({'|'.join(KEYS)})( +(asc|desc))?)? *")
 
 
 def order_of(text: str) -> Order:
-    """Return the order that a text like `title` or `create_time desc` names. Raises FilterError."""
+    """Return the order that a text such as `title` or `create_time desc` names; the default order for an empty text.
+
+    Raises FilterError for any other text.
+    """
     found = _ORDER.fullmatch(text)
     if found is None:
         raise FilterError(0, f"expected one of {', '.join(KEYS)}, with asc or desc after it if you like")

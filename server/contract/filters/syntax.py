@@ -1,6 +1,6 @@
-"""The syntax of filters: restrictions like `title:"draft"`, connected by AND, OR, NOT and parentheses.
+"""Parses filters: restrictions such as `title:"draft"`, connected by AND, OR, NOT and parentheses.
 
-As AIP-160 has it, OR binds tighter than AND, and restrictions without a word between them are connected by AND.
+As in AIP-160, OR binds tighter than AND, and restrictions without a word between them are connected by AND.
 """
 
 from __future__ import annotations
@@ -14,49 +14,55 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_DEPTH = 32
-"""Maximum depth of parentheses."""
+"""How deep parentheses may be nested."""
 MAX_RESTRICTIONS = 100
 
 _SPACE = re.compile(r"\s*")
 _NAME = re.compile(r"[^\s()\"'.,=<>!:]+")
 _OPERATOR = re.compile(r"!=|<=|>=|[=<>:]")
 _VALUE = re.compile(r"[^\s()\"'=<>!,]+")
-"""A value without quotes: it may contain dots and colons, so that times, paths and names of models need none."""
+"""Matches a value without quotes.
+
+It may contain dots and colons, so that times, paths and names of models need no quotes.
+"""
 _STRING = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _WORDS = frozenset({"AND", "OR", "NOT"})
 
 
 class FilterError(Exception):
-    """The filter is invalid."""
+    """The filter is invalid. The text says at which character, and why."""
 
     def __init__(self, at: int, text: str) -> None:
         super().__init__(f"at character {at + 1}: {text}")
 
 
 class Value(NamedTuple):
-    """The right side of a restriction."""
+    """The right side of a restriction: a value."""
 
     text: str
     at: int
-    """Index of its first character in the filter."""
+    """The index of the value's first character in the filter."""
     quoted: bool = False
 
 
 class Restriction(NamedTuple):
-    """A field compared with a value."""
+    """One comparison in a filter: a field, an operator and a value."""
 
     path: tuple[str, ...]
-    """The name of the field, and the key in a map if there is one."""
+    """The name of the field; for a field that is a map, followed by the key."""
     at: int
-    """Index of its first character in the filter."""
+    """The index of the restriction's first character in the filter."""
     operator: str
     """`=`, `!=`, `<`, `<=`, `>`, `>=` or `:`."""
     value: Value
 
 
 def parse(text: str, meaning: Callable[[Restriction], Condition]) -> Condition:
-    """Parse a filter into a condition; `meaning` converts each restriction. Raises FilterError."""
+    """Parse a filter into a condition of the store; `meaning` converts each restriction.
+
+    An empty filter becomes a condition that is always true. Raises FilterError.
+    """
     parser = _Parser(text, meaning)
     if parser.at_end():
         return Every()
@@ -67,7 +73,7 @@ def parse(text: str, meaning: Callable[[Restriction], Condition]) -> Condition:
 
 
 class _Parser:
-    """A recursive descent parser over the characters of a filter."""
+    """A recursive descent parser over the characters of a filter. Its methods raise FilterError."""
 
     def __init__(self, text: str, meaning: Callable[[Restriction], Condition]) -> None:
         self._text = text
@@ -83,7 +89,7 @@ class _Parser:
         raise FilterError(self._at if at is None else at, text)
 
     def expression(self, depth: int) -> Condition:
-        """Read `a b AND c`."""
+        """Read a sequence such as `a b AND c`, up to a closing parenthesis or the end."""
         parts = [self._alternatives(depth)]
         while not self.at_end() and not self._sees(")"):
             self._word("AND")
@@ -91,14 +97,14 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Every(tuple(parts))
 
     def _alternatives(self, depth: int) -> Condition:
-        """Read `a OR b`."""
+        """Read alternatives such as `a OR b`."""
         parts = [self._term(depth)]
         while self._word("OR"):
             parts.append(self._term(depth))
         return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
 
     def _term(self, depth: int) -> Condition:
-        """Read `a`, `NOT a`, `-a` or either with parentheses."""
+        """Read `a`, `NOT a` or `-a`, where `a` is a restriction or an expression in parentheses."""
         negated = self._word("NOT") or self._takes("-")
         if not self._takes("("):
             part = self._restriction()
@@ -171,5 +177,5 @@ class _Parser:
 
     def _skip(self) -> None:
         space = _SPACE.match(self._text, self._at)
-        assert space is not None  # noqa: S101 -- it matches the empty text
+        assert space is not None  # noqa: S101 -- the pattern matches the empty text
         self._at = space.end()
