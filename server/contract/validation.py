@@ -182,7 +182,7 @@ def uuid(value: str) -> str | None:
 
 
 def path(value: str) -> str | None:
-    """Check a path on the server, which is required. It may be relative."""
+    """Check a path on the server, which is required."""
     if not value:
         return "is required: an absolute path on the server"
     if "\0" in value:
@@ -193,7 +193,7 @@ def path(value: str) -> str | None:
 
 
 def labels(value: Mapping[str, str]) -> str | None:
-    """Check the number of labels, and the sizes of their keys and values."""
+    """Check the number and the sizes of labels."""
     if len(value) > limits.MAX_LABELS:
         return f"must have at most {limits.MAX_LABELS} entries"
     for key, text in value.items():

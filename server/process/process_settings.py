@@ -32,7 +32,7 @@ _PR_FUTEX_HASH_SET_SLOTS = 1
 
 
 def tune_process() -> None:
-    """Prepare for thousands of threads."""
+    """Set the stack size, the limit of open files and kernel options, for many threads and secrets in memory."""
     threading.stack_size(STACK_BYTES)
     raise_open_files()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

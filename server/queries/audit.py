@@ -82,9 +82,10 @@ class StoredAudits:
         request: v1.ReplayConversationRequest,
         write: Callable[[v1.ReplayConversationResponse], Awaitable[None]],
     ) -> None:
-        """Replay the log, up to its current end.
+        """Replay the log of a conversation, up to its end or the requested revision, and send each step by `write`.
 
-        Raises ConversationNotFoundError, RevisionTooOldError, SlowReaderError or StoreError.
+        Raises ConversationNotFoundError, RevisionTooOldError if the beginning was pruned, SlowReaderError or
+        StoreError.
         """
         record = await self._reads(self._store.load, conversation_id)
         if record is None:

@@ -133,7 +133,7 @@ class Listings:
 
     def message(self, name: str, conversation_id: str, message_id: str) -> v1.Message:
         """Return a message of the history or of the queue. Raises ConversationNotFoundError if there is none."""
-        record = self._store.load(conversation_id)  # first: what leaves the queue meanwhile is in the history then
+        record = self._store.load(conversation_id)  # read first: a message that leaves the queue is then in the history
         stored = self._store.message(conversation_id, message_id)
         if stored is not None:
             return messages.message(self._conversion, conversation_id, stored)
@@ -162,7 +162,7 @@ class Listings:
     def questions(
         self, request: v1.ListQuestionsRequest, principal: str, conversation_id: str | None
     ) -> v1.ListQuestionsResponse:
-        """Return a page of the questions that running tools ask, in one conversation or in all."""
+        """Return a page of open questions of running tools, in one conversation or, if None, in all of the caller."""
         return list_questions(self._store, self._conversion, request, principal, conversation_id)
 
     def question(self, request: v1.GetQuestionRequest, conversation_id: str) -> v1.Question:

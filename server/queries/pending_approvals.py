@@ -55,7 +55,7 @@ class _Position(Struct):
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """A list of questions of one kind."""
+    """Identifies one list of open approvals or questions, and says where to look for its items."""
 
     kind: str
     states: StateIs

@@ -84,7 +84,7 @@ def find_cycle(
     record = store.load(conversation_id)
     if record is None:
         return None
-    newest = store.stopped_runs(conversation_id, limit=1, descending=True)  # first: it is older than a live run
+    newest = store.stopped_runs(conversation_id, limit=1, descending=True)  # first, so that it is older than a live run
     ended = store.stopped_run(conversation_id, run)
     if ended is None:
         span = next((live for live in _under_way(record, _last(newest)) if live.run == run), None)
@@ -136,7 +136,7 @@ def _forwards(store: StoreReader, record: ConversationRecord, last: _Place | Non
 
 
 def _backwards(store: StoreReader, record: ConversationRecord, last: _Place | None, chunk: int) -> Iterator[_Span]:
-    before = last.revision or None if last else None  # without a revision the last run shown was the live one
+    before = last.revision or None if last else None  # without a revision, the previous page ended with the live run
     stopped = _stopped_backwards(store, record.id, before, chunk)
     newest = next(stopped, None)
     if last is None:

@@ -1,4 +1,4 @@
-"""The gRPC server: its services, its addresses and its shutdown. Event loop only."""
+"""The gRPC server: its services, its addresses and its shutdown. Use in the event loop only."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 
 SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
 STREAM_END_SECONDS = 2.0
-"""Seconds that streams have at shutdown to send their remaining events."""
+"""How many seconds streams have at shutdown to send their remaining events."""
 GRACE_SECONDS = 2.0
-"""Seconds that other calls have to finish after the streams have ended."""
+"""How many seconds other calls have to finish, after the streams have ended."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # otherwise a second server on the same port would get half of the calls
@@ -67,28 +67,32 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-    # Lets bursts of calls wait in a queue; with the defaults some would be cancelled.
+    # Bursts of calls wait in a queue; with gRPC's defaults, some of the calls would be cancelled.
     ("grpc.server.max_pending_requests", 20_000),
     ("grpc.server.max_pending_requests_hard_limit", 40_000),
-    ("grpc.server_max_unrequested_time_in_server", 120),  # seconds; longer than any client waits for a response
-    ("grpc.server_handshake_timeout_ms", 10_000),  # of TLS and of the first frame: ends connections that say nothing
-    ("grpc.max_connection_idle_ms", 60_000),  # without a call; clients connect again by themselves
+    ("grpc.server_max_unrequested_time_in_server", 120),  # in seconds; longer than any client waits for a response
+    ("grpc.server_handshake_timeout_ms", 10_000),  # ends connections that do not complete their TLS handshake
+    ("grpc.max_connection_idle_ms", 60_000),  # for connections without a call; clients reconnect by themselves
 )
 FOR_STRANGERS = (("grpc.max_concurrent_streams", limits.MAX_STREAMS_PER_CONNECTION),)
-"""Calls that are reset at once count until they have been looked at, so this bounds what a flood of them takes. It also
-refuses some of a burst of good calls on one connection: they have not begun, and may be made again."""
+"""Options for addresses that strangers can reach.
+
+A call that is reset at once counts as open until the server has looked at it, so this limits the resources that a flood
+of such calls takes. The limit also refuses some calls of an honest burst on one connection; these have not begun, and
+can be repeated.
+"""
 FOR_FRIENDS = (("grpc.http.overload_protection", 0),)
-"""Calls of a burst of any size are all accepted."""
+"""Options for addresses that strangers cannot reach: all calls of a burst of any size are accepted."""
 CONNECTIONS_SHARE = 2
-"""The connections of one address may use this part of the open files of the process: one half, one third and so on."""
+"""The connections of one address may use one of this many parts of the process's open files."""
 
 
 class CannotListenError(Exception):
-    """The server cannot listen on an address; the message names the address and the reason."""
+    """The server cannot listen on an address. The message names the address and the reason."""
 
 
 class GrpcServer:
-    """One gRPC server. Created in a running event loop; `stop` ends everything that it has started."""
+    """One gRPC server. Create it in a running event loop; `stop` ends everything that it has started."""
 
     def __init__(
         self,
@@ -104,9 +108,10 @@ class GrpcServer:
         reachable: bool = False,
         access: NodeAccess | None = None,
     ) -> None:
-        """`behind_proxy`: trust the `x-forwarded-for` of a proxy. `reachable`: an address is reachable from a network.
+        """Create the services and register them; nothing is served before `start`.
 
-        `access`: the settings for calls to and from other nodes; None if no other server shares the store.
+        With `behind_proxy`, the `x-forwarded-for` of a proxy is trusted. `reachable` means that an address can be
+        reached from a network. `access` is for calls to and from other nodes; None if no other server shares the store.
         """
         watching = watching or WatchSettings()
         conversion = conversion_context(services)
@@ -210,7 +215,10 @@ class GrpcServer:
         )
 
     def _lists_of_nodes(self, hub: EventHub, wakeups: Wakeups) -> Callable[[], Followed] | None:
-        """Serve this node's list to other nodes, and return what follows theirs; None without a cluster."""
+        """Offer this node's list of conversations to other nodes.
+
+        Returns the context manager that follows the lists of other nodes; None without a cluster.
+        """
         if (router := self._router) is None:
             return None
         router.for_nodes[GREET] = greeting_handler(router.cluster)
@@ -218,14 +226,14 @@ class GrpcServer:
         return NodeLists(router.cluster, router.peers, router.marks, hub.conversation_list).followed
 
     def listen(self, where: Listen, credentials: grpc.ServerCredentials | None = None) -> Listen:
-        """Bind, and return the address with the chosen port. Raises CannotListenError.
+        """Listen on an address, and return it with the port that was chosen if it was 0. Raises CannotListenError.
 
-        A Unix socket takes no `credentials`, since only its owner can connect to it.
+        `credentials` are for TLS; a Unix socket needs none, because only its owner can connect to it.
         """
         _probe(where)
         if where.path:
             credentials = grpc.local_server_credentials(grpc.LocalConnectionType.UDS)
-        mask = os.umask(0o177)  # other users must never be able to connect
+        mask = os.umask(0o177)  # so that other users can never connect to the socket
         try:
             if credentials is None:
                 port = self._server.add_insecure_port(where.target)
@@ -238,7 +246,7 @@ class GrpcServer:
         return where if where.path else Listen(where.host, port)
 
     async def start(self) -> None:
-        """Accept calls, and report SERVING to the health service."""
+        """Begin to accept calls, and report SERVING to the health service's clients."""
         self._health.report(serving=True)
         await self._server.start()
         if (router := self._router) is not None:
@@ -246,11 +254,11 @@ class GrpcServer:
             self._greeting = asyncio.create_task(greetings.run())
 
     async def withdraw(self) -> None:
-        """Report NOT_SERVING to the health service's clients, so that no new clients come; calls are still served."""
+        """Report NOT_SERVING to the health service's clients, so that no new clients come. Calls are still served."""
         self._health.report(serving=False)
 
     async def stop(self) -> None:
-        """End streams with UNAVAILABLE, then calls, then threads. Bounded."""
+        """End streams with UNAVAILABLE, then other calls, then threads. Takes a limited time."""
         if self._greeting is not None:
             self._greeting.cancel()
         self.watchers.shut_down()
@@ -264,28 +272,28 @@ class GrpcServer:
 
 
 def _options(reachable: bool) -> tuple[tuple[str, int], ...]:
-    """Return the options of the gRPC library. `reachable`: the address is reachable from a network."""
+    """Return the options for gRPC. `reachable` means that an address can be reached from a network."""
     connections = ("grpc.max_allowed_incoming_connections", max_connections())
     return (*OPTIONS, connections, *(FOR_STRANGERS if reachable else FOR_FRIENDS))
 
 
 def max_connections() -> int:
-    """Return the maximum number of connections to each address; further ones are closed at once.
+    """Return the maximum number of connections to each address. Further connections are closed at once.
 
-    The other open files of the process are reserved for conversations, tools and other addresses, so that strangers
-    who fill up one address block no other one, and no running conversation.
+    The other open files of the process are reserved for conversations, tools and other addresses. So strangers who use
+    up one address block neither other addresses nor running conversations.
     """
     return max(1, resources.max_open_files() // CONNECTIONS_SHARE)
 
 
 def _lag_of(services: Services) -> Callable[[int], None]:
-    """Return the callback for the times of events that were sent to watchers; None if they are not measured."""
+    """Return a function that reports an event's delay to the telemetry, given the event's time in milliseconds."""
     clock, telemetry = services.clock, services.telemetry
     return lambda at: telemetry.delivered((clock.now_ms() - at) / 1000)
 
 
 def conversion_context(services: Services) -> ConversionContext:
-    """Return the facts about tools, models and jobs that conversions need."""
+    """Return the facts about tools, models and jobs that the conversion to API messages needs."""
     specs = (*services.toolbox.specs(sub_agent=False), *services.toolbox.specs(sub_agent=True))
     groups: dict[str, ToolGroup] = {spec.name: spec.traits.group for spec in specs}
     return ConversionContext(
@@ -294,7 +302,7 @@ def conversion_context(services: Services) -> ConversionContext:
 
 
 def _add_reflection(server: grpc.aio.Server) -> None:
-    from grpc_reflection.v1alpha import reflection  # noqa: PLC0415 -- only where it is wanted
+    from grpc_reflection.v1alpha import reflection  # noqa: PLC0415 -- only if enabled
 
     reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
 
@@ -319,7 +327,10 @@ def _probe(where: Listen) -> None:
 
 
 def _probe_path(where: Listen) -> None:
-    """Raise CannotListenError if a server listens at the path: gRPC would take the path away from it."""
+    """Raise CannotListenError if a server listens at the path of a Unix socket, or if the path cannot be used.
+
+    gRPC itself would take the path away from a server that listens there.
+    """
     if os.path.lexists(where.path) and not stat.S_ISSOCK(os.lstat(where.path).st_mode):
         raise CannotListenError(f"cannot listen on {where.target}: what is there is no socket; remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:

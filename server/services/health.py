@@ -1,4 +1,7 @@
-"""The grpc.health.v1 service. It needs no token, so the resources that its calls use are bounded. Event loop only."""
+"""The health service, grpc.health.v1.
+
+It needs no token, so its calls use limited resources. Use in the event loop only.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,18 @@ if TYPE_CHECKING:
     from server.services.request_reading import Context
 
 REQUEST_SECONDS = 2.0
-"""Seconds within which a request must arrive. It is short, and sent together with the call."""
+"""Maximum seconds within which a request must arrive. The request is short, and is sent together with the call."""
 MAX_REQUESTS = 32
 """Maximum number of calls whose requests have not arrived yet."""
 WATCH_SECONDS = 600.0
-"""Maximum seconds of a watch; clients start another one, as they do after a lost connection."""
+"""Maximum seconds of a Watch call. Clients then start another one, as they do after a lost connection."""
 MAX_WATCHES = 256
 
 _Status = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """Reports the status of the server; all of its services have the same."""
+    """Reports the status of the server. All services of the server have the same status."""
 
     def __init__(self, services: Iterable[str]) -> None:
         self._services = frozenset(services)
@@ -40,7 +43,7 @@ class Health:
         self._watches = _Places(MAX_WATCHES)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return the service for a server of grpc.aio."""
+        """Return the service, for registration with a server of grpc.aio."""
         encode = _Status.SerializeToString
         methods = {
             "Check": reading_handler(self._check, encode, response_streaming=False),
@@ -49,7 +52,7 @@ class Health:
         return grpc.method_handlers_generic_handler(health.SERVICE_NAME, methods)
 
     def report(self, *, serving: bool) -> None:
-        """Set the status, and send it to the watching clients."""
+        """Set the status, and send it to the clients that watch it."""
         self._status = _Status.SERVING if serving else _Status.NOT_SERVING
         self._changed.set()
         self._changed = asyncio.Event()
@@ -78,7 +81,7 @@ class Health:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this watch has lasted long enough: watch again")
 
     async def _service(self, context: Context) -> str:
-        """Read the name of the service from the request; end the call if no request arrives."""
+        """Return the name of the service in the request; end the call if the request is invalid or does not arrive."""
         try:
             async with self._requests.take(REQUEST_SECONDS):
                 raw = await read_request(context, None)
@@ -90,15 +93,15 @@ class Health:
 
 
 class _Places:
-    """Bounds the number of concurrent calls: if the maximum is reached, a new call ends the oldest one.
+    """Limits the number of concurrent calls: if the maximum is reached, a new call ends the oldest one.
 
-    So strangers cannot keep others out by holding many calls.
+    So strangers cannot keep others out by holding many calls open.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._taken: dict[asyncio.Timeout, None] = {}
-        """The oldest first."""
+        """The timeouts of the calls that hold a place, the oldest first."""
 
     @asynccontextmanager
     async def take(self, seconds: float) -> AsyncGenerator[None]:

@@ -1,4 +1,4 @@
-"""Decode and store the images of a message before it reaches the conversation, on separate threads.
+"""Decodes and stores the images of a message, on separate threads, before the message reaches the conversation.
 
 The images of one message are processed one after the other, so that principals take turns image by image.
 """
@@ -24,16 +24,20 @@ if TYPE_CHECKING:
     from actors.core.content import Image
 
 THREADS = 2
-"""Maximum number of images processed at the same time; others wait until their message's deadline."""
+"""How many images are processed at the same time. Others wait until the deadline of their message."""
 
 
 class ImageUploads:
-    """Event loop only. Owns the threads that wait for images."""
+    """Decodes and stores uploaded images, and owns the threads for that. Use in the event loop only."""
 
     def __init__(
         self, images: Images, take_stored: Callable[[str, int], None] = lambda _principal, _more: None
     ) -> None:
-        """`take_stored` raises QuotaExceededError if a principal may not store that many more bytes; it may block."""
+        """Start the threads.
+
+        `take_stored` counts bytes that a principal stores; it raises QuotaExceededError if they are too many, and may
+        block.
+        """
         self._images = images
         self._take_stored = take_stored
         self._threads = ReadPool(THREADS, name="bedrock-image")
@@ -43,15 +47,16 @@ class ImageUploads:
     ) -> tuple[Image, ...]:
         """Store the images of a message or of a tool's result, and return references to them.
 
-        In the request, the images' bytes are replaced by their content names, so that the request's hash identifies it.
+        In the request, the bytes of the images are replaced by the names of their contents, so that a repeated request
+        has the same hash.
 
         Raises:
             ImageRefusedError: An image is invalid; the error names the first such image.
             ConversationNotFoundError: The conversation was deleted during the upload.
             AnswerTimeoutError: The images took longer than `seconds`.
-            QuotaExceededError: An image is new and does not fit into what is left of the caller's storage. (Those of a
-                repeated call are stored already.)
-            ImagesUnavailableError, StoreError: Images cannot be decoded, or not be stored, now.
+            QuotaExceededError: An image does not fit into the rest of the caller's storage. Images of a repeated call
+                are already stored, and do not count again.
+            ImagesUnavailableError, StoreError: Images cannot be decoded, or cannot be stored, at present.
         """
         pictures = list(request.images)
         for index, picture in enumerate(pictures):
@@ -73,7 +78,7 @@ class ImageUploads:
     async def _ingested(
         self, principal: str, conversation_id: str, pictures: Sequence[v1.Image], cancel: CancelToken
     ) -> tuple[Image, ...]:
-        """Ingest the images one after the other."""
+        """Decode and store the images one after the other, and return references to them."""
         taken: list[Image] = []
         for index, picture in enumerate(pictures):
             try:
@@ -88,20 +93,20 @@ class ImageUploads:
         return tuple(taken)
 
     def _ingest(self, principal: str, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
-        """Return a reference to the stored image; a new one counts towards the quota (upload thread)."""
+        """Return a reference to the stored image. A new image counts towards the quota. Called on an upload thread."""
         image = self._images.stored(conversation_id, data)
         if image is None:
-            self._take_stored(principal, len(data))  # now, since images are kept even if their message is refused
+            self._take_stored(principal, len(data))  # counted now: images are kept even if their message is refused
             image = self._images.ingest(conversation_id, data, cancel, uploaded=True)
         return image
 
     def close(self) -> None:
-        """Wait for running uploads and end the threads."""
+        """Wait for running uploads, and end the threads."""
         self._threads.close()
 
 
 def _check(index: int, picture: v1.Image) -> None:
-    """Check an image without decoding it. Raises ImageRefusedError."""
+    """Check the type and the size of an image, without decoding it. Raises ImageRefusedError."""
     if picture.media_type not in IMAGE_TYPES:
         raise ImageRefusedError(index, f"must have one of the media types {', '.join(IMAGE_TYPES)}")
     if not picture.data:

@@ -1,4 +1,4 @@
-"""The interceptor of all calls: authenticates, decodes and validates the request, converts errors to statuses."""
+"""The interceptor of all gRPC calls: authenticates, decodes and validates requests, and converts errors to statuses."""
 
 from __future__ import annotations
 
@@ -50,31 +50,34 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OPEN_PREFIX = "/grpc.health.v1.Health/"
-"""The health service needs no token, because orchestrators have none; it limits its own use of resources."""
+"""The methods of the health service.
+
+They need no token, because orchestrators have none; the service limits its own resources.
+"""
 OURS = "/bedrock.v1."
 READS = ("Browse", "Download", "Export", "Get", "List", "Replay", "Subscribe", "Verify", "Wait", "Watch")
 """Prefixes of the names of methods that change nothing."""
 WAITS = "Wait"
-"""Prefixes of the names of long calls, which are measured as streams: they would distort latency metrics."""
+"""Prefixes of the names of methods that change nothing."""
 UNCOUNTED = ("CancelConversation", "GetQuotas")
-"""Methods that are not counted by the quota of calls: a cancel must never be refused."""
+"""Prefix of the names of long calls, which are measured as streams, because they would distort latency metrics."""
 TRACE_PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 FAILURES = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
-"""The statuses of failed calls. Calls with any other error status were refused, and are put in the audit trail."""
+"""The statuses of calls that failed. A call with any other error status was refused, and gets into the audit trail."""
 MAX_REQUEST_ID = 36
 ADDRESS = re.compile(r"ipv4:[0-9.]+|ipv6:(?:%5B[^%]*(?:%25[^%]*)?%5D|\[[^]]*\]|[0-9a-f:.]+)")
-"""Matches addresses as gRPC reports them (`ipv6:%5B::1%5D:5000`), and as proxies do (`ipv6:2001:db8::1`)."""
+"""Matches addresses as gRPC reports them (`ipv6:%5B::1%5D:5000`), and as a proxy's are written (`ipv6:2001:db8::1`)."""
 ABORT_SECONDS = 5.0
-"""Maximum seconds that the end of a stream waits for a client that does not read."""
+"""Maximum seconds that the end of a call waits for a client that does not read."""
 
 forwarded_origin: ContextVar[CommandOrigin | None] = ContextVar("forwarded_origin", default=None)
-"""The original caller, if another node has forwarded the call that is being served; None for a client's call."""
+"""The original caller, if another node has forwarded the present call; None for a client's call."""
 
 _CODES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps each method of the services once; runs on the event loop."""
+    """Wraps the handler of each method once, and chooses the handler for each call. Runs on the event loop."""
 
     def __init__(
         self,
@@ -86,7 +89,10 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         behind_proxy: bool = False,
         router: CallRouter | None = None,
     ) -> None:
-        """`router` forwards calls to the node that owns their conversation; None without a cluster."""
+        """Keep the parts that calls need.
+
+        `router` forwards calls to the owners of conversations; None without a cluster.
+        """
         self._client_of = forwarded_peer_of if behind_proxy else peer_of
         self._authentication = authentication
         self._quotas = quotas
@@ -103,7 +109,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """Authenticate the caller, and wrap the handler of a method."""
+        """Authenticate the caller, and return the wrapped handler of the method; None if there is no such method."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         if self._router is not None and self._router.marks.among(handler_call_details.invocation_metadata):
@@ -137,7 +143,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         return guarded
 
     def _route(self, method: str, handler: Handler) -> RoutedMethod | None:
-        """Return the router's handler for a method; None if the method is always served by the called node."""
+        """Return the router's handler for a method; None if the called node always serves the method itself."""
         if self._router is None or not self._router.routes(method):
             return None
         decode: Any = handler.request_deserializer
@@ -146,9 +152,9 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         )
 
     def _from_node(self, router: CallRouter, handler: Handler | None, call: grpc.HandlerCallDetails) -> Handler:
-        """Return the handler of a call that claims to be forwarded by a node; without the nodes' token it is refused.
+        """Return the handler of a call that claims to come from a node. Without the nodes' token, the call is refused.
 
-        The first node has authenticated and counted the call, and watches its token, so this one does not.
+        The first node has authenticated and counted the call, and watches its token, so this node does neither.
         """
         method = call.method
         origin = router.marks.origin(call.invocation_metadata)
@@ -179,7 +185,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
     def _refusing(self, method: str, *, stranger: bool = False) -> Handler:
         """Return a handler that refuses calls of this method before their requests are read.
 
-        `stranger`: the caller claims to be a node, but does not have the nodes' token.
+        `stranger` means that the caller claims to be a node, but does not have the nodes' token.
         """
 
         async def refuse(_requests: Any, context: Context) -> NoReturn:
@@ -207,14 +213,14 @@ def _name_of(method: str) -> str:
 
 
 def _reason_in(status: Status) -> str:
-    """Return the reason in a status's ErrorInfo; without one, the name of its code."""
+    """Return the reason in a status's ErrorInfo; without an ErrorInfo, the name of the status code."""
     info = ErrorInfo()
     found = any(detail.Unpack(info) for detail in status.details)
     return info.reason if found and info.reason else _CODES.get(status.code, "UNKNOWN")
 
 
 async def abort(context: Context, status: Status, trailers: Trailers = ()) -> NoReturn:
-    """End the call with this status, and these trailers."""
+    """End the call with this status and these trailers, by raising gRPC's AbortError."""
     ending = rpc_status.to_status(status)
     if trailers:
         await context.abort(ending.code, ending.details, (*(ending.trailing_metadata or ()), *trailers))
@@ -224,7 +230,7 @@ async def abort(context: Context, status: Status, trailers: Trailers = ()) -> No
 
 
 def as_bytes(response: Message | bytes) -> bytes:
-    """Serialise a response; a response that is bytes was encoded once for many watchers, and is returned as it is."""
+    """Serialise a response. A response of type bytes was encoded once for many clients, and is returned unchanged."""
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 
@@ -235,7 +241,7 @@ def _trace_parent_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
 
 
 class GuardedMethod:
-    """One method of the services, and what is checked and counted before and after each of its calls."""
+    """One method of the services, with what is checked and counted before and after each of its calls."""
 
     def __init__(
         self,
@@ -250,9 +256,18 @@ class GuardedMethod:
         further: Authentication | None = None,
         route: RoutedMethod | ForwardedMethod | None = None,
     ) -> None:
-        """`note` keeps a refusal for the audit trail; `further` knows callers, and refuses them, by more than tokens.
+        """Keep what calls of this method need.
 
-        `route` is how a node finds the owner of the call's conversation; None: each call is served here.
+        Args:
+            method: The full name of the method.
+            handler: gRPC's handler of the method, which this class wraps.
+            live: Ends calls whose token is revoked while they run.
+            telemetry: Receives a report of each call.
+            quotas: Counts the calls and streams of principals.
+            note: Records a refusal for the audit trail.
+            client_of: Returns the address of the client.
+            further: Identifies callers by certificates and the authorizer; None if tokens alone identify callers.
+            route: Finds the node that serves the call; None if this node serves all calls.
         """
         self._method = method
         self._name = _name_of(method)
@@ -269,11 +284,11 @@ class GuardedMethod:
         self._route = route
 
     def handler(self) -> Handler:
-        """Return what gRPC calls."""
+        """Return the handler to register with gRPC."""
         return reading_handler(self._serve, as_bytes, response_streaming=self._streaming)
 
     async def _serve(self, _requests: Any, context: Context) -> Any:
-        """Serve a call, and report its end."""
+        """Serve a call, and report its end to the telemetry."""
         call = _Observed(self._name, self._lasts, functools.partial(self._client_of, context))
         try:
             return await self._ended(context, call)
@@ -282,13 +297,13 @@ class GuardedMethod:
                 self._telemetry.rpc_ended(call.ended())
 
     async def _ended(self, context: Context, call: _Observed) -> Any:
-        """Return the response of a call, or end it with the status of what was raised."""
+        """Return the response of a call, or end the call with the status of the error that was raised."""
         try:
             response = await self._answer(context, call)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             call.outcome = "CANCELLED"
             raise
-        except PassedStatusError as passed:  # which the owner has kept in the audit trail
+        except PassedStatusError as passed:  # the owner has put the refusal into its audit trail
             call.outcome = passed.code.name
             return await _within_time(context.abort(passed.code, passed.details, passed.trailers))
         except Exception as error:  # noqa: BLE001 -- the client gets a status for every error
@@ -302,7 +317,11 @@ class GuardedMethod:
         return response
 
     async def _answer(self, context: Context, call: _Observed) -> Any:
-        """Check who calls and what; read the request only then, and carry it out. Raises what refuses it."""
+        """Identify the caller, check role and quotas, then read, check and execute the request; return the response.
+
+        The request is read only once the caller is known to be allowed. Raises the error that refuses or fails the
+        call.
+        """
         who = caller.get() if self._further is None else await _looked_further(self._further, context)
         check_role(self._method, who.role)
         if self._name not in UNCOUNTED:
@@ -325,20 +344,23 @@ def _behaviour_of(handler: Handler) -> Any:
 def _status_of(error: Exception, *, reading: bool) -> Status:
     if isinstance(error, CallRevokedError):
         return status_of(UnauthenticatedError())
-    if isinstance(error, grpc.aio.InternalError):  # a watcher that disconnects during a write is not a server error
+    if isinstance(error, grpc.aio.InternalError):  # a client that disconnects during a write
         return status_of(ClientDisconnectedError())
     return status_of(error, reading=reading)
 
 
 async def _within_time(aborting: Awaitable[NoReturn]) -> None:
-    """Send the end of a call; give up if the client does not read it in time."""
+    """End a call by awaiting `aborting`; give up if the client does not read the end within ABORT_SECONDS."""
     with suppress(TimeoutError):
         async with asyncio.timeout(ABORT_SECONDS):
             await aborting
 
 
 async def _looked_further(authentication: Authentication, context: Context) -> Caller:
-    """Identify the caller by certificate and authorizer. Raises UnauthenticatedError or AuthorizerUnavailableError."""
+    """Return the caller as identified by token, certificate and authorizer, and make it the caller of this call.
+
+    Raises UnauthenticatedError or AuthorizerUnavailableError.
+    """
     metadata: Any = context.invocation_metadata()
     who = await authentication.caller_on(caller.get(None), metadata or (), context.auth_context(), context.peer())
     if who is None:
@@ -348,7 +370,10 @@ async def _looked_further(authentication: Authentication, context: Context) -> C
 
 
 async def _authorize(authentication: Authentication, who: Caller, method: str, request: Any) -> None:
-    """Ask the operator's own rules. Raises Rejected or AuthorizerUnavailableError."""
+    """Ask the operator's authorizer whether the call is allowed. Does nothing without an authorizer.
+
+    Raises Rejected if the call is forbidden, or AuthorizerUnavailableError.
+    """
     if authentication.authorizer is None or who.principal == LOCAL:
         return
     refusal = await authentication.authorizer.refusal(who.principal, who.role, method, name_in(request))
@@ -369,7 +394,7 @@ class _Observed:
         self.outcome = "UNKNOWN"
 
     def arrived(self) -> None:
-        """Start the measurement, when the request has arrived: before that, the client determines the duration."""
+        """Start the measurement when the request has arrived, because the client determines the time before that."""
         self._began = time.monotonic()
 
     @property
@@ -381,7 +406,10 @@ class _Observed:
         self._request_id = getattr(request, "request_id", "")
 
     def origin(self) -> CommandOrigin:
-        """Return the caller, as far as known, and the peer; for a forwarded call those that the first node reports."""
+        """Return the caller, as far as known, and its address.
+
+        For a forwarded call, the first node has reported both.
+        """
         if (forwarded := forwarded_origin.get()) is not None:
             return forwarded
         who, address = caller.get(None), address_of(self._peer())
@@ -411,7 +439,7 @@ class _Observed:
 
 
 def _decoded(decode: Callable[[bytes], Message], raw: bytes) -> Message:
-    """Decode a request. Raises MalformedRequestError."""
+    """Decode a request. Raises MalformedRequestError if the bytes are not a request of this type."""
     try:
         request = decode(raw)
     except DecodeError:
@@ -433,5 +461,5 @@ async def _call(behaviour: Callable[..., Any], request: Message, context: Contex
 
 
 def _subject(request: Any) -> str:
-    """Return the name of the conversation in a request, as the caller wrote it; "" if there is none."""
+    """Return the resource name in a request, as the caller wrote it; a text for the log if the request names none."""
     return name_in(request) or "a request about no conversation"

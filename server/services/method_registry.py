@@ -16,26 +16,29 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 def registry_of(server: grpc.aio.Server) -> grpc.aio.Server:
-    """Return the object to pass to the generated registration functions in place of the server."""
+    """Return the object to pass, in place of the server, to generated registration functions."""
     return cast("grpc.aio.Server", MethodRegistry(server))
 
 
 class MethodRegistry:
     """Replaces the server in generated code, and registers only the urgent methods individually.
 
-    grpc.aio has a queue for each registered method, and one for all other methods. It waits on all of these queues
-    for every single call, so registering all methods, as generated code does, makes each call a quarter slower.
+    grpc.aio has a queue for each registered method, and one for all other methods. It waits on all of these queues for
+    every single call. To register all methods, as generated code does, would make each call a quarter slower.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:
         self._server = server
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Add handlers of any methods (interface of grpc.aio.Server)."""
+        """Add handlers that are not registered by method, as `grpc.aio.Server` does."""
         self._server.add_generic_rpc_handlers(generic_rpc_handlers)
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Handler]) -> None:
-        """Register the urgent ones of these methods, each with a separate queue; generic handlers serve the others."""
+        """Register the urgent methods, each with a queue of its own.
+
+        The other methods remain with the generic handlers.
+        """
         urgent = {name: handler for name, handler in method_handlers.items() if name in URGENT}
         if urgent:
             self._server.add_registered_method_handlers(service_name, urgent)

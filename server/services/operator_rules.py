@@ -1,4 +1,4 @@
-"""The operator's approval rules: [[approval_rules]] of the config file, for all conversations."""
+"""Reads the operator's approval rules for all conversations: the tables [[approval_rules]] of the settings file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SUBJECTS = ("tool", "command", "command_prefix", "path", "mcp_server")
 
 
 def operator_rules(config: Config, prepared: Callable[[ApprovalRule], ApprovalRule]) -> tuple[ApprovalRule, ...]:
-    """Read the rules of the settings file, in their order; `prepared` is the Toolbox's method of that name.
+    """Return the operator's approval rules, in the order of the settings file.
 
-    Raises ConfigError for an invalid rule.
+    `prepared` is the method of `Toolbox` with that name. Raises ConfigError for an invalid rule.
     """
     rules: list[ApprovalRule] = []
     for number, table in enumerate(config.approval_rules, 1):
@@ -35,7 +35,7 @@ def operator_rules(config: Config, prepared: Callable[[ApprovalRule], ApprovalRu
 
 
 def _rule(rule_id: str, table: dict[str, object]) -> ApprovalRule:
-    """Read the table of one rule. Raises ValueError."""
+    """Read the table of one approval rule. Raises ValueError if the table is invalid."""
     name = table.pop("action", None)
     action = next((each for each in Action if each == name), None)
     if action is None:

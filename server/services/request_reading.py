@@ -1,8 +1,8 @@
-"""Reads the request of a call within a time limit: a client may begin a request and never finish it.
+"""Reads the request of a call within a time limit, because a client may begin a request and never finish it.
 
-For a call with a single request, grpc.aio reads the whole request before it calls any of our code: without a time
+For a method with a single request, grpc.aio reads the whole request before it calls any other code: without a time
 limit, and up to the maximum size even without a token. So all methods are registered as streams of requests, of which
-one request is read here; clients see no difference.
+this module reads one; clients see no difference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 async def read_request(context: Context, seconds: float | None) -> bytes:
-    """Return the bytes of the request. `seconds`: the time limit; None: until the call's deadline. Event loop only.
+    """Return the bytes of the request. Use in the event loop only.
+
+    `seconds` is the time limit; None for the deadline of the call.
 
     Raises:
         RequestTimeoutError: The request was not complete within `seconds`.
@@ -41,9 +43,9 @@ async def read_request(context: Context, seconds: float | None) -> bytes:
 
 
 def reading_handler(behaviour: Callable[[Any, Context], Any], serialize: Any, *, response_streaming: bool) -> Handler:
-    """Return a gRPC handler whose `behaviour`, a coroutine function, is called before the request is read.
+    """Return a gRPC handler that calls `behaviour`, a coroutine function, before the request is read.
 
-    `behaviour` gets an iterator of requests, which it must not use, and the context, for `read_request`.
+    `behaviour` gets an iterator of requests, which it must not use, and the context, which it passes to `read_request`.
     """
     if response_streaming:
         return grpc.stream_stream_rpc_method_handler(behaviour, None, serialize)

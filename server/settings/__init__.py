@@ -1,1 +1,1 @@
-"""What the settings of an operator may be."""
+"""Values of the operator's settings: which are valid, and how they are parsed."""

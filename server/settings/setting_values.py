@@ -1,4 +1,4 @@
-"""The values of settings: what a flag, a variable or the file may say, and what it means."""
+"""Parses the values of single settings, as flags, environment variables or the settings file give them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Parser: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Listen:
-    """Where the server listens: a host and a port, or the path of a Unix socket."""
+    """An address to listen on: a host and a port, or the path of a Unix socket."""
 
     host: str = ""
     port: int = 0
@@ -40,7 +40,7 @@ class Listen:
 
     @property
     def local(self) -> bool:
-        """Whether only this machine can connect."""
+        """Whether only programs on this machine can connect."""
         return bool(self.path) or is_loopback(self.host)
 
 
@@ -63,7 +63,7 @@ def parse_listen(value: Any) -> Listen | None:
 
 
 def parse_metrics_listen(value: Any) -> Listen | None:
-    """Return the address of a port, or of host:port; a port alone is one of this machine."""
+    """Return the address of "host:port", or of a port on this machine; None for "none". Raises ValueError."""
     text = str(value)
     where = parse_listen(f"127.0.0.1:{text}" if text.isdecimal() else text)
     if where is not None and where.path:
@@ -83,7 +83,7 @@ def parse_url(value: Any) -> str:
 
 
 def parse_contents(value: Any) -> tuple[str, ...]:
-    """Return the attributes of spans that are sent. Raises ValueError."""
+    """Return the names of span attributes with contents, which may be sent to a collector. Raises ValueError."""
     names = parse_texts(value)
     for name in names:
         if name not in CONTENTS:
@@ -98,7 +98,7 @@ def parse_data_dir(value: Any) -> Path:
 
 
 def parse_database(value: Any) -> str:
-    """Return the URL of a database; "" for "none". Raises ValueError."""
+    """Return the URL of a PostgreSQL database; "" for "none". Raises ValueError."""
     text = str(value)
     if text == "none":
         return ""
@@ -108,14 +108,14 @@ def parse_database(value: Any) -> str:
 
 
 def parse_text(value: Any) -> str:
-    """Return a text. Raises ValueError."""
+    """Return a text unchanged. Raises ValueError for any other type."""
     if not isinstance(value, str):
         raise ValueError("must be a text")
     return value
 
 
 def parse_seconds(value: Any) -> float:
-    """Return seconds, at most a day. Raises ValueError."""
+    """Return a number of seconds, at most a day. Raises ValueError."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):
@@ -126,7 +126,7 @@ def parse_seconds(value: Any) -> float:
 
 
 def parse_days(value: Any) -> float:
-    """Return days, at most a hundred years. Raises ValueError."""
+    """Return a number of days, at most a hundred years. Raises ValueError."""
     try:
         days = float(value)
     except (TypeError, ValueError):
@@ -148,7 +148,7 @@ def parse_count(value: Any) -> int:
 
 
 def parse_flag(value: Any) -> bool:
-    """Return whether it is true. Raises ValueError."""
+    """Return the truth value of a boolean, or of a text such as "yes" or "off". Raises ValueError."""
     if isinstance(value, bool):
         return value
     known = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -159,14 +159,14 @@ def parse_flag(value: Any) -> bool:
 
 
 def parse_level(value: Any) -> str:
-    """Return the level of the log. Raises ValueError."""
+    """Return the name of a log level in lower case. Raises ValueError."""
     if str(value).lower() not in LOG_LEVELS:
         raise ValueError(f"must be one of {', '.join(LOG_LEVELS)}")
     return str(value).lower()
 
 
 def parse_sandbox(value: Any) -> str:
-    """Return the sandbox tier. Raises ValueError."""
+    """Return the name of a sandbox tier, or "auto". Raises ValueError."""
     for known in SANDBOXES:
         if str(value).lower() == known.lower():
             return known
@@ -174,7 +174,7 @@ def parse_sandbox(value: Any) -> str:
 
 
 def parse_texts(value: Any) -> tuple[str, ...]:
-    """Return the texts of a list, or of one text with commas between them; "none" is none."""
+    """Return the texts of a list, or of one text with commas between them; () for "none". Raises ValueError."""
     if isinstance(value, str):
         value = [] if value.lower() == "none" else [part.strip() for part in value.split(",") if part.strip()]
     if not (isinstance(value, list) and all(isinstance(each, str) and each for each in value)):
@@ -183,7 +183,7 @@ def parse_texts(value: Any) -> tuple[str, ...]:
 
 
 def parse_names(value: Any) -> tuple[str, ...]:
-    """Return names that tools cannot change. Raises ValueError."""
+    """Return names of files and directories that tools cannot change. Raises ValueError."""
     names = parse_texts(value)
     for name in names:
         if any(part in {"", ".", ".."} for part in name.split("/")):
@@ -203,7 +203,7 @@ def parse_paths(value: Any) -> tuple[str, ...]:
 
 
 def parse_cpus(value: Any) -> frozenset[int] | None:
-    """Return the CPUs of a list as taskset takes it, such as 1 or 0,2-3; None for all."""
+    """Return the CPUs of a list in the form of taskset, such as 1 or 0,2-3; None for "all". Raises ValueError."""
     if str(value).lower() == "all":
         return None
     found: set[int] = set()

@@ -1,1 +1,1 @@
-"""The server's streams: each watcher is a cursor over the event log, woken by the event hub."""
+"""The server's streams of events. Each stream is a cursor over the event log, woken by the event hub."""

@@ -1,4 +1,4 @@
-"""The base of all long calls: they are counted, checked for heartbeats and stalls, and ended at shutdown."""
+"""The base classes of long calls, which are counted, checked for heartbeats and stalls, and ended at shutdown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 1.0
-"""Maximum seconds between checks of the streams."""
+"""Maximum seconds between two checks of the streams."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class WatchSettings:
 
 
 class LastingCall(ABC):
-    """A long call: it sleeps until it is woken, handles what is new, and repeats this. Event loop only."""
+    """A long call: it sleeps until it is woken, handles what is new, and repeats this. Use in the event loop only."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
@@ -43,19 +43,22 @@ class LastingCall(ABC):
 
     @abstractmethod
     async def _open(self) -> None:
-        """Handle what exists already when the call begins."""
+        """Handle what already exists when the call begins."""
 
     @abstractmethod
     async def _go_on(self) -> bool:
-        """Handle what is new; return whether the call continues."""
+        """Handle what is new, and return whether the call continues."""
 
     @abstractmethod
     def close(self) -> None:
-        """Detach from the sources that wake it; idempotent."""
+        """Detach from the sources that wake the call. Idempotent."""
 
     @abstractmethod
     def look_after(self, now: float, next_time: float) -> None:
-        """Check the call for heartbeats and stalls. Called every second or so, the next time at `next_time`."""
+        """Check the call for heartbeats and stalls. Called about every second, the next time at `next_time`.
+
+        Both times are seconds of the event loop's clock.
+        """
 
     async def run(self) -> None:
         """Serve the call to its end. Raises what `_open` and `_go_on` raise."""
@@ -65,7 +68,10 @@ class LastingCall(ABC):
 
 
 class Stream(LastingCall):
-    """One stream: sends its beginning, then new data each time it is woken. Event loop only."""
+    """A long call that sends responses: first its beginning, then what is new each time it is woken.
+
+    Use in the event loop only.
+    """
 
     def __init__(self, streams: Streams, write: Callable[[bytes], Awaitable[None]]) -> None:
         super().__init__(streams)
@@ -85,7 +91,7 @@ class Stream(LastingCall):
             raise SlowReaderError from None
 
     def look_after(self, now: float, next_time: float) -> None:
-        """Wake the stream if a heartbeat will be due by the next check; end it if its reader has stalled."""
+        """Wake the stream if a heartbeat will be due by the next check; end the stream if its client does not read."""
         settings = self._streams.settings
         since = self._out.writing_since
         if since is None:
@@ -103,21 +109,21 @@ class Stream(LastingCall):
 
 
 class Streams:
-    """All streams of this server, and the calls that wait. Event loop only."""
+    """All streams of this server, and other long calls. Use in the event loop only."""
 
     def __init__(self, settings: WatchSettings) -> None:
         self.settings = settings
         self.closing = False
         self._streams: set[LastingCall] = set()
         self._empty = asyncio.Event()
-        """Set during shutdown when no stream is left."""
+        """Set during shutdown, when no stream is left."""
         self._rounds: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._streams)
 
     async def attend(self, begin: Callable[[], LastingCall]) -> None:
-        """Start a stream and serve it to its end; returns if it ends with OK.
+        """Start a stream, serve it to its end, and return if it ends without an error. `begin` creates the stream.
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), and what the stream raises.
         """
@@ -137,7 +143,7 @@ class Streams:
                 self._empty.set()
 
     def shut_down(self) -> None:
-        """Make every stream send its available data and then end with SHUTTING_DOWN."""
+        """Make every stream send its available data, and then end with SHUTTING_DOWN."""
         self.closing = True
         for stream in tuple(self._streams):
             stream.wake()
@@ -145,7 +151,7 @@ class Streams:
             self._empty.set()
 
     async def ended(self, seconds: float) -> None:
-        """After `shut_down`: wait until all streams have ended, `seconds` at most."""
+        """Wait, after `shut_down`, until all streams have ended, at most `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._empty.wait()
@@ -159,7 +165,7 @@ class Streams:
             self._rounds = asyncio.get_running_loop().call_later(interval, self._round, interval)
 
     def _round(self, interval: float) -> None:
-        """Check every stream for heartbeats and stalls; one timer for all is cheaper than one for each."""
+        """Check every stream for heartbeats and stalls. One timer for all streams is cheaper than a timer for each."""
         self._rounds = None
         now = asyncio.get_running_loop().time()
         for stream in tuple(self._streams):

@@ -1,8 +1,8 @@
-"""Encode events once for all watchers.
+"""Encodes each event once for all clients that watch a conversation.
 
-A SubscribeResponse has one field, the events. On the wire it is therefore just the sequence of its events, each
-prefixed by the field's tag and its length: a *frame*. Frames are encoded once, shared by all watchers of a
-conversation, and concatenated into responses without further processing.
+A SubscribeResponse has one field, the list of events. Its encoding is therefore just the sequence of its encoded
+events, each after the field's tag and the event's length. Here such a piece is called a *frame*. Frames are encoded
+once, shared by all streams of a conversation, and concatenated into responses without further processing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UPDATED_TAG = bytes([v1.Event.CONVERSATION_UPDATED_FIELD_NUMBER << 3 | 2])
 
 
 def frame(message: v1.Event) -> bytes:
-    """Encode an event as a frame of a SubscribeResponse."""
+    """Encode an event as a frame: a piece of a SubscribeResponse."""
     return _framed(message.SerializeToString())
 
 
@@ -48,12 +48,12 @@ def _varint(value: int) -> bytes:
 
 
 def _update(body: bytes) -> bytes:
-    """Encode the field of an event that holds a conversation."""
+    """Encode the field `conversation_updated` of an event, whose content `body` is already encoded."""
     return b"".join((_UPDATED_TAG, _varint(len(body)), body))
 
 
 class EventEncoder:
-    """Encodes events as frames. Event loop only, except `stored`."""
+    """Encodes events as frames, the pieces of a SubscribeResponse. Use in the event loop only, except `stored`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class EventEncoder:
         self._clock = clock
 
     def stored(self, conversation_id: str, events: Iterable[StoredEvent]) -> list[bytes]:
-        """Encode events that were read from the store (reading thread)."""
+        """Encode events that were read from the store. Called on a reading thread."""
         present: bytes | None = None
         made: list[bytes] = []
         for each in events:
@@ -81,12 +81,15 @@ class EventEncoder:
         return made
 
     def _stored_update(self, conversation_id: str) -> bytes:
-        """Read and encode the conversation once, however many events show it; empty while it is being deleted."""
+        """Read the conversation, and encode it once for all events that contain it; b"" while it is being deleted."""
         record = self._store.load(conversation_id)
         return b"" if record is None else _update(conversation(self._conversion, record).SerializeToString())
 
     def _updated(self, conversation_id: str, stored: StoredEvent, update: bytes) -> bytes:
-        """Encode an event with the conversation by appending `update`: encoded protobuf fields can be concatenated."""
+        """Encode an event that contains the conversation, by appending `update`, the encoded field with that.
+
+        Encoded protobuf fields can be concatenated.
+        """
         return _framed(event(self._conversion, conversation_id, stored).SerializeToString() + update)
 
     def response(self, conversation_id: str, batch: EventBatch) -> bytes | None:
@@ -99,7 +102,10 @@ class EventEncoder:
         return batch.response
 
     def frames(self, conversation_id: str, batch: EventBatch) -> list[bytes]:
-        """Encode a batch: events first, because they open the slots of live text."""
+        """Encode a batch of the hub as frames.
+
+        Events come first, because they open the slots to which live text belongs.
+        """
         frames = self.live(conversation_id, batch.events) if batch.events else []
         if batch.text is not None:
             frames += self.text(batch.text)
@@ -108,7 +114,7 @@ class EventEncoder:
         return frames
 
     def live(self, conversation_id: str, events: Sequence[HubEvent]) -> list[bytes]:
-        """Encode newly published events."""
+        """Encode newly published events, each once for all streams."""
         frames = []
         for each in events:
             if each.wire is None:
@@ -132,7 +138,7 @@ class EventEncoder:
         return self._deltas(text, event_of)
 
     def output(self, text: LiveText) -> list[bytes]:
-        """Encode new output of a tool."""
+        """Encode new output of a running tool."""
 
         def event_of(chunk: TextChunk) -> v1.Event:
             return v1.Event(tool_output_delta=output_delta(text.key, text.attempt, chunk.offset, chunk.text))
@@ -148,7 +154,7 @@ class EventEncoder:
         return frames
 
     def caught_up(self, head: int) -> bytes:
-        """Encode the end of the replay."""
+        """Encode the event that all earlier events have been sent."""
         return self._ephemeral(v1.Event(caught_up=v1.Event.CaughtUp(head_revision=head)))
 
     def heartbeat(self, head: int) -> bytes:
@@ -160,7 +166,7 @@ class EventEncoder:
         return self._ephemeral(v1.Event(deleted=v1.Event.Deleted()))
 
     def snapshot(self, snapshot: v1.Event.Snapshot) -> bytes:
-        """Encode the first event of a stream."""
+        """Encode the snapshot, the first event of a stream."""
         return self._ephemeral(v1.Event(snapshot=snapshot))
 
     def _ephemeral(self, message: v1.Event) -> bytes:

@@ -1,4 +1,4 @@
-"""The filter of a watched list. It tracks what its watcher was sent, to report conversations that no longer match."""
+"""The filter of a watched list of conversations, which also notices when conversations no longer match."""
 
 from __future__ import annotations
 
@@ -13,26 +13,32 @@ if TYPE_CHECKING:
 
 
 class ListVerdict(Enum):
-    """What to send to a watcher about an existing conversation."""
+    """What to send to a client about an existing conversation."""
 
     SHOW = "show"
     TAKE_OFF = "take_off"
-    """Report the conversation as gone: it no longer matches, or the watcher may have it from an earlier list."""
+    """Report the conversation as gone: it no longer matches, or the client may have it from an earlier list."""
     SAY_NOTHING = "say_nothing"
 
 
 class ListFilter:
-    """The filter of one watcher. Not thread-safe."""
+    """The filter of one client's watch of the list.
+
+    It keeps track of what the client has been sent. Not thread-safe.
+    """
 
     def __init__(self, condition: Condition, *, may_have_others: bool) -> None:
-        """`may_have_others`: whether the watcher may know conversations that this stream has not sent."""
+        """Begin with nothing sent.
+
+        With `may_have_others`, the client may have conversations that this stream has not sent.
+        """
         self._condition = condition
         self._default = may_have_others
         self._has: dict[str, bool] = {}
-        """For each conversation that was sent: whether the watcher has it in its list."""
+        """For each conversation that was sent or reported as gone, whether the client has it in its list."""
 
     def judge(self, record: ConversationRecord) -> ListVerdict:
-        """Return what to send about a new or changed conversation, and remember it as sent."""
+        """Return what to send about a new or changed conversation, and record it as sent."""
         had = self._has.get(record.id, self._default)
         if matches(self._condition, record):
             self._has[record.id] = True

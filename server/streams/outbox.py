@@ -1,4 +1,4 @@
-"""Batch frames into responses: all pending frames go into one, and a commit is split only if it does not fit."""
+"""Collects encoded events (frames) into responses. A commit's events are split only if they do not fit into one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Group the frames by commit: the events of one commit have the same time.
+    """Group the encoded events by commit: the events of one commit have the same time.
 
     Commits of the same millisecond are grouped together, which has no effect for clients.
     """
@@ -30,7 +30,7 @@ def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[
 
 
 def start_of_last_commit(events: Sequence[StoredEvent]) -> int:
-    """Return the index of the first event of the last commit, of which more may follow."""
+    """Return the index of the first event of the last commit, because more events of that commit may follow."""
     index = len(events)
     while index and events[index - 1].at == events[-1].at:
         index -= 1
@@ -38,9 +38,9 @@ def start_of_last_commit(events: Sequence[StoredEvent]) -> int:
 
 
 class Outbox:
-    """The pending frames of one watcher. Event loop only.
+    """The encoded events (frames) that wait to be sent on one stream. Use in the event loop only.
 
-    `write` sends a response and returns when the transport has taken it.
+    `write` sends a response, and returns when gRPC has taken it.
     """
 
     def __init__(self, write: Callable[[bytes], Awaitable[None]]) -> None:
@@ -48,12 +48,12 @@ class Outbox:
         self._frames: list[bytes] = []
         self._bytes = 0
         self.writing_since: float | None = None
-        """When the present send began, by the event loop's clock; None while nothing is being sent."""
+        """When the present send began, in seconds of the event loop's clock; None while nothing is being sent."""
         self.sent_at = 0.0
-        """When the transport took the last response."""
+        """When gRPC took the last response, in seconds of the event loop's clock."""
 
     async def add_events(self, events: Sequence[StoredEvent], frames: Sequence[bytes]) -> None:
-        """Queue the frames of events; the events of one commit are put into one response if they fit."""
+        """Queue encoded events. The events of one commit are put into one response if they fit."""
         if self._fits(len(frames), sum(map(len, frames))):
             self._queue(frames)
             return
@@ -61,7 +61,7 @@ class Outbox:
             await self.add(group)
 
     async def add(self, frames: Sequence[bytes]) -> None:
-        """Queue frames that belong together; send a response each time it is full."""
+        """Queue encoded events that belong together. Full responses are sent."""
         if not self._fits(len(frames), sum(map(len, frames))):
             await self.flush()
         for frame in frames:
@@ -71,7 +71,7 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Whether no frames are pending."""
+        """Whether no encoded events are waiting."""
         return not self._frames
 
     def _queue(self, frames: Sequence[bytes]) -> None:
@@ -82,7 +82,7 @@ class Outbox:
         return len(self._frames) + count <= BATCH_EVENTS and self._bytes + size <= BATCH_BYTES
 
     async def flush(self) -> None:
-        """Send all queued frames, if there are any."""
+        """Send all queued frames as one response, if there are any."""
         if not self._frames:
             return
         response = b"".join(self._frames)
@@ -90,7 +90,7 @@ class Outbox:
         await self.send(response)
 
     async def send(self, response: bytes) -> None:
-        """Send a response that is encoded already; there must be no pending frames."""
+        """Send a response that is already encoded. No frames may be waiting."""
         clock = asyncio.get_running_loop().time
         self.writing_since = clock()
         await self._write(response)

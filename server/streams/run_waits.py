@@ -1,7 +1,7 @@
-"""WaitRequestCycle: wait for the end of a run, woken by the hub.
+"""Serves WaitRequestCycle, which waits for the end of a run, woken by the event hub.
 
-A waiter attaches to the hub first and reads the store afterwards, as a watcher of the conversation does: the end of the
-run is either in the store by then, or among the events that are published from then on.
+A waiting call attaches to the hub first and reads the store afterwards, as a Subscribe stream does. So the end of the
+run is either already in the store, or among the events that are published later.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class RunWaits:
-    """The calls of WaitRequestCycle; they count as streams. Event loop only."""
+    """Serves the calls of WaitRequestCycle, which count as streams. Use in the event loop only."""
 
     def __init__(self, streams: Streams, sources: Sources) -> None:
         self._streams = streams
         self.sources = sources
 
     async def until_ended(self, conversation_id: str, run: str, request: v1.WaitRequestCycleRequest) -> None:
-        """Wait until the run has ended, or until the request's timeout has passed.
+        """Wait until the run has ended, or until the request's timeout has passed; returns in both cases.
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ConversationNotFoundError or StoreError.
         """
@@ -43,7 +43,7 @@ class RunWaits:
 
 
 class _RunWait(LastingCall):
-    """One call. Event loop only, except the callbacks of the hub."""
+    """One call of WaitRequestCycle. Use in the event loop only, except the callbacks of the hub."""
 
     def __init__(
         self, streams: Streams, sources: Sources, conversation_id: str, run: str, request: v1.WaitRequestCycleRequest
@@ -54,28 +54,28 @@ class _RunWait(LastingCall):
         self._run = run
         self._request = request
         self._position = 0
-        """The last revision that was checked."""
+        """The last revision that was checked for the end of the run."""
         self._ended = False
         self._watch = sources.hub.attach(conversation_id, self._on_publish, _ignore_text)
 
     def close(self) -> None:
-        """Detach from the hub; idempotent."""
+        """Detach from the hub. Idempotent."""
         self._watch.close()
 
     def look_after(self, now: float, next_time: float) -> None:
-        """Do nothing: before the end nothing is sent, so there are no heartbeats and no stalled reader."""
+        """Do nothing: before the end, nothing is sent, so there are no heartbeats and no client that does not read."""
 
     def _on_publish(self) -> None:
-        """Wake the call for an event (a publisher's thread)."""
+        """Wake the call for an event. Called on the thread that publishes the event."""
         self._sources.wakeups.wake(self.wake)
 
     async def _open(self) -> None:
         await self._sources.reads(self._look)
 
     async def _go_on(self) -> bool:
-        """Check the new events; return whether to continue waiting."""
+        """Check the new events, and return whether to continue waiting."""
         self._woken.clear()
-        closing = self._streams.closing  # read first: an end published until then still counts
+        closing = self._streams.closing  # read first, so that an end that was published until then counts
         batch = self._watch.read(self._position, live_text=False)
         while batch.behind and not batch.deleted and not self._ended:
             await self._sources.reads(self._look)
@@ -90,7 +90,10 @@ class _RunWait(LastingCall):
         return not self._ended
 
     def _look(self) -> None:
-        """Read whether the run has ended (reading thread). Raises ConversationNotFoundError if there is no such run."""
+        """Read whether the run has ended. Called on a reading thread.
+
+        Raises ConversationNotFoundError if there is no such run.
+        """
         record = self._sources.store.load(self._conversation_id)
         self._ended = self._sources.store.stopped_run(self._conversation_id, self._run) is not None
         if self._ended:
@@ -101,4 +104,4 @@ class _RunWait(LastingCall):
 
 
 def _ignore_text() -> None:
-    """Do nothing: live text is irrelevant for the end of a run."""
+    """Do nothing, because live text does not matter for the end of a run."""

@@ -1,4 +1,4 @@
-"""The first response of a stream: a consistent snapshot of a conversation."""
+"""Builds the first response of a stream: a consistent snapshot of a conversation."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InitialSnapshot:
-    """The first response to a watcher."""
+    """The first response of a Subscribe stream, and where the stream goes on."""
 
     record: ConversationRecord
     snapshot: v1.Event.Snapshot
-    """Complete except for `partial`, which only the hub has."""
+    """The snapshot, complete except for `partial`, the text streamed so far, which only the hub has."""
     after: int | None
-    """The revision to resume after; None for a fresh start."""
+    """The revision to resume after; None for a client that starts anew."""
 
     @property
     def slot(self) -> tuple[str, int] | None:
-        """The delta slot that is open in this view: request id and attempt."""
+        """The slot of streamed text that is open in this snapshot: request id and attempt; None if there is none."""
         state = self.record.state
         if isinstance(state, LlmRequesting | AwaitingContinuation) and state.phase is LlmPhase.STREAMING:
             return state.request_id, state.attempt
@@ -80,7 +80,10 @@ def open_stream(
 
 
 def _snapshot(conversion: ConversionContext, seen: Snapshot) -> v1.Event.Snapshot:
-    """Encode the snapshot within a response's limit; the oldest messages are omitted if they do not fit."""
+    """Return the snapshot as an API message within the limit of a response.
+
+    The oldest messages are left out if need be.
+    """
     record = seen.record
     summary = summary_of(conversion, record.id, record.state)
     answer = v1.Event.Snapshot(

@@ -1,9 +1,10 @@
-"""Subscribe: a cursor over the log of one conversation, woken by the hub.
+"""Serves Subscribe: each stream is a cursor over the log of one conversation, woken by the event hub.
 
-A watcher attaches to the hub first and reads its snapshot from the store afterwards. An event committed later is
-published later, so it is in the hub; an event committed before is in the snapshot: there is no gap. From then on the
-watcher keeps one number, the revision that it has sent last, and reads the events after it, from the hub if it still
-has them, else from the store. It keeps no queue; while its reader is slow it reads later.
+A stream attaches to the hub first, and reads its snapshot from the store afterwards. An event that is committed after
+the snapshot is also published later, so the hub has it; an event that was committed before is part of the snapshot. So
+there is no gap. From then on the stream keeps one number, the revision that it has sent last, and reads the events
+after it: from the hub if it still has them, else from the store. The stream keeps no queue; while its client is slow,
+the stream reads later.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """The sources of the watchers' events."""
+    """The sources of the events of all streams."""
 
     hub: EventHub
     store: StoreReader
@@ -47,7 +48,7 @@ class Sources:
 
 
 class SubscribeStreams(Streams):
-    """The Subscribe streams of this server. Event loop only."""
+    """Serves the Subscribe streams of this server. Use in the event loop only."""
 
     def __init__(self, sources: Sources, settings: WatchSettings) -> None:
         super().__init__(settings)
@@ -56,7 +57,7 @@ class SubscribeStreams(Streams):
     async def serve(
         self, conversation_id: str, request: v1.SubscribeRequest, write: Callable[[bytes], Awaitable[None]]
     ) -> None:
-        """Serve one stream to its end; returns if that is OK.
+        """Serve one stream to its end, and return if it ends without an error.
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ConversationNotFoundError, MalformedRequestError,
         SlowReaderError or StoreError.
@@ -65,7 +66,7 @@ class SubscribeStreams(Streams):
 
 
 class SubscribeStream(Stream):
-    """One stream of Subscribe. Event loop only, except the callbacks of the hub."""
+    """One Subscribe stream. Use in the event loop only, except the callbacks of the hub."""
 
     def __init__(
         self,
@@ -81,25 +82,25 @@ class SubscribeStream(Stream):
         self._request = request
         self._deltas = not request.omit_deltas
         self._position = 0
-        """The last revision sent, or contained in the snapshot."""
+        """The last revision that was sent, or that the snapshot contains."""
         self._settled: SettledTracker | None = None
-        """Set only if the stream ends once the conversation has settled."""
+        """None unless the client asked that the stream ends once the conversation has settled."""
         self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
 
     def close(self) -> None:
-        """Detach from the hub; idempotent."""
+        """Detach from the hub. Idempotent."""
         self._watch.close()
 
     def _on_publish(self) -> None:
-        """Wake the stream for an event (a publisher's thread)."""
+        """Wake the stream for an event. Called on the thread that publishes the event."""
         self._sources.wakeups.wake(self.wake)
 
     def _on_text(self) -> None:
-        """Wake the stream for ephemeral text only (a publisher's thread)."""
+        """Wake the stream for live text alone. Called on the thread that publishes the text."""
         self._sources.text_wakeups.wake(self.wake)
 
     async def _open(self) -> None:
-        """Send the snapshot, the missed events and `caught_up`."""
+        """Send the snapshot, the events after the client's revision, and `caught_up`."""
         sources = self._sources
         opening = await sources.reads(
             open_stream, sources.store, sources.conversion, self._conversation_id, self._request
@@ -117,9 +118,9 @@ class SubscribeStream(Stream):
         await self._out.add([self._sources.frames.caught_up(self._position)])
 
     async def _go_on(self) -> bool:
-        """Send all available events; return whether the stream continues."""
+        """Send all available events, and return whether the stream continues."""
         self._woken.clear()
-        closing = self._streams.closing  # read first: events published until then are still sent
+        closing = self._streams.closing  # read first, so that events published until then are still sent
         batch = self._watch.read(self._position, live_text=self._deltas)
         while batch.behind and not batch.deleted and await self._replay():
             batch = self._watch.read(self._position, live_text=self._deltas)
@@ -138,7 +139,7 @@ class SubscribeStream(Stream):
         return True
 
     async def _replay(self) -> bool:
-        """Send events from the store until there are no more; return whether there were any."""
+        """Send events from the store until there are no more, and return whether there were any."""
         began = self._position
         full = True
         while full:
@@ -148,7 +149,10 @@ class SubscribeStream(Stream):
         return self._position > began
 
     def _page(self, after: int) -> tuple[Sequence[StoredEvent], list[bytes], bool]:
-        """Read events, their frames, and whether there may be more (reading thread). Ends between commits if it can."""
+        """Return events from the store, their encodings, and whether there may be more. Called on a reading thread.
+
+        The events end between two commits, if possible.
+        """
         limit = self._streams.settings.store_page
         events = self._sources.store.events(self._conversation_id, after=after, limit=limit)
         full = len(events) == limit
@@ -157,7 +161,7 @@ class SubscribeStream(Stream):
         return events, self._sources.frames.stored(self._conversation_id, events), full
 
     async def _take(self, batch: EventBatch) -> None:
-        """Send a batch of the hub: in its shared encoding, unless it has to be split, or joined with pending frames."""
+        """Send a batch of the hub in its shared encoding, or split if it does not fit or other frames are waiting."""
         frames = self._sources.frames
         response = frames.response(self._conversation_id, batch) if self._out.empty else None
         if response is None:
@@ -167,7 +171,7 @@ class SubscribeStream(Stream):
         self._took(batch.stored)
 
     async def _split(self, batch: EventBatch) -> None:
-        """Put a batch into the outbox: events first, since they open the slots of live text."""
+        """Queue a batch in the outbox. Events come first, because they open the slots to which live text belongs."""
         frames = self._sources.frames
         if batch.events:
             await self._out.add_events(batch.stored, frames.live(self._conversation_id, batch.events))

@@ -1,4 +1,4 @@
-"""Track whether a conversation has settled: nothing in it will change without input."""
+"""Tracks whether a conversation has settled, which means that nothing in it will change without input."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ QUESTION = str(AwaitingToolApproval.__struct_config__.tag)
 
 
 class SettledTracker:
-    """Follows a conversation from a record on; true when it is idle without follow-ups, or waits for a person.
+    """Follows a conversation's events. True if it is idle without follow-ups, has ended, or waits for a person.
 
-    Valid between commits only: within one, a conversation may be idle for a moment.
+    Only valid between commits: within a commit, a conversation may be idle for a moment.
     """
 
     def __init__(self, record: ConversationRecord) -> None:
@@ -27,7 +27,7 @@ class SettledTracker:
         self._follow_ups = {queued.message_id for queued in record.state.ledger.follows}
 
     def take(self, event: StoredEvent) -> None:
-        """Apply an event; one that the record already includes has no effect."""
+        """Apply an event. An event that the record already includes has no effect."""
         if event.revision <= self._since:
             return
         match event.notification:

@@ -1,9 +1,9 @@
-"""Batched wakeups from publishing threads to the event loop: one call on the loop for all pending watchers.
+"""Wakes streams from the threads that publish events: one call on the event loop for all streams that wait.
 
-Sending costs the loop some 70 microseconds per watcher, regardless of size. If many watchers were woken for every
-single event, the loop would do nothing else, and starve requests and the publishing threads. A batch that has woken
-many is therefore followed by a pause, in which events accumulate: then fewer messages carry more. Live text is less
-urgent than events, so it has batches of its own with longer pauses.
+Sending costs the loop some 70 microseconds per stream, regardless of size. If many streams were woken for every single
+event, the loop would do nothing else, and starve requests and the publishing threads. So a batch that has woken many
+streams is followed by a pause, in which events accumulate: then fewer responses carry more events. Live text is less
+urgent than events, so it has batches of its own, with longer pauses.
 """
 
 from __future__ import annotations
@@ -17,25 +17,28 @@ if TYPE_CHECKING:
     from server.loop_calls import LoopCalls
 
 EVENTS_PAUSE_SECONDS = 0.000_3
-"""Pause after a batch, per watcher woken for an event: about four times the cost of sending to it."""
+"""The pause in seconds after a batch, per stream that was woken for an event: about four times the cost of sending."""
 TEXT_PAUSE_SECONDS = 0.001
-"""The same for live text: at once to a single watcher, and twenty times a second to fifty or more."""
+"""The same for live text, which thus goes at once to a single stream, and twenty times a second to fifty or more."""
 TEXT_LONGEST_SECONDS = 0.05
-"""Maximum seconds that live text waits."""
+"""The longest pause of live text, in seconds."""
 SHORTEST_SECONDS = 0.002
-"""Shorter pauses are skipped: after a batch of few watchers the next one is sent at once."""
+"""Shorter pauses, in seconds, are skipped: after a batch of few streams, the next one is sent at once."""
 LONGEST_SECONDS = 0.1
 AT_ONCE = 16
-"""Maximum watchers woken per iteration of the event loop, so that requests do not wait for more of them."""
+"""Maximum streams woken per iteration of the event loop, so that requests do not wait for more of them."""
 
 
 class Wakeups:
-    """Collects the watchers to be woken, and schedules one callback on the event loop for all of them."""
+    """Collects the streams to be woken, and schedules one callback on the event loop for all of them."""
 
     def __init__(
         self, calls: LoopCalls, pause_seconds: float = EVENTS_PAUSE_SECONDS, longest_seconds: float = LONGEST_SECONDS
     ) -> None:
-        """Create it; `pause_seconds` is the pause after a batch, per watcher woken, up to `longest_seconds`."""
+        """Begin with nothing to wake.
+
+        `pause_seconds` is the pause after a batch, per stream woken. The pause is at most `longest_seconds`.
+        """
         self._calls = calls
         self._loop = calls.loop
         self._pause = pause_seconds
@@ -45,11 +48,11 @@ class Wakeups:
         self._not_before = 0.0
 
     def wake(self, watcher: Callable[[], None]) -> None:
-        """Schedule a call of `watcher` on the event loop. Any thread; never blocks.
+        """Schedule a call of `watcher`, which wakes a stream, on the event loop. Safe from any thread; never blocks.
 
         A caller that finds no batch scheduled schedules one. Two threads may both do so, which only costs one more
-        callback. No watcher is missed, since it is queued before the flag is read, and the flag is cleared before the
-        queue is read.
+        callback. No stream is missed, because `watcher` is queued before the flag `_crossing` is read, and the flag is
+        cleared before the queue is read.
         """
         self._waiting.append(watcher)
         if self._crossing:
@@ -64,9 +67,9 @@ class Wakeups:
             self._arrive()
 
     def _arrive(self) -> None:
-        """Wake the watchers queued now; those queued during the batch are woken by the next one.
+        """Wake the streams that are queued now. Those queued during the batch are woken by the next batch.
 
-        Otherwise a batch would never end under steady load, and have no pause after it.
+        Otherwise a batch would never end under steady load, and would have no pause after it.
         """
         self._rouse(len(self._waiting), 0)
 

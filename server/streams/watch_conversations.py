@@ -1,7 +1,8 @@
-"""WatchConversations: the current list, then its changes, coalesced to the latest of each conversation.
+"""Serves WatchConversations: the current list, then its changes, of which only the latest per conversation is sent.
 
-A watcher attaches to the feed first and reads the store afterwards. A page may be newer than the feed, so
-conversations that changed while the pages were read are read once more; from then on the feed is sufficient.
+A stream attaches to the feed of changes first, and reads the store afterwards. A page that it reads may be newer than
+the feed, so conversations that changed while the pages were read are read once more. From then on, the feed is
+sufficient.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAGE = 100
-"""Number of conversations that are read from the store at a time."""
+"""How many conversations are read from the store at a time."""
 PAUSE_SECONDS = 0.05
-"""Pause after changes were sent, in which frequent changes are coalesced."""
+"""Seconds to pause after changes were sent. Frequent changes of a conversation are merged in this time."""
 
 Write = Callable[[bytes], Awaitable[None]]
 
 
 class FollowedNodes:
-    """Tells one watcher's stream when changes at other nodes may have been missed. Event loop only."""
+    """Tells one stream when changes at other nodes may have been missed. Use in the event loop only."""
 
     def __init__(self) -> None:
         self.interrupted = False
@@ -51,7 +52,7 @@ class FollowedNodes:
         self.wake: Callable[[], None] = _no_watcher_yet
 
     def interrupt(self) -> None:
-        """End the watcher's stream: its list is no longer complete."""
+        """End the stream, because its list is no longer complete."""
         self.interrupted = True
         self.wake()
 
@@ -60,11 +61,11 @@ Followed: TypeAlias = "AbstractAsyncContextManager[FollowedNodes]"
 
 
 def _no_watcher_yet() -> None:
-    """Do nothing: the stream has not begun, and reads everything when it does."""
+    """Do nothing, because the stream has not begun. It reads everything when it does."""
 
 
 class ConversationListStreams:
-    """The WatchConversations streams of this server. Event loop only."""
+    """Serves the WatchConversations streams of this server. Use in the event loop only."""
 
     def __init__(
         self,
@@ -78,7 +79,10 @@ class ConversationListStreams:
         wakeups: Wakeups,
         others: Callable[[], Followed] | None = None,
     ) -> None:
-        """`others` publishes the changes at other nodes in the feed while a stream runs; None without a cluster."""
+        """Keep the sources of the streams.
+
+        `others` returns a context manager that puts the changes at other nodes into `feed`; None without a cluster.
+        """
         self._streams = streams
         self._others = others
         self.feed = feed
@@ -103,7 +107,7 @@ class ConversationListStreams:
 
 
 class ConversationListStream(Stream):
-    """One stream. Event loop only, except the callbacks of the feed."""
+    """One WatchConversations stream. Use in the event loop only, except the callbacks of the feed."""
 
     def __init__(
         self,
@@ -124,16 +128,16 @@ class ConversationListStream(Stream):
         self._request = request
         self._sub_agents = request.include_sub_agents
         self._selection = Selection(principal)
-        """The ids of existing conversations, which are sent first."""
+        """The conversations that are listed first, in their order."""
         self._filter: ListFilter | None = None
         self._watch = sources.feed.attach(self._on_change)
 
     def close(self) -> None:
-        """Detach from the feed; idempotent."""
+        """Detach from the feed. Idempotent."""
         self._watch.close()
 
     def _on_change(self) -> None:
-        """Wake the stream for a change (a publisher's thread)."""
+        """Wake the stream for a change. Called on the thread that publishes the change."""
         self._sources.wakeups.wake(self.wake)
 
     async def _open(self) -> None:
@@ -149,7 +153,7 @@ class ConversationListStream(Stream):
 
     async def _go_on(self) -> bool:
         self._woken.clear()
-        closing = self._streams.closing  # read first: changes until then are still sent
+        closing = self._streams.closing  # read first, so that changes until the shutdown are still sent
         for change in self._watch.read():
             if self._wanted(change) and not change.outdated and (response := self._told(change)) is not None:
                 await self._out.add([response])
@@ -170,7 +174,7 @@ class ConversationListStream(Stream):
         return self._sub_agents or not change.sub_agent
 
     def _told(self, change: ListChange) -> bytes | None:
-        """Return the response to a change, encoded once for all watchers; None if the filter excludes it."""
+        """Return the response to a change, encoded once for all streams; None if the filter excludes the change."""
         match self._verdict(change):
             case ListVerdict.SHOW:
                 if change.wire is None:
@@ -202,7 +206,7 @@ class ConversationListStream(Stream):
         await self._out.flush()
 
     def _select(self) -> None:
-        """Parse the filter and the order of the request (reading thread)."""
+        """Parse the filter and the order of the request. Called on a reading thread."""
         request = self._request
         selection = selection_of(self._sources.store, self._principal, request.filter, request.order_by)
         self._sub_agents |= selection.sub_agents or selection.parent is not None
@@ -211,7 +215,7 @@ class ConversationListStream(Stream):
         self._selection = Selection(self._principal) if self._sub_agents else selection
 
     def _pages(self) -> Iterator[list[v1.WatchConversationsResponse]]:
-        """Read the conversations that exist, page by page (reading thread)."""
+        """Yield the existing conversations, page by page, as responses. Runs on a reading thread."""
         place: ListPosition | None = None
         while True:
             page = self._sources.store.list(self._selection, after=place, limit=PAGE)
@@ -224,7 +228,7 @@ class ConversationListStream(Stream):
             place = page.more
 
     def _present(self, ids: Iterable[str]) -> list[v1.WatchConversationsResponse]:
-        """Read the current state of these conversations (reading thread)."""
+        """Return responses with the current state of these conversations. Called on a reading thread."""
         return [shown for id_ in ids if (shown := self._present_one(id_)) is not None]
 
     def _present_one(self, id_: str) -> v1.WatchConversationsResponse | None:

@@ -1,4 +1,4 @@
-"""Conversion of the entries of the audit trail."""
+"""Converts entries of the audit trail to API messages, and requests for them to filters of the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OUTCOMES = {number: outcome for outcome, number in OUTCOME.items()}
 
 
 def audit_filter(request: v1.ListAuditEntriesRequest) -> AuditFilter:
-    """Return the filter of a request for audit entries."""
+    """Return the filter of the store for a request that lists audit entries."""
     return AuditFilter(
         since=_milliseconds(request.start_time) if request.HasField("start_time") else 0,
         until=_milliseconds(request.end_time) if request.HasField("end_time") else None,
@@ -43,12 +43,12 @@ def audit_filter(request: v1.ListAuditEntriesRequest) -> AuditFilter:
 
 
 def _milliseconds(time: Timestamp) -> int:
-    """Return a timestamp in milliseconds since the epoch; its nanoseconds may exceed a second."""
+    """Return a timestamp in milliseconds since 1970. Its nanoseconds may exceed a second."""
     return time.seconds * 1_000 + time.nanos // 10**6
 
 
 def audit_entry(entry: AuditEntry) -> v1.AuditEntry:
-    """Return an entry as an API message."""
+    """Return an audit entry as an API message."""
     origin = entry.origin
     return v1.AuditEntry(
         time=timestamp(entry.at),

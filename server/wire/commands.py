@@ -1,4 +1,4 @@
-"""Conversion of API requests to commands for the actors. Each function is named like its RPC."""
+"""Converts API requests to commands for the actors. Each function is named after its method of the API."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _DELIVERY: dict[int, Delivery] = {
 
 
 def body_hash(request: Message, *apart: str) -> str:
-    """Hash a request for idempotency, without its request id and the fields `apart`."""
+    """Return a hash by which repeated requests are recognised, without the request id and the fields in `apart`."""
     body = type(request)()
     body.CopyFrom(request)
     for field in ("request_id", *apart):
@@ -113,7 +113,7 @@ def _client_tool(tool: v1.ClientTool) -> ClientTool:
 
 
 def update_conversation(request: v1.UpdateConversationRequest) -> requests.UpdateConversationCommand:
-    """Return the command of an UpdateConversation request."""
+    """Return the command of an UpdateConversation request. Fields outside the update mask become None."""
     wanted, mask = request.conversation, set(paths_to_set(request, UPDATABLE))
     keys = () if "labels" in mask else (key_of_label(each) for each in mask if each.startswith("labels."))
     amounts = () if "budget" in mask else _inner(mask, "budget")
@@ -144,12 +144,15 @@ def update_conversation(request: v1.UpdateConversationRequest) -> requests.Updat
 
 
 def _inner(mask: Collection[str], field: str) -> list[str]:
-    """Return the fields within a message field that a mask names individually."""
+    """Return the names of the fields within the message field `field` that an update mask names individually."""
     return [path.removeprefix(f"{field}.") for path in mask if path.startswith(f"{field}.")]
 
 
 def send_message(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requests.SendMessageCommand:
-    """Return the command of a SendMessage request, whose `images` are stored already and only named in it."""
+    """Return the command of a SendMessage request.
+
+    `images` are references to its images, which are already stored; the request only contains their names.
+    """
     return requests.SendMessageCommand(
         text=request.text,
         images=images,
@@ -175,7 +178,10 @@ def cancel_conversation(request: v1.CancelConversationRequest) -> requests.Cance
 def resolve_approval(
     request: v1.ResolveApprovalRequest, tool_use_id: str, principal: str
 ) -> requests.ResolveApprovalCommand:
-    """Return the command of a ResolveApproval request."""
+    """Return the command of a ResolveApproval request.
+
+    `principal` is the caller, as creator of the rule, if there is one.
+    """
     return requests.ResolveApprovalCommand(
         tool_use_id=tool_use_id,
         approve=request.decision != v1.APPROVAL_DECISION_DENY,
@@ -186,7 +192,7 @@ def resolve_approval(
 
 
 def create_approval_rule(request: v1.CreateApprovalRuleRequest, principal: str) -> requests.CreateApprovalRuleCommand:
-    """Return the command of a CreateApprovalRule request."""
+    """Return the command of a CreateApprovalRule request. `principal` is the caller, as creator of the rule."""
     return requests.CreateApprovalRuleCommand(
         rule=approval_rules.parse(request.approval_rule),
         principal=principal,
@@ -198,9 +204,10 @@ def create_approval_rule(request: v1.CreateApprovalRuleRequest, principal: str) 
 def submit_tool_result(
     request: v1.SubmitToolResultRequest, tool_use_id: str, images: tuple[Image, ...]
 ) -> requests.SubmitToolResultCommand:
-    """Return the command of a SubmitToolResult request, whose `images` are stored already and only named in it.
+    """Return the command of a SubmitToolResult request.
 
-    Raises MalformedRequestError if the result is too large, or contains NaN or an infinity.
+    `images` are references to its images, which are already stored; the request only contains their names. Raises
+    MalformedRequestError if a JSON result is too large, or contains NaN or an infinity.
     """
     result: ToolSuccess | ToolError
     if request.error:
@@ -222,12 +229,12 @@ def _json_output(value: Struct) -> str:
 
 
 def json_text(value: dict[str, Any]) -> str:
-    """Return a value as JSON text. Raises ValueError for NaN and infinities."""
+    """Return a value as compact JSON text. Raises ValueError for NaN and infinities."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def answer_question(request: v1.AnswerQuestionRequest, number: str) -> requests.AnswerQuestionCommand:
-    """Return the command of an AnswerQuestion request to the question with this id.
+    """Return the command of an AnswerQuestion request. `number` is the id in the name of the question.
 
     Raises MalformedRequestError if the content contains NaN or an infinity.
     """
@@ -261,7 +268,7 @@ def continue_conversation(request: v1.ContinueConversationRequest) -> requests.C
 def fork_conversation(
     request: v1.ForkConversationRequest, origin: str, principal: str
 ) -> requests.ForkConversationCommand:
-    """Return the command of a ForkConversation request for the conversation with the id `origin`."""
+    """Return the command of a ForkConversation request. `origin` is the id of the conversation to fork."""
     named_by_id = v1.ForkConversationRequest()
     named_by_id.CopyFrom(request)
     named_by_id.name = names.conversation(origin)
@@ -277,7 +284,7 @@ def fork_conversation(
 
 
 def run_in(name: str) -> str:
-    """Return the id in the name of a run; "" for an empty name."""
+    """Return the id in the resource name of a run; "" for an empty or invalid name."""
     found = names.parse_child(name, "requestCycles") if name else None
     return found[1] if found else ""
 

@@ -1,4 +1,4 @@
-"""Additional facts that conversions need beside the value to convert."""
+"""The facts that conversions to API messages need besides the value to convert."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class ConversionContext:
     """Facts about tools, models, jobs and MCP servers for conversions. Created once, when the server starts."""
 
     groups: Mapping[str, ToolGroup]
-    """The group of each tool, by the tool's name."""
+    """The group of each built-in tool, by the tool's name."""
     usable_window: Callable[[str], int]
-    """Returns the tokens that a conversation with this model can use. Any thread; must not block."""
+    """Returns how many tokens the history of a conversation with this model may use. Any thread; must not block."""
     limits: Limits
     background_jobs: Callable[[str], Sequence[str]] = _no_jobs
-    """Returns the handles of a conversation's running jobs. Any thread; must not block."""
+    """Returns the handles of the running background jobs of a conversation. Any thread; must not block."""
     mcp_servers: Callable[[ConversationRecord], Sequence[McpServerStatus]] = _no_servers
-    """Returns the states of a conversation's own MCP servers. Any thread; must not block."""
+    """Returns the states of the MCP servers that clients added to a conversation. Any thread; must not block."""
 
     def group_of(self, call: ToolUse) -> ToolGroup:
-        """Return the group of the tool that is called."""
+        """Return the group of the tool that a call is for; OTHER if the tool is unknown."""
         return call.group or self.groups.get(call.name, ToolGroup.OTHER)

@@ -1,4 +1,4 @@
-"""Conversion of request cycles to API messages: their two views, and their events."""
+"""Converts request cycles to API messages in their views: steps, rounds, both, or events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from server.wire.context import ConversionContext
 
 View: TypeAlias = v1.ListRequestCyclesRequest.View.ValueType
-"""The requested view of a cycle."""
+"""The requested view of a request cycle."""
 
 _STEPS = (
     v1.ListRequestCyclesRequest.VIEW_UNSPECIFIED,
@@ -31,12 +31,17 @@ _ROUNDS = (v1.ListRequestCyclesRequest.VIEW_ROUNDS, v1.ListRequestCyclesRequest.
 _EVENTS = (v1.ListRequestCyclesRequest.VIEW_EVENTS,)
 
 SHORTENED = (16_384, 1_024, 64)
-"""Lengths, in characters, to which the texts of a cycle that is too large are truncated, one after the other until it
-fits."""
+"""Lengths, in characters, to which texts are cut if a cycle is too large for a response.
+
+They are tried one after the other until the cycle fits.
+"""
 
 
 def fit(cycle: v1.RequestCycle, limit_bytes: int) -> v1.RequestCycle:
-    """Truncate the texts of a cycle that is too large for a response. ListMessages returns them in full."""
+    """Cut the texts of a cycle, in place, until it fits into a response, and return it.
+
+    ListMessages has the full texts.
+    """
     for characters in SHORTENED:
         if cycle.ByteSize() <= limit_bytes:
             break
@@ -78,7 +83,7 @@ def _cut(text: str, characters: int) -> str:
 
 
 class CycleView:
-    """A request cycle, with the messages that it refers to."""
+    """Builds the API message of a request cycle, from the cycle and the messages that it refers to."""
 
     def __init__(
         self,
@@ -99,7 +104,7 @@ class CycleView:
         }
 
     def show(self, view: View) -> v1.RequestCycle:
-        """Return the cycle with the requested views."""
+        """Return the cycle with the parts that the view asks for."""
         cycle, stop = self._cycle, self._cycle.stop
         run = self._messages[cycle.root.id].run
         follow_up = cycle.kind is cycles.CycleDelivery.FOLLOW_UP

@@ -1,4 +1,4 @@
-"""Tables between the API's enums and the core's; tests in `tests/unit/server` check that they are complete."""
+"""Tables from the core's enums to those of the API. Tests in `tests/unit/server` check that they are complete."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ DELIVERY = {
     "steer": v1.DELIVERY_STEER,
     "follow_up": v1.DELIVERY_FOLLOW_UP,
 }
-"""How a stored message entered the conversation; requests use the core's `Delivery` instead."""
+"""How a stored message entered the conversation. Requests use the core's `Delivery` instead."""
 
 DISPOSITION = {
     "direct": v1.DISPOSITION_DIRECT,

@@ -1,4 +1,4 @@
-"""Conversion of stored notifications, and of live text that is not stored, to events of the API."""
+"""Converts stored notifications, and live text that is not stored, to events of the API."""
 
 from __future__ import annotations
 
@@ -40,19 +40,25 @@ if TYPE_CHECKING:
 
 
 def needs_record(notification: Durable) -> bool:
-    """Return whether the event includes the conversation's present record."""
+    """Return whether an event of this kind contains the conversation, so that its present row is needed."""
     return isinstance(notification, UsageChanged | ModeChanged | ConversationUpdated)
 
 
 def event(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
-    """Return a durable event without the conversation's record, which `server.streams.encoding` adds to some."""
+    """Return a stored event as an API message.
+
+    If `needs_record` is true, the conversation in the event is missing; `server.streams.encoding` adds it.
+    """
     answer = v1.Event(revision=stored.revision, time=timestamp(stored.at))
     _fill(answer, conversion, conversation_id, stored)
     return answer
 
 
 def event_alone(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
-    """Return a durable event from its stored data only: for an updated conversation, only the updated fields."""
+    """Return a stored event as an API message from its stored data only, without the conversation's row.
+
+    An event about a changed conversation then contains only the changed fields.
+    """
     answer = event(conversion, conversation_id, stored)
     name = names.conversation(conversation_id)
     match stored.notification:
@@ -102,7 +108,7 @@ def _fill(answer: v1.Event, conversion: ConversionContext, conversation_id: str,
 def _fill_wait(
     answer: v1.Event, conversion: ConversionContext, conversation_id: str, waits: ClientToolCall | QuestionChanged
 ) -> None:
-    """Fill in the state of a call of a client's tool, or a question of a tool."""
+    """Set the field of an event about a call of a client tool, or about a question of a tool."""
     if isinstance(waits, ClientToolCall):
         answer.client_tool_call_changed.CopyFrom(client_tool_call(conversion, waits))
     else:
@@ -157,19 +163,19 @@ def _reaped(reaped: ToolTreeReaped) -> v1.Event.ToolTreeReaped:
 
 
 def text_delta(request_id: str, attempt: int, offset: int, text: str, *, reasoning: bool) -> v1.Event.TextDelta:
-    """Return ephemeral text of the model's answer."""
+    """Return text that the model has just streamed, which is not stored, as an API message."""
     return v1.Event.TextDelta(
         llm_request_id=request_id, attempt=attempt, offset=offset, text=_clean(text), reasoning=reasoning
     )
 
 
 def output_delta(tool_use_id: str, attempt: int, offset: int, text: str) -> v1.Event.ToolOutputDelta:
-    """Return ephemeral output of a tool."""
+    """Return output that a tool has just printed, which is not stored, as an API message."""
     return v1.Event.ToolOutputDelta(tool_use_id=tool_use_id, attempt=attempt, offset=offset, text=_clean(text))
 
 
 def _clean(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode: chunks of ephemeral text may split a surrogate pair."""
+    """Replace lone surrogates, which UTF-8 cannot encode. Chunks of streamed text may split a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

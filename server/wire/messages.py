@@ -1,4 +1,4 @@
-"""Conversion of messages and their content."""
+"""Converts messages and their content to API messages."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from server.wire.context import ConversionContext
 
 STRUCT_BYTES = 4096
-"""Size up to which the input of a tool call is always sent as a Struct; a larger one only if it is at most twice its
-JSON text."""
+"""The largest size in bytes of a tool call's input as a Struct that is always sent.
+
+A larger input is sent as a Struct only if that is at most twice as long as its JSON text.
+"""
 
 
 def message(conversion: ConversionContext, conversation_id: str, stored: Message) -> v1.Message:
-    """Return a stored message."""
+    """Return a stored message as an API message."""
     return v1.Message(
         name=names.message(conversation_id, stored.id),
         sequence=stored.sequence,
@@ -53,7 +55,7 @@ def message(conversion: ConversionContext, conversation_id: str, stored: Message
 
 
 def queued_message(conversation_id: str, queued: QueuedInput, delivery: str, run: str = "") -> v1.Message:
-    """Return a steer or follow-up that is or was queued."""
+    """Return the message of a steer or follow-up that is or was queued, as an API message."""
     blocks = [v1.ContentBlock(image=image(conversation_id, picture)) for picture in queued.images]
     if queued.text:
         blocks.append(v1.ContentBlock(text=queued.text))
@@ -68,7 +70,10 @@ def queued_message(conversation_id: str, queued: QueuedInput, delivery: str, run
 
 
 def queued(conversation_id: str, change: QueueChanged, *, run: str = "", at: int = 0) -> v1.QueuedMessage:
-    """Return a steer or follow-up with its outcome, and the time when it left the queue (Unix milliseconds)."""
+    """Return a steer or follow-up as an API message, with what became of it.
+
+    `at` is when it left the queue, in milliseconds since 1970.
+    """
     return v1.QueuedMessage(
         message=queued_message(conversation_id, change.input, change.delivery, run),
         fate=FATE[change.fate],
@@ -77,12 +82,15 @@ def queued(conversation_id: str, change: QueueChanged, *, run: str = "", at: int
 
 
 def _shown(part: Content) -> bool:
-    """Return whether a part is shown: reasoning that the provider hides has no text."""
+    """Return whether clients see a part of a message.
+
+    Reasoning that the provider hides has no text, and is left out.
+    """
     return not isinstance(part, Reasoning) or bool(part.text)
 
 
 def block(conversion: ConversionContext, conversation_id: str, part: Content) -> v1.ContentBlock:
-    """Return a part of a message."""
+    """Return a part of a message as an API message."""
     match part:
         case Text(text=text):
             return v1.ContentBlock(text=text)
@@ -97,7 +105,7 @@ def block(conversion: ConversionContext, conversation_id: str, part: Content) ->
 
 
 def image(conversation_id: str, stored: Image) -> v1.Image:
-    """Return the reference to a stored image."""
+    """Return a reference to a stored image as an API message."""
     return v1.Image(
         media_type=stored.media_type,
         attachment=names.attachment(conversation_id, stored.attachment),
@@ -107,7 +115,7 @@ def image(conversation_id: str, stored: Image) -> v1.Image:
 
 
 def tool_call(conversion: ConversionContext, call: ToolUse) -> v1.ToolCall:
-    """Return a tool call; an input that would become much larger as a Struct is sent as text.
+    """Return a tool call as an API message. An input that would be much larger as a Struct is sent as JSON text.
 
     In a Struct, numbers in lists take many times the size of their text, and responses would become too large for
     clients.
@@ -125,7 +133,7 @@ def tool_call(conversion: ConversionContext, call: ToolUse) -> v1.ToolCall:
 
 
 def tool_result(conversation_id: str, result: ToolResult) -> v1.ToolResult:
-    """Return the result of a tool call."""
+    """Return the result of a tool call as an API message."""
     answer = v1.ToolResult(tool_use_id=result.tool_use_id, outcome=TOOL_OUTCOME[result.outcome], output=result.output)
     if isinstance(result, ToolSuccess):
         answer.images.extend(image(conversation_id, picture) for picture in result.images)

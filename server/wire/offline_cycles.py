@@ -1,6 +1,7 @@
 """Derives request cycles from a file of events, in the same form as those of a stored conversation.
 
-The command line program finds `fold` as a package entry point. It needs neither a running server nor a store.
+The command line program finds the function `fold` as a package entry point. It needs neither a running server nor a
+store.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ _DELIVERIES: dict[cycles.CycleDelivery | None, str] = {
 }
 _TYPES = tuple(str(each.__struct_config__.tag) for each in get_args(cycles.CycleEvent))
 NOWHERE = "-"
-"""Placeholder for the conversation in resource names: a file does not contain its id."""
+"""Stands for the conversation's id in resource names, because a file of events does not contain the id."""
 
 
 def fold(lines: Iterable[bytes], *, strict: bool = False) -> tuple[list[v1.RequestCycle], int]:
-    """Return the cycles of an event list with both views and their events, and how many events were skipped.
+    """Return the cycles in a file of events, with steps, rounds and events, and how many events were skipped.
 
-    Raises ValueError for a line that is not an event and, if `strict`, for an event that cannot occur at its position;
-    the text names the line.
+    Raises ValueError, whose text names the line, for a line that is not an event and, if `strict`, for an event that
+    cannot occur at its position.
     """
     places: list[int] = []
     try:
@@ -56,7 +57,7 @@ def fold(lines: Iterable[bytes], *, strict: bool = False) -> tuple[list[v1.Reque
 
 
 def _events(lines: Iterable[bytes], places: list[int]) -> Iterator[cycles.CycleEvent]:
-    """Yield the events, and add to `places` the number of the line of each."""
+    """Yield the events in these lines, and add the line number of each event to `places`. Raises ValueError."""
     for number, line in enumerate(lines, 1):
         try:
             for event in cycles.decode_lines([line]):
@@ -69,7 +70,7 @@ def _events(lines: Iterable[bytes], places: list[int]) -> Iterator[cycles.CycleE
 
 
 def _why_not(number: int, line: bytes, error: Exception) -> str:
-    """Return what is wrong with a line, with advice if it is from an export."""
+    """Return what is wrong with a line that is no event, with advice if the line is from an export."""
     try:
         found = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -89,7 +90,7 @@ def _why_not(number: int, line: bytes, error: Exception) -> str:
 
 
 def _shown(number: int, cycle: cycles.RequestCycle) -> v1.RequestCycle:
-    """Return the cycle for display; messages and runs without an id are numbered."""
+    """Return a cycle as an API message. Messages and runs without an id get numbers instead."""
     named = _with_message_ids(cycle)
     run = named.stop.run if named.stop and named.stop.run else f"{number}"
     messages = list(_messages(named, run))
@@ -105,7 +106,7 @@ def _groups(cycle: cycles.RequestCycle) -> Mapping[str, ToolGroup]:
 
 
 def _with_message_ids(cycle: cycles.RequestCycle) -> cycles.RequestCycle:
-    """Return the cycle with an id for the message of each output and result: one per round, and one per result."""
+    """Return the cycle with ids for messages that have none: one message per round, and one per tool result."""
     outputs = {
         id(each): each.message_id or f"{cycle.root.id}.{number}"
         for number, served in enumerate(cycles.rounds(cycle), 1)
@@ -123,7 +124,7 @@ def _with_message_ids(cycle: cycles.RequestCycle) -> cycles.RequestCycle:
 
 
 def _messages(cycle: cycles.RequestCycle, run: str) -> Iterator[Message]:
-    """Reconstruct the messages of the events, as far as the cycle contains them."""
+    """Yield messages made from the events of a cycle, with as much content as the events have."""
     made: dict[str, Message] = {}
     for event in (cycle.root, *cycle.events):
         kind, name, blocks = _part(event)
@@ -158,7 +159,7 @@ def _part(
 
 
 def _result(result: cycles.ToolResult) -> tuple[Content, ...]:
-    """Return the result of a call without its output, which the list lacks; empty for an unknown status."""
+    """Return the result of a tool call without its output, which the events lack; () for an unknown status."""
     match result.status:
         case "" | ToolOutcome.OK.value:
             return (ToolSuccess(result.tool_call_id, "", duration_ms=result.duration_ms),)

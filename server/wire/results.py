@@ -1,4 +1,4 @@
-"""Conversion of the results of commands to API responses. Each function is named like its RPC."""
+"""Converts the results of commands to API responses. Each function is named after its method of the API."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def send_message(
 def cancel_conversation(
     conversion: ConversionContext, conversation_id: str, answer: requests.CancelConversationResult, at: int
 ) -> v1.CancelConversationResponse:
-    """Return the response to a cancel; `at` is when the conversation entered its state, in ms, 0 if unknown."""
+    """Return the response to a CancelConversation request.
+
+    `at` is when the conversation entered its state, in milliseconds since 1970; 0 if that is unknown.
+    """
     settled: dict[Fate, list[v1.QueuedMessage]] = {Fate.RETURNED: [], Fate.DISCARDED: []}
     for change in answer.settled:
         settled[change.fate].append(messages.queued(conversation_id, change, at=answer.settled_at))

@@ -1,4 +1,4 @@
-"""Conversion of small values: times, JSON objects, usage, errors."""
+"""Converts small values to API messages: times, durations, JSON objects, token usage, budgets and errors."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ if TYPE_CHECKING:
     from actors.core.content import Usage
 
 MAX_DEPTH = 24
-"""Maximum nesting of a JSON object that is sent as a Struct: protobuf readers accept 100 nested messages, and a level
-of JSON takes up to three."""
+"""How deeply a JSON object that is sent as a Struct may be nested.
+
+protobuf readers accept 100 nested messages, and a level of JSON takes up to three messages.
+"""
 
 
 def timestamp(milliseconds: int) -> Timestamp | None:
-    """Return a time from milliseconds since the epoch; None for 0, which means "not set"."""
+    """Return milliseconds since 1970 as a protobuf timestamp; None for 0, which means "not set"."""
     if not milliseconds:
         return None
     return Timestamp(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
 
 
 def duration(milliseconds: int) -> Duration:
-    """Return a protobuf duration."""
+    """Return milliseconds as a protobuf duration."""
     return Duration(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
 
 
 def struct(text: str) -> Struct | None:
-    """Return a JSON object as a Struct; None if the text is not a JSON object or is nested too deeply."""
+    """Return a JSON text as a Struct; None if it is not a JSON object, or a Struct cannot represent it."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -45,7 +47,7 @@ def struct(text: str) -> Struct | None:
 
 
 def plain(struct: Struct) -> dict[str, Any]:
-    """Return a Struct as Python values, whole numbers as int: a Struct knows only doubles."""
+    """Return a Struct as Python values. Whole numbers become int, because a Struct stores only doubles."""
     return {key: _plain(value) for key, value in struct.fields.items()}
 
 
@@ -67,7 +69,7 @@ def _plain(value: Value) -> Any:
 
 
 def struct_of(value: dict[str, Any]) -> Struct | None:
-    """Return a decoded JSON object as a Struct."""
+    """Return a decoded JSON object as a Struct; None if it is nested too deeply or has a value that a Struct lacks."""
     if _depth(value, MAX_DEPTH) < 0:
         return None
     result = Struct()
@@ -79,7 +81,7 @@ def struct_of(value: dict[str, Any]) -> Struct | None:
 
 
 def _depth(value: Any, left: int) -> int:
-    """Return how many more levels of nesting are allowed; negative if there are too many already."""
+    """Return how many more levels of nesting a JSON value leaves of `left`; negative if it has too many."""
     if left < 0 or not isinstance(value, dict | list):
         return left
     inner = value.values() if isinstance(value, dict) else value
@@ -87,7 +89,7 @@ def _depth(value: Any, left: int) -> int:
 
 
 def usage(value: Usage | None) -> v1.Usage | None:
-    """Return token counts and cost."""
+    """Return token counts and cost as an API message; None for None."""
     if value is None:
         return None
     return v1.Usage(
@@ -100,7 +102,7 @@ def usage(value: Usage | None) -> v1.Usage | None:
 
 
 def budget(value: Budget) -> v1.Budget | None:
-    """Return the budget; None if it has no limits."""
+    """Return a budget as an API message; None if it has no limits."""
     if value == Budget():
         return None
     return v1.Budget(
@@ -111,15 +113,15 @@ def budget(value: Budget) -> v1.Budget | None:
 
 
 def run_error(kind: ErrorKind | str, message: str) -> v1.RunError:
-    """Return an error of a run."""
+    """Return an error of a run as an API message."""
     return v1.RunError(kind=ERROR_KIND.get(ErrorKind(kind), v1.ERROR_KIND_UNKNOWN), message=message)
 
 
 def failure(value: LlmFailure | None) -> v1.RunError | None:
-    """Return the error of a failed model request; None if there is none."""
+    """Return the error of a failed model request as an API message; None for None."""
     return None if value is None else run_error(value.kind, value.message)
 
 
 def json_value(text: str) -> Value:
-    """Return the value of a JSON text."""
+    """Return the value of a JSON text as a protobuf Value."""
     return json_format.Parse(text, Value())

@@ -1,4 +1,4 @@
-"""Conversion of sub-agents, as events and states of their parent show them."""
+"""Converts sub-agents to API messages, for the events and states of their parent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def sub_agent(agent: AgentSummary) -> v1.SubAgent:
-    """Return a running sub-agent."""
+    """Return a running sub-agent as an API message."""
     return v1.SubAgent(
         conversation=names.conversation(agent.id),
         task=agent.heading,
@@ -28,12 +28,12 @@ def sub_agent(agent: AgentSummary) -> v1.SubAgent:
 
 
 def changed(pending: Iterable[AgentSummary], reports: Iterable[AgentReport]) -> v1.Event.SubAgentsChanged:
-    """Return the event that shows all sub-agents that were started together."""
+    """Return the event about the sub-agents that one call has started: running ones, and reports of ended ones."""
     return v1.Event.SubAgentsChanged(pending=map(sub_agent, pending), reports=map(_report, reports))
 
 
 def standing(state: AwaitingSubAgents) -> v1.Event.SubAgentsChanged:
-    """Return the same as `changed`, from the state of a parent that waits for them."""
+    """Return the event about the sub-agents of a conversation that waits for them, from its state."""
     return changed(map(summarize_agent, state.pending), state.completed_results)
 
 

@@ -1,4 +1,4 @@
-"""Conversion of approval rules."""
+"""Converts approval rules to API messages, and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _ACTIONS: dict[int, Action] = {number: action for action, number in ACTION.items
 
 
 def approval_rule(conversation_id: str, rule: ApprovalRule) -> v1.ApprovalRule:
-    """Return a rule of this conversation, or of the operator; a suggestion has no name."""
+    """Return an approval rule of this conversation, or of the operator, as an API message.
+
+    A rule that is only a suggestion has no id yet; its name is empty.
+    """
     answer = v1.ApprovalRule(
         name=names.approval_rule("" if rule.origin is Origin.OPERATOR else conversation_id, rule.id),
         action=ACTION[rule.action],
@@ -38,7 +41,7 @@ def approval_rule(conversation_id: str, rule: ApprovalRule) -> v1.ApprovalRule:
 
 
 def parse(rule: v1.ApprovalRule) -> ApprovalRule:
-    """Return a rule of a request: its action and subject. Without an action it allows."""
+    """Return the approval rule in a request, with its action and subject only. The default of the action is ALLOW."""
     return ApprovalRule(
         id="",
         action=_ACTIONS.get(rule.action, Action.ALLOW),

@@ -1,4 +1,4 @@
-"""Conversion of states, approvals and conversations."""
+"""Converts conversations, their states, approvals and questions to API messages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ if TYPE_CHECKING:
 def conversation(
     conversion: ConversionContext, record: ConversationRecord, known_state: v1.ConversationState | None = None
 ) -> v1.Conversation:
-    """Return the conversation in a row of the store; `known_state` is the row's state, if it was made before."""
+    """Return a row of the store as a conversation for lists and events.
+
+    `known_state` is the message of the row's state if it has been made before; None to make it.
+    """
     ledger = record.state.ledger
     summary = record.state.summary if isinstance(record.state, ContextExhausted) else ""
     return v1.Conversation(
@@ -129,19 +132,19 @@ def _client_tool(tool: ClientTool) -> v1.ClientTool:
 
 
 def present(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """Return the conversation in a row of the store in full, with its jobs and MCP servers as they are. Any thread."""
+    """Return a row of the store as a full conversation, with the present jobs and MCP servers. Safe from any thread."""
     answer = in_full(conversion, record, conversion.mcp_servers(record) if record.profile.mcp_servers else ())
     answer.background_jobs.extend(conversion.background_jobs(record.id))
     return answer
 
 
 def state_of(conversion: ConversionContext, record: ConversationRecord) -> v1.ConversationState:
-    """Return the state in a row."""
+    """Return the state in a row of the store as an API message."""
     return state(conversion, record.id, summary_of(conversion, record.id, record.state), record.state_updated_at)
 
 
 def summary_of(conversion: ConversionContext, conversation_id: str, stored: State) -> StateSummary:
-    """Return the summary of a state; `context` is only needed for ids and limits."""
+    """Return the summary of a conversation's state, from which API messages are made."""
     context = ConvContext(conversation_id, working_dir="", model_id="", usable_window=0, limits=conversion.limits)
     return summarize(stored, context)
 
@@ -209,7 +212,7 @@ def _tool_executing(
 
 
 def client_tool_call(conversion: ConversionContext, awaited: ClientToolCall) -> v1.Event.ClientToolCallChanged:
-    """Return where a call of a client's tool is."""
+    """Return the event about a call of a client tool, with the status of the call."""
     return v1.Event.ClientToolCallChanged(
         call=tool_call(conversion, awaited.call),
         status=CALL_STATUS[awaited.status],
@@ -220,7 +223,7 @@ def client_tool_call(conversion: ConversionContext, awaited: ClientToolCall) -> 
 def pending_client_tool_calls(
     conversion: ConversionContext, summary: StateSummary
 ) -> list[v1.Event.ClientToolCallChanged]:
-    """Return the calls of a state that wait for a client's answer."""
+    """Return the calls in a state that wait for a client's answer: one or none."""
     if summary.current_call is None or not summary.deadline:
         return []
     awaited = ClientToolCall(summary.current_call, CallStatus.PENDING, summary.deadline)
@@ -228,7 +231,7 @@ def pending_client_tool_calls(
 
 
 def question(conversation_id: str, changed: QuestionChanged) -> v1.Question:
-    """Return what a tool asks a person."""
+    """Return a question that a tool asks a person as an API message."""
     asked = changed.question
     answer = v1.Question(
         name=names.question(conversation_id, asked.number),
@@ -248,7 +251,7 @@ def question(conversation_id: str, changed: QuestionChanged) -> v1.Question:
 
 
 def pending_questions(conversation_id: str, summary: StateSummary) -> list[v1.Question]:
-    """Return what the tool that runs asks a person."""
+    """Return the open questions of the running tool in a state; [] if no tool is running."""
     call = summary.current_call
     if call is None:
         return []
@@ -279,7 +282,7 @@ def pending_approvals(
 def pending_approval(
     conversion: ConversionContext, conversation_id: str, asked: ApprovalRequested
 ) -> v1.PendingApproval:
-    """Return one open approval."""
+    """Return an open approval as an API message: for a tool call, or for a wider mode."""
     call = asked.call
     question = v1.PendingApproval(
         name=names.approval(conversation_id, call.id),

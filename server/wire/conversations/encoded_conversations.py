@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from server.wire.context import ConversionContext
 
 KEPT = 256
-"""The maximum number of cached conversations; most take one or two KB."""
+"""The maximum number of cached conversations. Most take one or two KB."""
 KEPT_BYTES = 64 * 1024
-"""Conversations whose message is larger, in bytes, are not cached."""
+"""Conversations whose message has more bytes than this are not cached."""
 
 
 class _Encoded:
-    """One version of a conversation."""
+    """One version of a conversation, with its API message and, once it is needed, the encoded message."""
 
     __slots__ = ("message", "record", "window", "wire")
 
@@ -31,18 +31,18 @@ class _Encoded:
 
 
 class EncodedConversations:
-    """The latest version of each conversation that has changed lately. Event loop only."""
+    """The latest version of each conversation that has changed lately, as API message. Use in the event loop only."""
 
     def __init__(self, conversion: ConversionContext) -> None:
         self._conversion = conversion
         self._latest: dict[str, _Encoded] = {}
 
     def message(self, record: ConversationRecord) -> v1.Conversation:
-        """Return the message for this record. It is shared: copy it before changing it."""
+        """Return the API message for this row of the store. The message is shared: copy it before you change it."""
         return self._encoded(record).message
 
     def wire(self, record: ConversationRecord) -> bytes:
-        """Return the message for this record, serialized."""
+        """Return the encoded API message for this row of the store."""
         found = self._encoded(record)
         if found.wire is None:
             found.wire = found.message.SerializeToString()

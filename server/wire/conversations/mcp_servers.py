@@ -1,4 +1,4 @@
-"""Conversion of MCP servers: the operator's, and those that clients add to a conversation."""
+"""Converts MCP servers to API messages and back: the operator's, and those that clients add to a conversation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATES = {
 
 
 def chosen(wanted: Iterable[v1.McpServer]) -> tuple[ChosenMcpServer, ...]:
-    """Return the servers that a client adds."""
+    """Return the MCP servers in a request, which a client adds to a conversation."""
     return tuple(
         ChosenMcpServer(
             name=server.name,
@@ -38,7 +38,7 @@ def chosen(wanted: Iterable[v1.McpServer]) -> tuple[ChosenMcpServer, ...]:
 
 
 def mcp_server(status: McpServerStatus) -> v1.McpServer:
-    """Return an MCP server of the operator with its state and tools, and without its environment and headers."""
+    """Return an MCP server with its state and tools as an API message, without its environment and headers."""
     server = v1.McpServer(
         name=status.name,
         state=_STATES[status.state],
@@ -53,7 +53,7 @@ def mcp_server(status: McpServerStatus) -> v1.McpServer:
 
 
 def servers_of(servers: Sequence[ChosenMcpServer], statuses: Iterable[McpServerStatus]) -> list[v1.McpServer]:
-    """Return the servers of a conversation, those without a status as stopped."""
+    """Return the MCP servers that clients added to a conversation. A server without a status counts as stopped."""
     known = {status.name: status for status in statuses}
     found: list[v1.McpServer] = []
     for each in servers:
