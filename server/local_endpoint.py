@@ -82,7 +82,7 @@ class LocalSocket:
         self._look_at(self._address, _holds(self._address, self._line))
 
     def withdraw(self) -> None:
-        """Remove the second link and the address file; nothing in a data directory that has replaced this one."""
+        """Remove the second link, and the address file unless another data directory has replaced this one."""
         if self._spare is not None:
             with suppress(OSError):
                 self._spare.unlink(missing_ok=True)

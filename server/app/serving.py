@@ -222,8 +222,8 @@ def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, received)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup sets SIG_IGN
-        loop.add_signal_handler(signal.SIGHUP, stop.set)  # a closed terminal may send more than one
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup makes programs ignore SIGHUP
+        loop.add_signal_handler(signal.SIGHUP, stop.set)  # a closed terminal may send SIGHUP more than once
 
 
 def _on_eof(stop: asyncio.Event) -> None:

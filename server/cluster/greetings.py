@@ -24,7 +24,7 @@ GREET = "/bedrock.nodes.v1.Nodes/Greet"
 LOOK_SECONDS = 1.0
 """Seconds between two rounds of calls to the nodes that have not answered yet."""
 NEW_SECONDS = 5.0
-"""How many seconds a node may leave greetings unanswered before a warning, because it is listed before it listens."""
+"""How many seconds a node may leave greetings unanswered before a warning. A node is listed before it listens."""
 ANSWER_SECONDS = 2.0
 
 

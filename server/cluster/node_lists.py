@@ -168,7 +168,7 @@ class NodeLists:
             self._look()
 
     async def _follow(self, node: Node) -> None:
-        """Publish a node's changes as long as there is a watcher here."""
+        """Publish the changes of a node until this task is cancelled. Connects again after every failure."""
         while True:
             try:
                 await self._read(node)

@@ -24,7 +24,7 @@ TOKEN, ORIGIN = "bedrock-node-token", "bedrock-origin-bin"
 OWNER = "bedrock-owner"
 """The trailer with the address of the node that has served a call. Every response of a node has it."""
 NOT_OWNER = "bedrock-not-owner"
-"""The trailer by which a node refuses a forwarded call, without any effect, because it is not the owner."""
+"""The trailer that a node sends when it refuses a forwarded call, without any effect, as it is not the owner."""
 MAX_ORIGIN_BYTES = 4_096
 MIN_TOKEN_CHARS = 32
 

@@ -200,7 +200,7 @@ def _has_images(request: Any) -> bool:
 
 
 def directory_in(request: Any) -> str:
-    """Return the directory that a request is about: the directory to browse, or that of a new conversation."""
+    """Return the directory that a request is about: the one to browse, or that of the conversation to create."""
     return str(request.path if hasattr(request, "path") else request.conversation.working_directory)
 
 

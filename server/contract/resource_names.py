@@ -92,7 +92,10 @@ def parse_conversation(name: str) -> str | None:
 
 
 def parse_child(name: str, kind: str) -> tuple[str, str] | None:
-    """Return the id or slug of the conversation and the id of the child; None if it is no name of that kind."""
+    """Return the conversation's id or slug, and the child's id, in the name of a resource beneath a conversation.
+
+    Returns None if `name` is not the name of a resource of this kind.
+    """
     found = _CHILD[kind].fullmatch(name) if len(name) <= MAX_NAME_CHARS else None
     return (found.group(1), found.group(2)) if found else None
 

@@ -259,7 +259,7 @@ def files(value: Any) -> str | None:
 
 
 def tools(value: Any) -> str | None:
-    """Check a list of tool names."""
+    """Check the number of tool names, and the form of each."""
     if len(value) > limits.MAX_TOOL_NAMES or any(names.parse_tool(each) is None for each in value):
         return "must be names of tools, tools/{tool}"
     return None

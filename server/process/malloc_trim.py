@@ -37,7 +37,7 @@ class MallocTrimmer:
         self._thread = threading.Thread(target=self._run, name="bedrock-freed-memory", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread that checks periodically."""
         self._thread.start()
 
     def look(self) -> bool:

@@ -100,7 +100,7 @@ class StoredAudits:
 
 
 class _Run:
-    """One replay of a log, in batches. Its methods block; they are called on reading threads, one after the other."""
+    """One replay of a log, in batches. Its methods block; they are called on threads of `ReadPool`, one at a time."""
 
     def __init__(self, store: StoreReader, record: ConversationRecord, until: int) -> None:
         self._store = store

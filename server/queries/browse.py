@@ -1,4 +1,4 @@
-"""Serves BrowseDirectory, which lists a directory of this machine. Blocks, so it runs on a reading thread."""
+"""Serves BrowseDirectory, which lists a directory of this machine. Blocks; runs on a thread of `ReadPool`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts the filter and the order of a request to a selection of conversations. Blocks: use on a reading thread."""
+"""Converts the filter and the order of a request to a selection of conversations. Blocks; runs in a `ReadPool`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 def selection_of(
     store: ConversationReader, principal: str, text: str, order_by: str, *, parent: str | None = None
 ) -> Selection:
-    """Return the selection for a valid filter and an order; `parent` as in Selection.
+    """Return the selection for a filter and an order, which have been validated; `parent` as in `Selection`.
 
-    Directories and conversations are looked up now, because a path may contain a symbolic link, and a name a slug.
+    Paths and names of conversations in the filter are resolved now, because a path may contain a symbolic link, and a
+    name may contain a slug.
     """
     where = rewritten(parse(text, meaning), partial(_looked_up, store, principal))
     order = order_of(order_by)

@@ -1,4 +1,4 @@
-"""Serves the calls that list or get parts of conversations. Everything here blocks, and runs on a reading thread."""
+"""Serves the calls that list or get parts of conversations. Everything here blocks; it runs in a `ReadPool`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reads what waits for a person: open approvals, and open questions of running tools.
 
-Everything here blocks, and runs on a reading thread. Both are part of the conversations' states, so only conversations
-in such a state are read.
+Everything here blocks; it runs on threads of `ReadPool`. Approvals and questions are part of the conversations' states,
+so only conversations in such a state are read.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class _Position(Struct):
     """For an approval, the index of its tool call in the model's response; for a question, its number."""
 
     def is_after(self, last: _Position | None) -> bool:
-        """Return whether this item comes after the end `last` of the previous page.
+        """Return whether this item comes after `last`, the end of the previous page; True if `last` is None.
 
-        Only items of the same conversation differ by `call`.
+        `call` matters only for items of the same conversation. Other conversations were already selected by the store.
         """
         return last is None or (last.entered, last.id) != (self.entered, self.id) or self.call > last.call
 

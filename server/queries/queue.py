@@ -1,4 +1,4 @@
-"""Lists steers and follow-ups: queued ones, and settled ones with what became of them. Blocks, on a reading thread."""
+"""Lists steers and follow-ups: queued ones, and settled ones with what became of them. Blocks; runs in a `ReadPool`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reads request cycles page by page, from data that is never pruned: messages, and the outcomes of runs.
 
-Blocks, so it runs on a reading thread. A page reads only the messages of its own runs.
+Everything here blocks; it runs on threads of `ReadPool`. A page reads only the messages of its own runs.
 """
 
 from __future__ import annotations

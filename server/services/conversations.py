@@ -248,7 +248,7 @@ class ConversationService(v1.ConversationServiceServicer):
         return results.spawn_sub_agents(self._conversion, conversation_id, answer)
 
     async def _child(self, name: str, kind: str) -> tuple[str, str]:
-        """Return the conversation's id, and the id of the resource of this kind, in a resource name.
+        """Split the name of a resource in a conversation; return the conversation's id and the resource's id.
 
         The conversation must exist, the resource need not. Raises ConversationNotFoundError.
         """

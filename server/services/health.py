@@ -101,11 +101,14 @@ class _Places:
     def __init__(self, most: int) -> None:
         self._most = most
         self._taken: dict[asyncio.Timeout, None] = {}
-        """The timeouts of the calls that hold a place, the oldest first."""
+        """The timeouts of the present calls, the oldest first."""
 
     @asynccontextmanager
     async def take(self, seconds: float) -> AsyncGenerator[None]:
-        """Hold a place for at most `seconds`. Raises TimeoutError after that, or when a new call takes the place."""
+        """Count the call while the `with` block runs, at most `seconds`.
+
+        Raises TimeoutError after that time, or when a new call replaces this one because there are too many.
+        """
         if len(self._taken) >= self._most:
             oldest = next(iter(self._taken))
             del self._taken[oldest]

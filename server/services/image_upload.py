@@ -93,7 +93,10 @@ class ImageUploads:
         return tuple(taken)
 
     def _ingest(self, principal: str, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
-        """Return a reference to the stored image. A new image counts towards the quota. Called on an upload thread."""
+        """Return a reference to the stored image; a new image counts towards the quota.
+
+        Blocks; called on an upload thread.
+        """
         image = self._images.stored(conversation_id, data)
         if image is None:
             self._take_stored(principal, len(data))  # counted now: images are kept even if their message is refused

@@ -58,15 +58,15 @@ OURS = "/bedrock.v1."
 READS = ("Browse", "Download", "Export", "Get", "List", "Replay", "Subscribe", "Verify", "Wait", "Watch")
 """Prefixes of the names of methods that change nothing."""
 WAITS = "Wait"
-"""Prefixes of the names of methods that change nothing."""
-UNCOUNTED = ("CancelConversation", "GetQuotas")
 """Prefix of the names of long calls, which are measured as streams, because they would distort latency metrics."""
+UNCOUNTED = ("CancelConversation", "GetQuotas")
+"""Methods that the quota of calls does not count. A cancel, above all, must never be refused."""
 TRACE_PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 FAILURES = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 """The statuses of calls that failed. A call with any other error status was refused, and gets into the audit trail."""
 MAX_REQUEST_ID = 36
 ADDRESS = re.compile(r"ipv4:[0-9.]+|ipv6:(?:%5B[^%]*(?:%25[^%]*)?%5D|\[[^]]*\]|[0-9a-f:.]+)")
-"""Matches addresses as gRPC reports them (`ipv6:%5B::1%5D:5000`), and as a proxy's are written (`ipv6:2001:db8::1`)."""
+"""Matches addresses as gRPC reports them (`ipv6:%5B::1%5D:5000`), and as written for proxies (`ipv6:2001:db8::1`)."""
 ABORT_SECONDS = 5.0
 """Maximum seconds that the end of a call waits for a client that does not read."""
 
@@ -344,7 +344,7 @@ def _behaviour_of(handler: Handler) -> Any:
 def _status_of(error: Exception, *, reading: bool) -> Status:
     if isinstance(error, CallRevokedError):
         return status_of(UnauthenticatedError())
-    if isinstance(error, grpc.aio.InternalError):  # a client that disconnects during a write
+    if isinstance(error, grpc.aio.InternalError):  # the client has disconnected during a write
         return status_of(ClientDisconnectedError())
     return status_of(error, reading=reading)
 

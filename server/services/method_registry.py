@@ -31,13 +31,13 @@ class MethodRegistry:
         self._server = server
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Add handlers that are not registered by method, as `grpc.aio.Server` does."""
+        """Pass handlers that are not tied to single methods on to the server, as generated code expects it."""
         self._server.add_generic_rpc_handlers(generic_rpc_handlers)
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Handler]) -> None:
-        """Register the urgent methods, each with a queue of its own.
+        """Register the urgent methods, each of which then has a queue of its own.
 
-        The other methods remain with the generic handlers.
+        The other methods are served by the handlers that `add_generic_rpc_handlers` has added.
         """
         urgent = {name: handler for name, handler in method_handlers.items() if name in URGENT}
         if urgent:

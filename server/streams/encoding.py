@@ -68,7 +68,7 @@ class EventEncoder:
         self._clock = clock
 
     def stored(self, conversation_id: str, events: Iterable[StoredEvent]) -> list[bytes]:
-        """Encode events that were read from the store. Called on a reading thread."""
+        """Encode events that were read from the store. Blocks; called on a thread of `ReadPool`."""
         present: bytes | None = None
         made: list[bytes] = []
         for each in events:
@@ -93,7 +93,7 @@ class EventEncoder:
         return _framed(event(self._conversion, conversation_id, stored).SerializeToString() + update)
 
     def response(self, conversation_id: str, batch: EventBatch) -> bytes | None:
-        """Return a single response with the whole batch, encoded once for all watchers; None if it does not fit."""
+        """Return one response with the whole batch, encoded once for all streams; None if the batch is too large."""
         if not batch.encoded:
             batch.encoded = True
             frames = self.frames(conversation_id, batch)

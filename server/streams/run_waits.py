@@ -90,7 +90,7 @@ class _RunWait(LastingCall):
         return not self._ended
 
     def _look(self) -> None:
-        """Read whether the run has ended. Called on a reading thread.
+        """Read whether the run has ended. Blocks; called on a thread of `ReadPool`.
 
         Raises ConversationNotFoundError if there is no such run.
         """

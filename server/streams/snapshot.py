@@ -61,7 +61,7 @@ class InitialSnapshot:
 def open_stream(
     store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.SubscribeRequest
 ) -> InitialSnapshot:
-    """Read the beginning of a stream (reading thread).
+    """Read the beginning of a stream from the store. Blocks; called on a thread of `ReadPool`.
 
     Raises ConversationNotFoundError, and MalformedRequestError for a revision in the future.
     """

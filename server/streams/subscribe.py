@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """The sources of the events of all streams."""
+    """The parts of the server from which streams get their events. All streams share one object."""
 
     hub: EventHub
     store: StoreReader
@@ -44,7 +44,7 @@ class Sources:
     text_wakeups: Wakeups
     """The wakeups for live text, with longer pauses than those for events."""
     delivered: Callable[[int], None] | None = None
-    """Called with the time, in ms since the epoch, of the oldest event in each response; None: not measured."""
+    """Called with the time of the oldest event in each response, in milliseconds since 1970; None: no measurement."""
 
 
 class SubscribeStreams(Streams):
@@ -149,7 +149,9 @@ class SubscribeStream(Stream):
         return self._position > began
 
     def _page(self, after: int) -> tuple[Sequence[StoredEvent], list[bytes], bool]:
-        """Return events from the store, their encodings, and whether there may be more. Called on a reading thread.
+        """Return events from the store, their encodings, and whether there may be more.
+
+        Blocks; called on a thread of `ReadPool`.
 
         The events end between two commits, if possible.
         """

@@ -48,7 +48,7 @@ class Wakeups:
         self._not_before = 0.0
 
     def wake(self, watcher: Callable[[], None]) -> None:
-        """Schedule a call of `watcher`, which wakes a stream, on the event loop. Safe from any thread; never blocks.
+        """Schedule a call of `watcher`, a function that wakes a stream, on the event loop. Any thread; never blocks.
 
         A caller that finds no batch scheduled schedules one. Two threads may both do so, which only costs one more
         callback. No stream is missed, because `watcher` is queued before the flag `_crossing` is read, and the flag is

@@ -206,7 +206,7 @@ class ConversationListStream(Stream):
         await self._out.flush()
 
     def _select(self) -> None:
-        """Parse the filter and the order of the request. Called on a reading thread."""
+        """Parse the filter and the order of the request. Blocks; called on a thread of `ReadPool`."""
         request = self._request
         selection = selection_of(self._sources.store, self._principal, request.filter, request.order_by)
         self._sub_agents |= selection.sub_agents or selection.parent is not None
@@ -215,7 +215,7 @@ class ConversationListStream(Stream):
         self._selection = Selection(self._principal) if self._sub_agents else selection
 
     def _pages(self) -> Iterator[list[v1.WatchConversationsResponse]]:
-        """Yield the existing conversations, page by page, as responses. Runs on a reading thread."""
+        """Yield the existing conversations, page by page, as responses. Blocks; runs on a thread of `ReadPool`."""
         place: ListPosition | None = None
         while True:
             page = self._sources.store.list(self._selection, after=place, limit=PAGE)
@@ -228,11 +228,14 @@ class ConversationListStream(Stream):
             place = page.more
 
     def _present(self, ids: Iterable[str]) -> list[v1.WatchConversationsResponse]:
-        """Return responses with the current state of these conversations. Called on a reading thread."""
+        """Return responses with the current state of these conversations. Blocks; called on a thread of `ReadPool`."""
         return [shown for id_ in ids if (shown := self._present_one(id_)) is not None]
 
     def _present_one(self, id_: str) -> v1.WatchConversationsResponse | None:
-        """Read one conversation; None if the filter excludes it, or if it is damaged and omitted, as in all lists."""
+        """Return a response with the current state of a conversation; None if the filter excludes it, or it is damaged.
+
+        Damaged conversations are left out of all lists.
+        """
         try:
             record = self._sources.store.load(id_)
         except StoreDamagedError:

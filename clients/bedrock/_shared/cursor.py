@@ -31,7 +31,7 @@ class EventCursor:
     name: str
     """The resource name of the conversation, `conversations/{conversation}`."""
     revision: int | None = None
-    """The revision of the last event that was received; None to start with a snapshot."""
+    """The revision of the last stored event or snapshot that was received; None to start with a snapshot."""
     recent_messages: int | None = None
     """How many messages to request in the first snapshot; None for the server's default."""
     omit_deltas: bool = False
@@ -41,7 +41,7 @@ class EventCursor:
     caught_up: bool = False
     """Whether the current stream has delivered all events that were stored when it began."""
     progressed: bool = False
-    """Whether the last response contained something new or a heartbeat."""
+    """Whether the last response contained a new event or a heartbeat, which shows that the connection works."""
     due: deque[Event] = field(default_factory=deque)
     """Events that were received and not yet yielded."""
     _snapshot_due: bool = field(init=False)

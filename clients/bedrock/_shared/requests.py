@@ -224,7 +224,7 @@ def sub_agents(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> 
 
 
 def spawn(name: str, tasks: Sequence[str | Task], request_id: str | None) -> v1.SpawnSubAgentsRequest:
-    """Make the request that starts sub-agents; a task may be given as its text alone. Raises TypeError for a string."""
+    """Make the request that starts sub-agents; a task may be given as its text alone. Raises TypeError for no list."""
     check_list("tasks", tasks)
     return v1.SpawnSubAgentsRequest(
         name=name,
@@ -362,7 +362,10 @@ def _instructions_message(instructions: str | Instructions | None) -> v1.Instruc
 
 
 def _selection_message(tools: Sequence[str] | None) -> v1.ToolSelection | None:
-    """Return the protobuf message that selects tools by name; None for None. Raises TypeError for a string."""
+    """Return the protobuf message that selects tools by name; None for None.
+
+    Raises TypeError if `tools` is not a list, and ValueError if a name is empty.
+    """
     if tools is None:
         return None
     check_list("tools", tools)

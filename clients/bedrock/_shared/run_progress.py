@@ -23,7 +23,7 @@ class RunProgress:
     """The state of the run that one message started or joined, up to the run's end."""
 
     message: str
-    """The resource name of the message."""
+    """The resource name of the message that started or joined the run; "" if the run is followed by its own name."""
     run: str
     """The resource name of the message's run; "" while the message waits in the queue as a follow-up."""
     stop: Stop | None = None

@@ -78,7 +78,7 @@ def nothing_was_sent(error: grpc.RpcError) -> bool:
     Returns False for a connection that was lost during the call, and for an error with metadata, which a server has
     sent.
     """
-    call = cast("grpc.Call", error)  # gRPC raises the call object itself
+    call = cast("grpc.Call", error)  # gRPC raises the call object itself as the error
     if error.code().name != "UNAVAILABLE" or not (error.details() or "").startswith(_NO_CONNECTION):
         return False
     return not call.initial_metadata() and not call.trailing_metadata()
@@ -107,7 +107,7 @@ def cause_of(details: str) -> str:
 
 def _details(error: grpc.RpcError) -> list[Any]:
     try:
-        status = rpc_status.from_call(cast("grpc.Call", error))  # gRPC raises the call object itself
+        status = rpc_status.from_call(cast("grpc.Call", error))  # gRPC raises the call object itself as the error
     except ValueError:  # the details contradict the status, which happens when a proxy answered
         return []
     return [] if status is None else list(status.details)

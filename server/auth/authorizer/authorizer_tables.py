@@ -65,8 +65,8 @@ def made_authorizer(settings: AuthorizerSettings) -> Authorizer:
     """Create the authorizer.
 
     Raises:
-        ValueError: The class cannot be imported, or its constructor fails. The text omits that of the exception, which
-            may contain secrets.
+        ValueError: The class cannot be imported, or its constructor fails. The error does not contain the text of the
+            constructor's exception, which may contain secrets.
     """
     kind = authorizer_class(settings)
     try:

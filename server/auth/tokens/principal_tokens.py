@@ -50,7 +50,10 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TokenContent(Protocol):
-    """The place where the list of tokens is stored. Methods block, and raise TokenUnusableError or StoreError."""
+    """Where the list of tokens is stored: a file or a database.
+
+    Methods block; raise TokenUnusableError or StoreError.
+    """
 
     @property
     def shown(self) -> str:

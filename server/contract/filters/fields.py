@@ -60,7 +60,7 @@ def meaning(restriction: Restriction) -> Condition:
     return make(restriction)
 
 
-# --- conversions, by kind of field -----------------------------------------------------------------------------------
+# --- kinds of fields --------------------------------------------------------------------------------------------------
 
 
 def _operator(restriction: Restriction, *allowed: str) -> str:
@@ -172,10 +172,10 @@ def _time(field: TimeField) -> Callable[[Restriction], Condition]:
 
 
 def _milliseconds(value: Value, comparison: Comparison) -> int:
-    """Return the time of a value, in whole milliseconds since 1970, for use in this comparison.
+    """Return a time in whole milliseconds since 1970 that can replace a value, with nanoseconds, in this comparison.
 
-    A fraction of a millisecond is rounded so that the comparison with stored times, which have none, has the same
-    result; for `=` the result is _NEVER. Raises FilterError.
+    Stored times are whole milliseconds, so a fraction is rounded in the direction that keeps the result of the
+    comparison; for `=` the result is _NEVER. Raises FilterError if the value is not a time.
     """
     found = _TIME.fullmatch(value.text)
     try:

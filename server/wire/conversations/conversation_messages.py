@@ -106,9 +106,9 @@ def _generation(generation: Generation) -> v1.Generation | None:
 def in_full(
     conversion: ConversionContext, record: ConversationRecord, statuses: Sequence[McpServerStatus] = ()
 ) -> v1.Conversation:
-    """Return the conversation in a row of the store, with what lists leave out.
+    """Return a row of the store as a conversation, with the parts that lists leave out.
 
-    That is the instructions, the tools of clients, and the conversation's own MCP servers with what is known of them.
+    These are the instructions, the client tools, and the MCP servers that clients added, with their states if given.
     """
     answer = conversation(conversion, record)
     profile = record.profile
@@ -152,7 +152,7 @@ def summary_of(conversion: ConversionContext, conversation_id: str, stored: Stat
 def state(
     conversion: ConversionContext, conversation_id: str, summary: StateSummary, entered: int
 ) -> v1.ConversationState:
-    """Return a state with the details of its kind."""
+    """Return a state as an API message with the details of its kind. `entered` is its beginning, in milliseconds."""
     answer = v1.ConversationState(
         kind=STATE_KIND[summary.kind],
         enter_time=timestamp(entered),

@@ -1,4 +1,4 @@
-"""Cache of conversations as API messages: built once per commit for watchers, lists and the command's response."""
+"""A cache of conversations as API messages, each built once per commit for streams, lists and responses."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class EncodedConversations:
 
 
 def _same_state(known: _Encoded | None, record: ConversationRecord) -> v1.ConversationState | None:
-    """Return the state message of the previous version; None if the state has changed since."""
+    """Return the message of the state in the previous version; None if the state has changed, or is not cached."""
     if known is None or known.record.state is not record.state:
         return None
     return known.message.state if known.record.state_updated_at == record.state_updated_at else None
