@@ -98,7 +98,7 @@ class LocalSocket:
         beside = self._socket.with_name(f"{self._socket.name}.spare")
         for spare in (self._data_dir / SPARE, beside):
             with suppress(OSError):
-                spare.unlink(missing_ok=True)  # may be left from a server that was killed
+                spare.unlink(missing_ok=True)  # a server that was killed may have left it
                 os.link(self._socket, spare, follow_symlinks=False)
                 return spare
         return None

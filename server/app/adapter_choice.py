@@ -164,8 +164,8 @@ def retention(config: Config) -> Retention:
 def pinned(config: Config, opened: ExitStack) -> frozenset[int] | None:
     """Run this process only on the configured CPUs until `opened` closes.
 
-    Returns the CPUs that tools may use again; None if the settings do not restrict the server. Raises ConfigError if
-    this process may use none of them.
+    Returns all CPUs that tools may use; None if the settings do not restrict the server. Raises ConfigError if this
+    process may use none of the configured CPUs.
     """
     try:
         return opened.enter_context(running_on(config.cpus))

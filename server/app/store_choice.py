@@ -47,7 +47,7 @@ def opened_store(
     active: Callable[[], int],
     written: Callable[[int, float], None] | None,
 ) -> tuple[OpenedStore, OpenedCluster]:
-    """Open the store and join the cluster, until `opened` closes.
+    """Open the store, and join the cluster if there is one; leave both when `opened` closes.
 
     `active` returns how many conversations have an actor in this process. `written` is called after each transaction
     with the number of its changes and its duration in seconds, for metrics; None for no metrics. Raises ConfigError,
@@ -159,7 +159,10 @@ def _left_if_refused(cluster: PostgresCluster, _: object, error: BaseException |
 
 
 def _check_neighbours(config: Config, cluster: PostgresCluster) -> None:
-    """Raise CannotStartError if other servers use the database, and this one and they could not work together."""
+    """Raise CannotStartError if this server and others that use the database could not work together.
+
+    That is so if one of them has no table [cluster], or if their leases differ.
+    """
     others = [each for each in cluster.others() if each.address != cluster.me.address]
     if config.cluster is None and others:
         names = ", ".join(sorted({each.name or each.address for each in others}))

@@ -20,9 +20,7 @@ class TokenUnusableError(Exception):
 
 
 def read_or_create_token(path: Path) -> str:
-    """Return the token in the file `path`.
-
-    If there is no file, create one with a new token that only its owner can read.
+    """Return the token in the file `path`. A missing file is created with a new token, and only its owner can read it.
 
     Raises TokenUnusableError if other users can read the file, or if it cannot be read or written.
     """

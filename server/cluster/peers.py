@@ -163,7 +163,7 @@ class NodeConnections:
             self._unreachable.failed(f"{self._called} cannot be reached {secured}: {why.text}")
 
     def refuses(self) -> None:
-        """Record, and log at the beginning, that the node refuses this node's token."""
+        """Record that the node refuses this node's token. That is logged once, until the node accepts a call again."""
         self._refused.failed(
             f"{self._called} refuses calls of this one, which has another token: cluster.token_file has to hold the "
             "same at both"
@@ -175,7 +175,7 @@ class NodeConnections:
             outages.worked()
 
     def misled(self) -> None:
-        """Record, and log at the beginning, that a different node has answered at this address."""
+        """Record that a different node answers at this address. That is logged once, until the right node answers."""
         self._misled.failed(f"{self._called} is not what answers there: its cluster.address leads to another node")
 
     def _open(self) -> grpc.aio.Channel:

@@ -23,7 +23,7 @@ class ServingNode(Enum):
     DIRECTORY = "directory"
     """A node that has the directory in the request: the called one, unless only other nodes have the directory."""
     FORK = "fork"
-    """As DIRECTORY, with the working directory of the conversation to fork."""
+    """A node that has the working directory of the conversation to fork."""
 
 
 _OF_THEIR_OWN: dict[str, ServingNode] = {

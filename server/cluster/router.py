@@ -51,9 +51,12 @@ REPEATABLE = frozenset({"BrowseDirectory", "CancelConversation", "GetConversatio
 SEARCH_SECONDS = 5.0
 """How many seconds a call waits until its conversation has an owner that answers."""
 LEAVING_SECONDS = 60.0
-"""The same while a node leaves the cluster, because a node releases its conversations only after its runs end."""
+"""How many seconds a call waits while a node leaves the cluster.
+
+This is longer, because a node releases its conversations only after its runs have ended.
+"""
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
-"""Seconds between the first two attempts, and the limit to which this is doubled after each further attempt."""
+"""The pause between the first two attempts, and the longest pause, in seconds. Each pause is twice the one before."""
 THREADS = 4
 
 
@@ -269,7 +272,7 @@ class RoutedMethod:
         try:
             subject = await self._subject(request)
         except ConversationNotFoundError:
-            return await self._behaviour(request, context)  # the method itself makes the error
+            return await self._behaviour(request, context)  # the method itself raises its error
         loop = asyncio.get_running_loop()
         until: float | None = None
         pause = 0.0

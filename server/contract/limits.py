@@ -65,7 +65,7 @@ MAX_IMAGE_PIXELS = images.MAX_IMAGE_PIXELS
 MAX_IMAGES_PER_MESSAGE = 20
 
 CONVERSATIONS_PAGE = (50, 1_000)
-"""The default and the maximum number of conversations on a page. The limits of other lists below are alike."""
+"""The default and the maximum number of conversations on a page. The constants below are such pairs for other lists."""
 MESSAGES_PAGE = (100, 1_000)
 CYCLES_PAGE = (20, 100)
 QUEUE_PAGE = (100, 1_000)

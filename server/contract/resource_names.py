@@ -16,7 +16,7 @@ _CHILD = {
 _OPERATOR_RULE = re.compile(r"approvalRules/([^\x00-\x1f\x7f]{1,256})")
 _MODEL = re.compile(r"models/([!-~]{1,200})")
 ALL_CONVERSATIONS = "conversations/-"
-"""As the parent in a list request: all conversations of the caller (AIP-159)."""
+"""The parent in a list request that stands for all conversations of the caller (AIP-159)."""
 _TOOL = re.compile(r"tools/([^\x00-\x1f\x7f]{1,256})")
 
 

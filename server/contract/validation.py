@@ -85,7 +85,7 @@ def _value(request: Message, field: str) -> Any:
 
 
 def conversation_name(value: str) -> str | None:
-    """Check that a value is the name of a conversation, which is required."""
+    """Check that a value is the name of a conversation, which is required. Return what is wrong, or None."""
     if not value:
         return "is required: conversations/{conversation}"
     if names.parse_conversation(value) is None:
@@ -105,19 +105,22 @@ def child_name(kind: str) -> Rule:
 
 
 def approval_rule_name(value: str) -> str | None:
-    """Check that a value is the name of an approval rule, of a conversation or of the operator."""
+    """Check that a value is the name of an approval rule, of a conversation or of the operator.
+
+    Return what is wrong, or None.
+    """
     if names.parse_approval_rule(value):
         return None
     return "must be conversations/{conversation}/approvalRules/… or approvalRules/…; ListApprovalRules names them"
 
 
 def model_name(value: str) -> str | None:
-    """Check that a value is the name of a model."""
+    """Check that a value is the name of a model. Return what is wrong, or None."""
     return None if names.parse_model(value) else "must be models/{model}; ListModels names them"
 
 
 def tool_name(value: str) -> str | None:
-    """Check that a value is the name of a tool."""
+    """Check that a value is the name of a tool. Return what is wrong, or None."""
     return None if names.parse_tool(value) else "must be tools/{tool}; ListTools names them"
 
 
@@ -148,14 +151,14 @@ def text_up_to(characters: int) -> Rule:
 
 
 def title(value: str) -> str | None:
-    """Check a title: one line, of limited length."""
+    """Check a title: one line, of limited length. Return what is wrong, or None."""
     if _CONTROL.search(value):
         return "must not contain control characters"
     return text_up_to(limits.MAX_TITLE_CHARS)(value)
 
 
 def slug(value: str) -> str | None:
-    """Check a slug, which must not look like an id of a conversation."""
+    """Check a slug, which must not look like an id of a conversation. Return what is wrong, or None."""
     if len(value) > limits.MAX_SLUG_CHARS or not _SLUG.fullmatch(value):
         return f"must be lower-case letters, digits and inner hyphens, at most {limits.MAX_SLUG_CHARS}"
     if has_form_of_id(value):
@@ -164,25 +167,25 @@ def slug(value: str) -> str | None:
 
 
 def message_text(value: str) -> str | None:
-    """Check the size of a message's text, in bytes of UTF-8."""
+    """Check the size of a message's text, in bytes of UTF-8. Return what is wrong, or None."""
     if len(value) > limits.MAX_TEXT_BYTES or len(value.encode()) > limits.MAX_TEXT_BYTES:
         return f"must have at most {limits.MAX_TEXT_BYTES} bytes in UTF-8"
     return None
 
 
 def images(value: Any) -> str | None:
-    """Check the number of images. The images themselves are checked later."""
+    """Check the number of images. The images themselves are checked later. Return what is wrong, or None."""
     most = limits.MAX_IMAGES_PER_MESSAGE
     return f"must be at most {most}" if len(value) > most else None
 
 
 def uuid(value: str) -> str | None:
-    """Check a request id, which must be a UUID."""
+    """Check a request id, which must be a UUID. Return what is wrong, or None."""
     return None if _UUID.fullmatch(value) else "must be a UUID, like 123e4567-e89b-12d3-a456-426614174000"
 
 
 def path(value: str) -> str | None:
-    """Check a path on the server, which is required."""
+    """Check a path on the server, which is required. Return what is wrong, or None."""
     if not value:
         return "is required: an absolute path on the server"
     if "\0" in value:
@@ -205,13 +208,13 @@ def labels(value: Mapping[str, str]) -> str | None:
 
 
 def tasks(value: Any) -> str | None:
-    """Check the number of tasks. The tasks themselves are checked later."""
+    """Check the number of tasks. The tasks themselves are checked later. Return what is wrong, or None."""
     most = limits.SUB_AGENTS.per_call
     return None if 1 <= len(value) <= most else f"must be 1 to {most}"
 
 
 def task_text(value: str) -> str | None:
-    """Check the text of a sub-agent's task, which is required."""
+    """Check the text of a sub-agent's task, which is required. Return what is wrong, or None."""
     most = limits.SUB_AGENTS.task_bytes
     if not value.strip():
         return "is required: what to do"
@@ -221,13 +224,13 @@ def task_text(value: str) -> str | None:
 
 
 def turns(value: int) -> str | None:
-    """Check a limit of turns. 0 means unset, and is accepted."""
+    """Check a limit of turns. 0 means unset, and is accepted. Return what is wrong, or None."""
     most = limits.SUB_AGENTS.max_turns
     return None if 0 <= value <= most else f"must be 1 to {most}"
 
 
 def sub_agent_time(value: Duration) -> str | None:
-    """Check the time limit of a sub-agent. Zero means unset, and is accepted."""
+    """Check the time limit of a sub-agent. Zero means unset, and is accepted. Return what is wrong, or None."""
     least, most = limits.SUB_AGENTS.min_timeout_ms, limits.SUB_AGENTS.max_timeout_ms
     nanos = value.seconds * 10**9 + value.nanos
     if nanos == 0 or least * 10**6 <= nanos <= most * 10**6:
@@ -236,14 +239,14 @@ def sub_agent_time(value: Duration) -> str | None:
 
 
 def waiting_time(value: Duration) -> str | None:
-    """Check the time that WaitRequestCycle shall wait."""
+    """Check the time that WaitRequestCycle shall wait. Return what is wrong, or None."""
     if 0 <= value.seconds * 10**9 + value.nanos <= limits.MAX_WAIT_SECONDS * 10**9:
         return None
     return f"must be 0 to {limits.MAX_WAIT_SECONDS:g} seconds"
 
 
 def since_1970(value: Timestamp) -> str | None:
-    """Check that a time is between 1970 and the year 9999."""
+    """Check that a time is between 1970 and the year 9999. Return what is wrong, or None."""
     seconds = value.seconds + value.nanos // 10**9
     if seconds < 0:
         return "must not be before 1970"
@@ -251,7 +254,10 @@ def since_1970(value: Timestamp) -> str | None:
 
 
 def files(value: Any) -> str | None:
-    """Check the number of paths of files, and each path, which may be absolute or relative."""
+    """Check the number of paths of files, and each path, which may be absolute or relative.
+
+    Return what is wrong, or None.
+    """
     most = limits.SUB_AGENTS.files
     if len(value) > most:
         return f"must be at most {most}"
@@ -259,14 +265,17 @@ def files(value: Any) -> str | None:
 
 
 def tools(value: Any) -> str | None:
-    """Check the number of tool names, and the form of each."""
+    """Check the number of tool names, and the form of each. Return what is wrong, or None."""
     if len(value) > limits.MAX_TOOL_NAMES or any(names.parse_tool(each) is None for each in value):
         return "must be names of tools, tools/{tool}"
     return None
 
 
 def approval_rule(value: v1.ApprovalRule) -> str | None:
-    """Check the subject of an approval rule, which is required, and its action, which may be unset."""
+    """Check the subject of an approval rule, which is required, and its action, which may be unset.
+
+    Return what is wrong, or None.
+    """
     if value.action not in v1.ApprovalRule.Action.values():
         return "must have one of the actions ACTION_ALLOW, ACTION_ASK and ACTION_DENY"
     subject = value.WhichOneof("subject")
@@ -283,23 +292,29 @@ def approval_rule(value: v1.ApprovalRule) -> str | None:
 
 
 def rule_of_answer(value: v1.ApprovalRule) -> str | None:
-    """Check the approval rule that comes with the answer to an approval; an empty rule is accepted."""
+    """Check the approval rule that comes with the answer to an approval; an empty rule is accepted.
+
+    Return what is wrong, or None.
+    """
     return approval_rule(value) if value.ByteSize() else None
 
 
 def whole_approval_rule(value: v1.ApprovalRule) -> str | None:
-    """Check an approval rule whose action and subject are required."""
+    """Check an approval rule whose action and subject are required. Return what is wrong, or None."""
     return approval_rule(value) if value.action else "must have an action: ACTION_ALLOW, ACTION_ASK or ACTION_DENY"
 
 
 def budget(value: v1.Budget) -> str | None:
-    """Check that no amount in a budget is negative."""
+    """Check that no amount in a budget is negative. Return what is wrong, or None."""
     amounts = (value.run_tokens, value.conversation_tokens, value.conversation_cost_micros)
     return "must not be negative" if min(amounts) < 0 else None
 
 
 def instructions(value: v1.Instructions) -> str | None:
-    """Check the size of a conversation's instructions. There must be a text if it is to replace the server's prompt."""
+    """Check the size of a conversation's instructions.
+
+    There must be a text if it is to replace the server's prompt. Return what is wrong, or None.
+    """
     if len(value.text.encode()) > limits.MAX_INSTRUCTIONS_BYTES:
         return f"text must have at most {limits.MAX_INSTRUCTIONS_BYTES} bytes in UTF-8"
     if "\0" in value.text:
@@ -308,30 +323,42 @@ def instructions(value: v1.Instructions) -> str | None:
 
 
 def selection(value: v1.ToolSelection) -> str | None:
-    """Check the names in a selection of tools. Whether the tools exist is checked later."""
+    """Check the names in a selection of tools.
+
+    Whether the tools exist is checked later. Return what is wrong, or None.
+    """
     return tools(value.tools)
 
 
 def client_tools(value: Any) -> str | None:
-    """Check the number of client tools. The tools themselves are checked later."""
+    """Check the number of client tools. The tools themselves are checked later. Return what is wrong, or None."""
     most = limits.MAX_CLIENT_TOOLS
     return f"must be at most {most}" if len(value) > most else None
 
 
 def client_tool_name(value: str) -> str | None:
-    """Check the name of a client tool, which must have a form that every model provider accepts."""
+    """Check the name of a client tool, which must have a form that every model provider accepts.
+
+    Return what is wrong, or None.
+    """
     return None if _TOOL_NAME.fullmatch(value) else "must be 1 to 64 letters, digits, _ and -"
 
 
 def client_tool_time(value: Duration) -> str | None:
-    """Check how long a call of a client tool waits for an answer. Zero means unset, and is accepted."""
+    """Check how long a call of a client tool waits for an answer.
+
+    Zero means unset, and is accepted. Return what is wrong, or None.
+    """
     least, most = limits.CLIENT_TOOL_SECONDS
     nanos = value.seconds * 10**9 + value.nanos
     return None if nanos == 0 or least * 10**9 <= nanos <= most * 10**9 else f"must be {least} to {most} seconds"
 
 
 def mcp_servers(value: Any) -> str | None:
-    """Check the number and the names of MCP servers. Their commands and addresses are checked later."""
+    """Check the number and the names of MCP servers.
+
+    Their commands and addresses are checked later. Return what is wrong, or None.
+    """
     if len(value) > limits.MAX_MCP_SERVERS:
         return f"must be at most {limits.MAX_MCP_SERVERS}"
     if any(not _SERVER.fullmatch(server.name) for server in value):
@@ -340,13 +367,13 @@ def mcp_servers(value: Any) -> str | None:
 
 
 def tool_output(value: str) -> str | None:
-    """Check the size of a client's answer to a tool call, in bytes of UTF-8."""
+    """Check the size of a client's answer to a tool call, in bytes of UTF-8. Return what is wrong, or None."""
     most = limits.MAX_TOOL_OUTPUT_BYTES
     return f"must have at most {most} bytes in UTF-8" if len(value.encode()) > most else None
 
 
 def generation(value: v1.Generation) -> str | None:
-    """Check generation settings. Whether the model supports them is checked later."""
+    """Check generation settings. Whether the model supports them is checked later. Return what is wrong, or None."""
     if value.reasoning_effort not in v1.ReasoningEffort.values():
         return "reasoning_effort must be one of none, low, medium, high, max"
     if value.HasField("temperature") and not 0 <= value.temperature <= limits.MAX_TEMPERATURE:
@@ -357,12 +384,12 @@ def generation(value: v1.Generation) -> str | None:
 
 
 def not_negative(value: int) -> str | None:
-    """Check that a number is not negative."""
+    """Check that a number is not negative. Return what is wrong, or None."""
     return "must not be negative" if value < 0 else None
 
 
 def conversation_filter(value: str) -> str | None:
-    """Check that a filter of conversations is not too long, and can be parsed."""
+    """Check that a filter of conversations is not too long, and can be parsed. Return what is wrong, or None."""
     if len(value.encode()) > limits.MAX_FILTER_BYTES:
         return f"must have at most {limits.MAX_FILTER_BYTES} bytes in UTF-8"
     if "\0" in value:
@@ -375,7 +402,7 @@ def conversation_filter(value: str) -> str | None:
 
 
 def conversation_order(value: str) -> str | None:
-    """Check that an order of conversations is not too long, and can be parsed."""
+    """Check that an order of conversations is not too long, and can be parsed. Return what is wrong, or None."""
     if len(value) > limits.MAX_ORDER_BY_CHARS:
         return f"must have at most {limits.MAX_ORDER_BY_CHARS} characters"
     try:

@@ -112,9 +112,10 @@ def _unreadable(error: OSError) -> CertificateUnusableError:
 
 
 def why_untrusted(certificate: Path, key: Path, authorities: bytes, host: str) -> str:
-    """Return why a client that trusts these authorities (PEM) would reject the certificate at a host; "" if not.
+    """Return why a client that trusts these authorities (PEM) would reject a certificate; "" if it would accept.
 
-    Raises CertificateUnusableError if the certificate and its key cannot be used at all.
+    The client is assumed to connect to `host`. Raises CertificateUnusableError if the certificate and its key cannot be
+    used at all.
     """
     of_server, of_client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:

@@ -25,4 +25,4 @@ def forwarded_peer_of(context: Context) -> str:
         address = ipaddress.ip_address(last)
     except ValueError:
         return context.peer()
-    return f"ipv{address.version}:{address}".partition("%")[0]  # without the scope of an IPv6 address: any text
+    return f"ipv{address.version}:{address}".partition("%")[0]  # an IPv6 address may have a scope: any text

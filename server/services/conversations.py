@@ -404,7 +404,7 @@ class ConversationService(v1.ConversationServiceServicer):
 
 @contextmanager
 def _within(field: str) -> Generator[None, None, None]:
-    """Raise a refusal in the `with` block as one that concerns `field` of the request, except SHUTTING_DOWN."""
+    """Raise a refusal in the `with` block as a NestedFieldError about `field`, except SHUTTING_DOWN."""
     try:
         yield
     except (Rejected, InvalidFieldError) as refusal:

@@ -84,7 +84,7 @@ can be repeated.
 FOR_FRIENDS = (("grpc.http.overload_protection", 0),)
 """Options for addresses that strangers cannot reach: all calls of a burst of any size are accepted."""
 CONNECTIONS_SHARE = 2
-"""The connections of one address may use one of this many parts of the process's open files."""
+"""One in this number of the process's open files may be a connection of the same address."""
 
 
 class CannotListenError(Exception):
@@ -217,7 +217,7 @@ class GrpcServer:
     def _lists_of_nodes(self, hub: EventHub, wakeups: Wakeups) -> Callable[[], Followed] | None:
         """Offer this node's list of conversations to other nodes.
 
-        Returns the context manager that follows the lists of other nodes; None without a cluster.
+        Returns the function whose context manager follows the lists of the other nodes; None without a cluster.
         """
         if (router := self._router) is None:
             return None

@@ -109,7 +109,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """Authenticate the caller, and return the wrapped handler of the method; None if there is no such method."""
+        """Authenticate the caller; return the handler that serves or refuses the call, None for an unknown method."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         if self._router is not None and self._router.marks.among(handler_call_details.invocation_metadata):

@@ -86,7 +86,7 @@ class EventEncoder:
         return b"" if record is None else _update(conversation(self._conversion, record).SerializeToString())
 
     def _updated(self, conversation_id: str, stored: StoredEvent, update: bytes) -> bytes:
-        """Encode an event that contains the conversation, by appending `update`, the encoded field with that.
+        """Encode an event that contains the conversation: append `update`, the encoded field, to the other fields.
 
         Encoded protobuf fields can be concatenated.
         """
@@ -154,11 +154,14 @@ class EventEncoder:
         return frames
 
     def caught_up(self, head: int) -> bytes:
-        """Encode the event that all earlier events have been sent."""
+        """Encode the event `caught_up`: all earlier events have been sent.
+
+        `head` is the last revision that was sent.
+        """
         return self._ephemeral(v1.Event(caught_up=v1.Event.CaughtUp(head_revision=head)))
 
     def heartbeat(self, head: int) -> bytes:
-        """Encode a heartbeat."""
+        """Encode a heartbeat. `head` is the last revision that was sent."""
         return self._ephemeral(v1.Event(heartbeat=v1.Event.Heartbeat(head_revision=head)))
 
     def deleted(self) -> bytes:

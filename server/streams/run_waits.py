@@ -63,7 +63,7 @@ class _RunWait(LastingCall):
         self._watch.close()
 
     def look_after(self, now: float, next_time: float) -> None:
-        """Do nothing: before the end, nothing is sent, so there are no heartbeats and no client that does not read."""
+        """Do nothing: nothing is sent before the end, so there are no heartbeats, and no client can be too slow."""
 
     def _on_publish(self) -> None:
         """Wake the call for an event. Called on the thread that publishes the event."""

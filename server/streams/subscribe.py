@@ -84,7 +84,7 @@ class SubscribeStream(Stream):
         self._position = 0
         """The last revision that was sent, or that the snapshot contains."""
         self._settled: SettledTracker | None = None
-        """None unless the client asked that the stream ends once the conversation has settled."""
+        """Tracks whether the conversation has settled; None if the stream does not end with that."""
         self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
 
     def close(self) -> None:
@@ -151,9 +151,7 @@ class SubscribeStream(Stream):
     def _page(self, after: int) -> tuple[Sequence[StoredEvent], list[bytes], bool]:
         """Return events from the store, their encodings, and whether there may be more.
 
-        Blocks; called on a thread of `ReadPool`.
-
-        The events end between two commits, if possible.
+        The events end between two commits, if possible. Blocks; called on a thread of `ReadPool`.
         """
         limit = self._streams.settings.store_page
         events = self._sources.store.events(self._conversation_id, after=after, limit=limit)

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 EVENTS_PAUSE_SECONDS = 0.000_3
 """The pause in seconds after a batch, per stream that was woken for an event: about four times the cost of sending."""
 TEXT_PAUSE_SECONDS = 0.001
-"""The same for live text, which thus goes at once to a single stream, and twenty times a second to fifty or more."""
+"""The pause in seconds after a batch, per stream that was woken for live text.
+
+A single stream thus gets text at once, and fifty or more streams get it twenty times a second.
+"""
 TEXT_LONGEST_SECONDS = 0.05
 """The longest pause of live text, in seconds."""
 SHORTEST_SECONDS = 0.002

@@ -1,4 +1,4 @@
-"""Types and helpers for approvals and tool questions that the caller of a run did not answer in its event loop."""
+"""What happens to approvals and tools' questions that the caller left unanswered while it read the events of a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class QuestionPolicy(Generic[DecideT, FillInT]):
 
 
 def log_denied(approval: Approval) -> None:
-    """Log a warning that the client denied an approval because the caller's loop had not answered it."""
+    """Log a warning that an approval was denied because the caller's loop over the run's events had not answered it."""
     _log.warning(
         "%s was denied, because the loop did not answer: answer there, or pass on_approval= or wait_for_others=True",
         approval.tool,
@@ -45,7 +45,7 @@ def log_denied(approval: Approval) -> None:
 
 
 def log_declined(question: Question) -> None:
-    """Log a warning that the client declined a tool's question because the caller's loop had not answered it."""
+    """Log a warning that a tool question was declined because the caller's loop over the events had not answered it."""
     _log.warning(
         "what the MCP server %s asked was declined, because the loop did not answer: answer there, or pass on_question="
         " or wait_for_others=True",

@@ -105,7 +105,7 @@ class EventCursor:
             case "deleted":
                 self.deleted = True
                 return [event]
-            case None:  # an event of a kind that only newer versions define
+            case None:  # only newer versions define this kind of event
                 self._durable(event)
                 return []
             case _:

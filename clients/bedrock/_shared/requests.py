@@ -79,7 +79,7 @@ def create(
 
     Raises:
         TypeError: An argument has the wrong type; the text names it.
-        ValueError: An enum has no such name, or a number is out of range.
+        ValueError: A name such as that of the mode is unknown, or a number is out of range.
     """
     wanted = new_message(
         v1.Conversation,
@@ -161,7 +161,7 @@ def send(
 
     Raises:
         TypeError: An argument has the wrong type; the text names it.
-        ValueError: `delivery` is no such name, or an image has no supported format.
+        ValueError: `delivery` is unknown, or an image has an unsupported format.
         OSError: The file of an image cannot be read.
     """
     request = new_message(
@@ -224,7 +224,7 @@ def sub_agents(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> 
 
 
 def spawn(name: str, tasks: Sequence[str | Task], request_id: str | None) -> v1.SpawnSubAgentsRequest:
-    """Make the request that starts sub-agents; a task may be given as its text alone. Raises TypeError for no list."""
+    """Make the request that starts sub-agents; a task may be its text alone. Raises TypeError if `tasks` is no list."""
     check_list("tasks", tasks)
     return v1.SpawnSubAgentsRequest(
         name=name,
@@ -245,7 +245,7 @@ def resolve(
     With a rule, the server also stores an approval rule whose action is this decision.
 
     Raises:
-        ValueError: `decision` is no such name.
+        ValueError: `decision` is unknown.
     """
     name = approval.name if isinstance(approval, Approval) else approval
     if "/approvals/" not in name:
@@ -262,7 +262,7 @@ def create_approval_rule(conversation: str, action: RuleAction, **subject: str) 
     """Make the request that creates an approval rule about one tool, command, command prefix, path or MCP server.
 
     Raises:
-        ValueError: There is no such action, or not exactly one subject is given.
+        ValueError: `action` is unknown, or not exactly one subject is given.
     """
     rule = new_message(v1.ApprovalRule, action=enum_value(v1.ApprovalRule.Action, action), **_subject(**subject))
     return v1.CreateApprovalRuleRequest(parent=conversation, approval_rule=rule, request_id=new_request_id())
@@ -308,7 +308,7 @@ def update(
 
     Raises:
         TypeError: An argument has the wrong type; the text names it.
-        ValueError: An enum has no such name, or a number is out of range.
+        ValueError: A name such as that of the approval policy is unknown, or a number is out of range.
     """
     conversation = new_message(
         v1.Conversation,

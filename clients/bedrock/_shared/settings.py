@@ -171,10 +171,7 @@ def _unreachable(process: int, data: Path) -> ServerUnreachable:
 
 
 def _local_token(data: Path) -> str:
-    """Return the token of the server on this machine; "" if there is none.
-
-    Raises Misconfigured if it cannot be trusted.
-    """
+    """Return the token of the server on this machine; "" if there is none. Raises Misconfigured if it is unusable."""
     try:
         check_private(data)
         return _read(data / TOKEN_FILE)

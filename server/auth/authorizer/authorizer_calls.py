@@ -74,9 +74,7 @@ class AuthorizerCalls:
         return shown or "the authorizer of this server does not allow that"
 
     async def _ask(self, question: Callable[[], T], free: asyncio.Semaphore) -> T:
-        """Run `question` on a thread, and return its result.
-
-        The time limit includes the wait for a free place in `free`.
+        """Run `question` on a thread, and return its result. The time limit includes the wait for the semaphore `free`.
 
         Raises:
             AuthorizerUnavailableError: `question` raised an exception or took too long.
