@@ -93,7 +93,7 @@ def _shown(value: object) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return the classes of an exception and its causes, at most five, with texts that come from the system."""
+    """Return, as one text, the classes of an exception and its causes, at most five, with texts of the system only."""
     texts: list[str] = []
     each: BaseException | None = error
     while each is not None and len(texts) < 5:
@@ -167,7 +167,7 @@ def set_up(level: str) -> None:
 
     The lines are text if stderr is a terminal, otherwise JSON.
     """
-    # Switch off what logging finds out for each record and no line shows: the code's location, the thread, the process.
+    # Switch off what logging collects for each record although no line shows it: place in the code, thread, process.
     logging._srcfile = None  # recommended by Python's logging HOWTO
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     output = SharedLines(sys.stderr)

@@ -39,7 +39,7 @@ It is less than what a server admits, so that no stream waits for another's end.
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.use_local_subchannel_pool", 1),  # without it, all lanes would share one connection
     ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),  # no limit: the owner limits the size of its responses
+    ("grpc.max_receive_message_length", -1),  # no limit here: the owner limits its responses
     ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", 12_000),  # servers allow one keepalive ping every 10 s
     ("grpc.keepalive_timeout_ms", 8_000),

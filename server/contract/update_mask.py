@@ -28,9 +28,6 @@ def paths_to_set(request: v1.UpdateConversationRequest, settable: Collection[str
 
 
 def key_of_label(path: str) -> str:
-    """Return the key in a path such as `labels.key`.
-
-    A key with a dot must be quoted in backticks, any other key may be.
-    """
+    """Return the key in a path such as `labels.key`. A key with a dot must be in backticks; any other key may be."""
     key = path.partition(".")[2]
     return key[1:-1] if len(key) > 1 and key[0] == key[-1] == "`" else key

@@ -94,7 +94,8 @@ class Listings:
     def messages(self, request: v1.ListMessagesRequest, conversation_id: str) -> v1.ListMessagesResponse:
         """Return a page of messages, and a revision that was read before them.
 
-        A client that subscribes after this revision misses nothing. Raises ConversationNotFoundError.
+        A client that subscribes after this revision misses nothing. Raises ConversationNotFoundError, or
+        MalformedRequestError for a wrong page token.
         """
         record = self._store.load(conversation_id)
         if record is None:

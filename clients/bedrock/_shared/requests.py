@@ -113,7 +113,7 @@ def conversations(
 
     None for `archived` or `working_directory` does not restrict the list by it.
     """
-    parts = [filter] if filter.strip() else []  # OR binds tighter than AND, so it needs no parentheses
+    parts = [filter] if filter.strip() else []  # OR binds tighter than AND, so the filter needs no parentheses
     if archived is not None:
         parts.append(f"archived = {str(archived).lower()}")
     if working_directory is not None:

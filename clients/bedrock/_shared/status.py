@@ -99,7 +99,10 @@ def is_gap(error: errors.BedrockError) -> bool:
 
 
 def cause_of(details: str) -> str:
-    """Return the last cause in gRPC's text of nested causes, which is the part that users can act on."""
+    """Return the last cause in gRPC's text of nested causes, which is the part that users can act on.
+
+    For a failed TLS handshake, a text with advice is returned instead.
+    """
     if "handshake failed" in details:
         return "the TLS handshake failed. Does it speak TLS, with a certificate that is trusted here?"
     return details.rpartition(": ")[2].rstrip("]")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FILE = "tokens.json"
-"""The name of the list: of its file in the data directory, or of its document in the database."""
+"""The name under which the list is stored: as a file in the data directory, or as a document in the database."""
 PREFIX = "bedrock"
 """The prefix of all tokens of principals, by which secret scanners recognise tokens in published files."""
 SECRET_BYTES = 32
