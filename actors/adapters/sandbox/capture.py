@@ -17,7 +17,7 @@ class Capture:
         self._total = 0
 
     def add(self, data: bytes) -> None:
-        """Append a chunk."""
+        """Append a chunk of output."""
         self._total += len(data)
         taken = min(len(data), self._head_room - len(self._head))
         self._head += data[:taken]

@@ -23,7 +23,7 @@ DELEGATED = ("user.delegate", "trusted.delegate")
 """Extended attributes that systemd sets on a group that it has delegated to a service."""
 
 Described: TypeAlias = "tuple[bytes, str, bool, list[tuple[str, str]]]"
-"""A group for the tool host to create: directory, controllers, whether of version 2, and the content of its files."""
+"""A group for the tool host to create: directory, controllers, whether it is of version 2, and its files' content."""
 
 
 class Hierarchy(Struct, frozen=True):
@@ -41,8 +41,8 @@ class Hierarchy(Struct, frozen=True):
 class ControlGroups:
     """Groups for the calls of this server, below the server's group, so that its limits also apply to its tools.
 
-    Any thread. Without permission to create groups there are none, and `controllers` is empty. A group of version 2 is
-    divided only if it was delegated to the server, because its processes then have to move.
+    Safe to call from any thread. Without permission to create groups, calls have none, and `controllers` is empty. A
+    group of version 2 is divided only if it was delegated to the server, because its processes then have to move.
     """
 
     def __init__(self, hierarchies: tuple[Hierarchy, ...] | None = None) -> None:
@@ -69,14 +69,14 @@ class ControlGroups:
         ]
 
     def close(self) -> None:
-        """Remove empty groups; a later server removes the others."""
+        """Remove this server's groups that are empty; a later server removes the others."""
         for each in self._usable:
             _remove(_ours(each))
         self._usable = []
 
 
 def own_hierarchies(process: Path = Path("/proc/self")) -> tuple[Hierarchy, ...]:
-    """Return the hierarchies that have a wanted controller; () if there are none."""
+    """Return this process's hierarchies that have a controller in WANTED; () if there are none."""
     try:
         groups = process.joinpath("cgroup").read_text().splitlines()
         mounts = process.joinpath("mountinfo").read_text().splitlines()
@@ -115,7 +115,7 @@ def _ours(hierarchy: Hierarchy) -> Path:
 
 
 def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[tuple[str, str]]:
-    """Return the content of the files of a call's group; some kernels cannot limit swap."""
+    """Return the content of the files of a call's group; a limit of swap only if the kernel supports one."""
     said: list[tuple[str, str]] = []
     if "pids" in hierarchy.controllers and limits.processes:
         said.append(("pids.max", str(limits.processes + 1)))  # plus one for the tool host

@@ -1,10 +1,11 @@
-"""Tries to break out of the sandbox that it runs in: MODE PROTECTED_FILE OUTSIDE_FILE [NEIGHBOUR_FILE].
+"""A program that tries to break out of the sandbox in which it runs.
 
-A neighbour's file is one of another principal, from which this program should be kept apart. In workspace mode the
-current directory is the workspace, and changing it must work.
+Its arguments are MODE PROTECTED_FILE OUTSIDE_FILE [NEIGHBOUR_FILE]. NEIGHBOUR_FILE belongs to another principal (user
+or service), from whom this program should be kept apart. In workspace mode the current directory is the workspace, and
+changing it must work.
 
-Prints what succeeded, or KEPT if nothing did. The probe runs it, as a program of its own that imports only the standard
-library, so that a sandbox is offered only where it holds.
+Prints which attempts succeeded, or KEPT if none did. `probe.py` runs it, as a program of its own that imports only the
+standard library, so that the server offers a sandbox only where it holds.
 """
 
 import ctypes
@@ -20,7 +21,7 @@ CLONE_NEWUSER = 0x10000000
 
 
 def check(mode: str, secret: str, outside: str, neighbour: str = "") -> None:
-    """Make every attempt and write to stdout what succeeded."""
+    """Make every attempt and write to stdout which ones succeeded, or KEPT."""
     tries: list[tuple[str, Callable[[], object]]]
     tries = [("protected files can be read", lambda: os.open(secret, os.O_RDONLY))]
     if mode != "unrestricted":

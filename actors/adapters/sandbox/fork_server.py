@@ -52,9 +52,9 @@ module up in the file system, which may be another one by then."""
 class ForkServer:
     """Provides tool hosts by forking a process that never runs a call itself, so no data of one call reaches another.
 
-    Any thread. The process is started by the first request, and again if it has ended. The hosts are children of the
-    server's process, not of the fork server, and survive its end. If the kernel does not allow that, each host is
-    started as a new interpreter.
+    Safe to call from any thread. The process is started by the first request, and again if it has ended. The hosts are
+    children of the server's process, not of the fork server, and survive its end. If the kernel does not allow that,
+    each host is started as a new interpreter.
     """
 
     def __init__(self, cpus: Set[int] | None = None, lease: int | None = None) -> None:
@@ -77,10 +77,10 @@ class ForkServer:
     def request(self, control: int, streams: Sequence[int], *, python: bool) -> tuple[int, HostProcess | None]:
         """Request a host with this control socket. With `python`, the host runs Python source itself.
 
-        `streams` are the descriptors of the program's own stdin, of its own stdin and stdout, or empty.
+        `streams` has a descriptor for the program's stdin, descriptors for its stdin and stdout, or none.
 
         Returns the number of the fork server's process that got the request (see `replace`), and the host if it is
-        already known: a forked host reports its pid in its first frame. Raises OSError.
+        already known: a forked host reports its pid in its first message. Raises OSError.
         """
         wanted, files = frames.PYTHON if python else frames.PROGRAM, [control, *streams]
         with self._lock:
@@ -139,15 +139,15 @@ class ForkServer:
         return HostProcess(process.pid)
 
     def _start_interpreter(self, role: str, files: list[int]) -> subprocess.Popen[bytes]:
-        """Start the tool host on the CPUs of the hosts: it gets its first call later. Raises OSError."""
+        """Start the tool host's program in this role, on the CPUs that are meant for hosts. Raises OSError."""
         process = start_interpreter(role, files, self._lease)
         if self._cpus is not None:
-            with suppress(OSError):  # it has ended already, or the machine has taken them from all processes
+            with suppress(OSError):  # the process has ended already, or none of these CPUs is usable
                 os.sched_setaffinity(process.pid, self._cpus)
         return process
 
     def _stop(self) -> None:
-        """Kill and reap the process."""
+        """Kill and reap the fork server's process."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -168,8 +168,8 @@ class ForkServer:
 def start_interpreter(role: str, inherited: list[int], lease: int | None) -> subprocess.Popen[bytes]:
     """Run the compiled tool host (vfork and exec) in a new session. Raises OSError.
 
-    It inherits neither the server's environment nor its files, except the lease and those in `inherited`, whose numbers
-    are its arguments.
+    The process inherits neither the server's environment nor its files, except the lease and those in `inherited`,
+    whose numbers are passed as its arguments.
     """
     files = [-1 if lease is None else lease, *inherited]
     return subprocess.Popen(
@@ -185,7 +185,7 @@ def start_interpreter(role: str, inherited: list[int], lease: int | None) -> sub
 
 
 def command(role: str, *files: int) -> list[str]:
-    """Return the arguments that run the tool host's program in this role; it has to inherit `program()`."""
+    """Return the arguments that run the tool host's program in this role; the process has to inherit `program()`."""
     return [sys.executable, "-I", "-S", "-c", START.format(program()), role, *map(str, files)]
 
 

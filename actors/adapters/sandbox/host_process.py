@@ -12,7 +12,7 @@ from contextlib import suppress
 class HostProcess:
     """A child of this process, identified by its pid, which stays valid until one of these methods reaps it.
 
-    Any thread.
+    Safe to call from any thread.
     """
 
     def __init__(self, pid: int) -> None:

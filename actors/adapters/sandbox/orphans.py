@@ -41,7 +41,7 @@ def new_number() -> int:
 
 
 def kill_orphans(trace: CallMarks, seconds: float, *, grouped: bool) -> tuple[set[int], bool]:
-    """Kill processes with these marks until none is left, for at most `seconds` (any thread).
+    """Kill processes with these marks until none is left, for at most `seconds`. Safe to call from any thread.
 
     Returns the process ids, and whether it is certain that none is left; that requires `grouped`: all processes of the
     call were created in its control groups.

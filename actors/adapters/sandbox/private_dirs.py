@@ -15,7 +15,7 @@ PREFIX = "bedrock-tools-"
 
 
 class PrivateDirectories:
-    """The parent of all private directories of this server. Any thread.
+    """The parent of all private directories of this server. Safe to call from any thread.
 
     It is locked while the server runs, so a later server of the same user can recognise and remove the directory of a
     killed server. Its name is unpredictable and its owner is checked, so no other user can replace it.

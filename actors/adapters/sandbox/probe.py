@@ -44,7 +44,7 @@ def probe(setting: str = "auto") -> SandboxReport:
 
 
 def _with_workspace(report: SandboxReport) -> SandboxReport:
-    """Return the report with whether the workspace mode can be enforced: tried, too."""
+    """Return the report, completed with whether workspace mode can be enforced, which is tried."""
     if not report.restriction_available:
         return replace(report, workspace_reason=report.reason)
     if report.landlock_abi < kernel.TRUNCATION_ABI:
@@ -59,7 +59,7 @@ def _with_workspace(report: SandboxReport) -> SandboxReport:
 
 
 def with_separation(report: SandboxReport) -> SandboxReport:
-    """Return the report with whether the files and processes of several principals can be kept apart: tried, too."""
+    """Return the report, completed with whether files and processes of several principals can be kept apart."""
     if not report.restriction_available:
         reason = report.reason
     elif report.tier == "B" and report.landlock_abi < kernel.SIGNALS_ABI:
@@ -70,9 +70,9 @@ def with_separation(report: SandboxReport) -> SandboxReport:
 
 
 def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxReport:
-    """Return the report of a server whose calls have control groups with these controllers.
+    """Return the report, updated for calls that have control groups with these controllers.
 
-    Without the controller for processes, the kernel limits them in namespaces, if it is new enough.
+    Without the controller for processes, the kernel limits their number in namespaces, if it is new enough.
     """
     alone = report.pid_namespace and report.tier != "B" and call_limits.counts_per_namespace()
     return replace(
@@ -109,7 +109,7 @@ def can_make_pid_namespace() -> bool:
 
 
 def _namespaces(abi: int) -> SandboxReport:
-    """Return which features unrestricted calls can use: PID namespaces, and hiding the server's files in them."""
+    """Return a report of the features for unrestricted calls: PID namespaces, and hiding the server's files."""
     hiding = SandboxReport(tier="none", landlock_abi=abi, pid_namespace=True, hides_protected=True)
     if not why_not(hiding):
         return hiding
@@ -158,7 +158,8 @@ def _advice_on_signals(abi: int) -> str:
 def why_not(report: SandboxReport, mode: Mode | None = None, *, apart: bool = False) -> str:
     """Run a program that tries to break out of the restrictions in `report`; return what it could do, "" if nothing.
 
-    `mode`: its mode, the narrowest that the report offers if it is None. `apart`: it may only read its own directory.
+    Returns the error if the program could not be run. `mode` is the program's mode, by default the narrowest that the
+    report offers. With `apart`, the program may read only its own directory.
     """
     narrowest = Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED
     try:

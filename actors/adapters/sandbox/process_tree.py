@@ -72,9 +72,9 @@ class ForkUnsupportedError(ProcessStartError):
 
 
 class InitProcess:
-    """The root of a program's tree.
+    """The init process of a call: the root of the program's process tree.
 
-    In a namespace, its exit makes the kernel kill all others; otherwise it makes the host kill the others.
+    In a namespace, its exit makes the kernel kill all other processes; otherwise its exit makes the host kill them.
     """
 
     def __init__(self, pid: int, namespace: bool, host: int) -> None:
@@ -93,19 +93,19 @@ class InitProcess:
             self._ours = _parent(pid) == host
 
     def kill(self) -> None:
-        """Send SIGKILL, if it is certain that the pid is still the host's child."""
+        """Send SIGKILL, if it is certain that the pid still belongs to the host's child."""
         if self._pidfd is not None and self._ours:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def resume(self) -> None:
-        """Send SIGCONT, because a stopped init would not clean up. It has the same condition as `kill`."""
+        """Send SIGCONT, because a stopped init would not clean up. Like `kill`, it requires that the pid is certain."""
         if self._pidfd is not None and self._ours:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait for at most `seconds`; return whether it has certainly ended."""
+        """Wait for at most `seconds`; return whether init has certainly ended."""
         if self._pidfd is None:
             return self._vanished
         poll = select.poll()
@@ -233,9 +233,9 @@ class ProcessTree:
             self._changed.notify_all()
 
     def _kill_host(self) -> None:
-        """Kill a host that has not begun.
+        """Kill a host that has not started init yet.
 
-        One that has not reported its pid yet ends when it tries to: nothing can be sent to this socket any more.
+        A host that has not reported its pid yet ends when it tries to, because the socket is shut down.
         """
         if self._host is not None:
             self._host.kill()
@@ -276,7 +276,7 @@ class ProcessTree:
 
     def _join_reader(self, leaked: bool) -> None:
         """End the reader thread, which ends with the host, unless the host keeps killing leaked processes."""
-        if not self._reading:  # it was never started, so the host's pid is not known
+        if not self._reading:  # the reader was never started, so the host's pid is not known
             self._control.settimeout(CONFIRM_SECONDS)
             self._read()
             return
@@ -373,7 +373,7 @@ class ProcessTree:
             self._read_all.set()
 
     def _next_frame(self) -> bytes:
-        """Return the host's next frame, b"" at its end. Raises OSError.
+        """Return the host's next frame, b"" when the host has closed the socket. Raises OSError.
 
         A host that ends without reading everything sent to it resets the socket. The reset is reported once and ahead
         of frames that the host had sent, so reading continues after the first one.

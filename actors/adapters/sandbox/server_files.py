@@ -55,7 +55,7 @@ class ServerFiles:
 
 
 def _directories(path: str, real: str) -> set[str]:
-    """Return a file's directory, for a link also that of the target, and their parents, which can be replaced too."""
+    """Return the directory of a file; for a link, the directories of link and target, and the parents of both."""
     named, target = os.path.realpath(os.path.dirname(path)), os.path.dirname(real)
     if os.path.join(named, os.path.basename(path)) == real:
         return {named}
@@ -73,7 +73,7 @@ def _apart(folder: str, kept: Iterable[str]) -> bool:
 
 def own_programs() -> tuple[str, ...]:
     """Return the real paths of the interpreter, its libraries and this package, which tools in Python run with."""
-    package = str(Path(__file__).parents[2])  # and nothing beside it: in a checkout that is what is worked on
+    package = str(Path(__file__).parents[2])  # only the package: users may work on other files of a checkout
     found = (package, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
     return tuple(sorted({*map(os.path.realpath, found)}))
 

@@ -1,9 +1,9 @@
 """Runs one program as a tool so that its whole process tree can always be stopped (REQ-BED-005).
 
-Started by `fork_server.py` as an interpreter with `-I -S`, single-threaded, in a session of its own, with an empty
-environment: as the fork server, which has everything loaded and forks a host for each call, or as a host.
-It is made of this module and those of `fork_server.MODULES`, which import nothing else of this project and as little
-as possible: hosts, init and main are copies of that process.
+`fork_server.py` starts this program as an interpreter with `-I -S`, single-threaded, in a session of its own, with an
+empty environment: as the fork server, which has all modules loaded and forks a host for each call, or directly as a
+host. The program consists of this module and those of `fork_server.MODULES`, which import nothing else of this project
+and as little as possible: hosts, init and main are copies of the fork server's process.
 
 Theory of operation. Three processes, each the only child of the previous one:
 
@@ -127,7 +127,8 @@ def read_launch(control: int) -> "dict[str, Any]":
 def serve(control: int, *streams: int, lease: int = -1) -> "NoReturn":
     """Run the call that the server describes on `control`, and end this process.
 
-    `streams`: its stdin, its stdout. `lease`: the file that says until when it may run, or -1.
+    `streams` are descriptors for the program's stdin and stdout, as far as it does not use the defaults. `lease` is the
+    file with the time until which the call may run, or -1.
     """
     os.set_inheritable(control, False)
     kernel.libc.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -157,7 +158,7 @@ def serve_forks(channel: int, lease: int = -1) -> "NoReturn":
         fork_host(channel, lease, *files)
         kernel.close(*files)
         if not syscall_filter.filters:
-            syscall_filter.build_filters()  # meanwhile the first call runs
+            syscall_filter.build_filters()  # the first call runs meanwhile
     os._exit(0)
 
 
@@ -172,7 +173,7 @@ def next_request(requests: "socket.socket") -> "tuple[bytes, list[int]] | None":
 
 
 def preload() -> None:
-    """Import PRELOADED, once."""
+    """Import the modules in PRELOADED."""
     for name in PRELOADED:
         __import__(name)
     gc.freeze()

@@ -106,7 +106,7 @@ class ToolHostSandbox:
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """Return the real paths of what no tool may read, apart from the protected ones."""
+        """Return the real paths, in addition to `protected`, that no tool may read."""
         return tuple(sorted({os.path.realpath(path) for path in self._unreadable}))
 
     @property
@@ -142,7 +142,8 @@ class ToolHostSandbox:
     def _readable(self, roots: tuple[str, ...]) -> list[bytes]:
         """Return the paths that a program can read: its roots and the system's, none of them inside of another one.
 
-        A root that has been replaced by a link since is left out: whoever did that must not choose what is read.
+        A root that has meanwhile been replaced by a link is left out: whoever replaced it must not choose what can be
+        read.
         """
         found = {*(root for root in roots if os.path.realpath(root) == root), *self._system}
         return [os.fsencode(path) for path in sorted(found) if not any(_inside(path, other) for other in found)]
@@ -150,7 +151,8 @@ class ToolHostSandbox:
     def _path_of(self, launch: Launch) -> dict[str, str]:
         """Return the PATH of a program that reads only some paths, without the directories that it does not read.
 
-        Where it could still see that there is a program, it would try to run it, and not go on to the next directory.
+        A program that sees a command in such a directory would try to run it, instead of searching the next directory.
+        Returns {} if nothing changes.
         """
         if launch.readable is None or "PATH" not in launch.env:
             return {}
@@ -259,9 +261,9 @@ class ToolHostSandbox:
         return tree, description, number
 
     def _private_directory(self, launch: Launch, unowned: ExitStack) -> str:
-        """Return the private directory of a program that is not unrestricted, "" for others; `unowned` removes it.
+        """Return the private directory of a program, "" in unrestricted mode. Raises OSError.
 
-        Raises OSError.
+        In tier B the directory is new, and closing `unowned` removes it.
         """
         if launch.mode is Mode.UNRESTRICTED or self._private is None:
             return ""
@@ -294,13 +296,13 @@ class ToolHostSandbox:
         }
 
     def _unmasked(self, hidden: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the paths that Landlock keeps restricted programs from; masks do that with the other hidden paths."""
+        """Return the hidden paths that Landlock must keep from restricted programs, because no mask hides them."""
         if self._report.tier == "B" and self._private is not None:
             return (*hidden, self._private.path)
         return tuple(path for path in hidden if not os.path.isdir(path))
 
     def _workspace(self, launch: Launch, directory: str, hidden: tuple[str, ...]) -> dict[str, Any] | None:
-        """Describe where a program may write beside its private directory, if its mode lets it."""
+        """Describe where a program may write beside its private directory; None unless it is in workspace mode."""
         if launch.mode is not Mode.WORKSPACE or self._private is None:
             return None
         return self._workspaces.describe(launch.cwd, directory, (*self._files.real(), *hidden, self._private.path))
@@ -359,7 +361,7 @@ class ToolHostSandbox:
 
 
 def _streams(launch: Launch, opened: ExitStack) -> tuple[int, ...]:
-    """Return the descriptors of the program's own stdin, of its stdin and stdout, or (). Raises OSError."""
+    """Return descriptors for the program's stdin, for its stdin and stdout, or () for the defaults. Raises OSError."""
     if launch.service is not None:
         return launch.service.stdin, launch.service.stdout
     return (opened.enter_context(_memory_file(launch.stdin)).fileno(),) if launch.stdin else ()

@@ -1,7 +1,7 @@
 """Determines what tool calls are about, for approval rules: the commands and paths in their arguments.
 
-Nothing is run. Symbolic links are resolved when a call is checked, not when it runs: approval rules are a convenience;
-the security boundary is the mode.
+No command is run. Symbolic links are resolved when a call is checked, not when it runs: approval rules are a
+convenience; the security boundary is the mode.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MAX_LINKS = 40
 def subject_of(
     name: str, arguments: Mapping[str, Any], working_dir: str, within: Sequence[str] | None = None
 ) -> CallSubject:
-    """Return what a call of a built-in tool is about; its arguments fit the tool's schema.
+    """Return the commands or paths that a call of a built-in tool concerns; `arguments` must fit the tool's schema.
 
-    Reads links, but with `within` only those in these directories.
+    Symbolic links are resolved; with `within`, only those in these directories.
     """
     if name == "bash":
         return shell_subject(arguments.get("cmd", ""))
@@ -53,7 +53,7 @@ def subject_of(
 
 
 def shell_subject(text: str) -> CallSubject:
-    """Return what a shell command is about; nothing if the text is ""."""
+    """Return the simple commands that a shell text runs, as a CallSubject; an empty subject for a blank text."""
     if not text.strip():
         return CallSubject()
     try:
@@ -65,7 +65,7 @@ def shell_subject(text: str) -> CallSubject:
 
 
 def real_path(path: str, working_dir: str, within: Sequence[str] | None = None) -> str:
-    """Return the absolute path without links; parts that do not exist stay as they are.
+    """Return the absolute path with its symbolic links resolved; parts that do not exist stay as they are.
 
     With `within`, only links in these real directories are followed: the targets of other links must not be revealed to
     somebody who cannot read there.
@@ -99,10 +99,11 @@ def _is_in(path: str, folder: str) -> bool:
 
 
 def prepared_rule(rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
-    """Return a rule with its command split into words, and its directory without links (see `real_path`).
+    """Return a rule with its command split into words, and the links in its directory resolved (see `real_path`).
 
-    Raises InvalidApprovalRuleError for a command that is not one simple command where it must be, for a directory that
-    is not absolute, and for a permission of every command that begins with an interpreter or wrapper.
+    Raises InvalidApprovalRuleError for a blank command, for a `command_prefix` that is not the beginning of one simple
+    command, for a directory that is not absolute, and for a rule that allows every command that begins with a program
+    that runs other programs.
     """
     if rule.path:
         if not rule.path.startswith("/"):

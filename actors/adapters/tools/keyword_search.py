@@ -108,7 +108,7 @@ def _picked(found: Findings, query: str, context: ToolContext) -> Findings:
 
 
 def shown(found: Findings) -> str:
-    """Return whole lines of at most MAX_CHARACTERS, with the root in front and remarks on omissions behind."""
+    """Return whole lines of at most MAX_CHARACTERS, after a line with the root and before remarks on omissions."""
     text, remarks = found.text, found.remarks
     if len(text) > MAX_CHARACTERS:
         end = text.rfind("\n", 0, MAX_CHARACTERS) + 1 or MAX_CHARACTERS

@@ -40,7 +40,7 @@ class WorkingDirectoryMissingError(Exception):
 
 
 def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> ProcessEnd:
-    """Run a program to its end (tool thread); a cancel kills its tree meanwhile. Raises like `start_program`."""
+    """Run a program to its end, on the tool's thread; a cancel kills its process tree. Raises like `start_program`."""
     running = start_program(launch, context, on_output)
     context.track(running)
     end = running.wait()
@@ -49,9 +49,10 @@ def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes
 
 
 def start_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> RunningProcess:
-    """Start a program (tool thread); the caller registers it for cancel and waits for it.
+    """Start a program, on the tool's thread; the caller registers the process for cancellation and waits for its end.
 
-    Raises WorkingDirectoryMissingError, ToolTransientError (begun=False) or SandboxUnavailableError: it did not start.
+    Raises WorkingDirectoryMissingError, ToolTransientError (begun=False) or SandboxUnavailableError if the program did
+    not start.
     """
     if not os.path.isdir(launch.cwd):
         raise WorkingDirectoryMissingError(launch.cwd)
@@ -76,8 +77,9 @@ def run_worker(
 ) -> ToolOutput:
     """Run a module of actors.adapters.tools.workers to its end and return its answer.
 
-    `what` names the activity for users ("Reading a.txt"), `hint` says what to change if it takes too long, `libraries`
-    are the packages that it imports besides the standard library. Raises ToolTransientError or SandboxUnavailableError.
+    `what` names the activity for users ("Reading a.txt"), `hint` advises the model what to change if the worker exceeds
+    a limit, `libraries` are the packages that the worker imports besides the standard library. Raises
+    ToolTransientError or SandboxUnavailableError.
     """
     answer = worker_answer(
         worker, arguments, context, what=what, stdin=stdin, hint=hint, output_bytes=output_bytes, libraries=libraries
@@ -122,7 +124,10 @@ def worker_source(worker: ModuleType, libraries: tuple[str, ...] = ()) -> str:
 
 
 def directory_of(library: str) -> str:
-    """Return the directory that an installed package is imported from, without importing it."""
+    """Return the directory that an installed package is imported from, without importing the package.
+
+    Raises ToolTransientError if the package is not installed.
+    """
     found = find_spec(library)
     if found is None or found.origin is None:
         raise ToolTransientError(f"The package {library} is not installed with the server.", begun=False)

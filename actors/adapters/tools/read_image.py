@@ -60,7 +60,7 @@ class ReadImageTool:
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Read the image and return it. Raises ToolTransientError if its worker process cannot start or dies."""
+        """Read the image and return it. Raises ToolTransientError if a worker process cannot start or dies."""
         path = arguments["path"]
         if "\0" in path:
             return ToolOutput("Cannot read it: the path contains a NUL character.", is_error=True)

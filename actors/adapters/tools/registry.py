@@ -42,7 +42,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 class StandardToolbox:
     """The standard tools (ports.Toolbox).
 
-    Safe to call from any thread. `forget` drops their state of a conversation.
+    Safe to call from any thread. `forget` drops what the tools keep for a conversation.
     """
 
     def __init__(self, threads: Threads | None = None) -> None:
@@ -85,7 +85,11 @@ class StandardToolbox:
     def end_jobs(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
     ) -> int:
-        """Kill these jobs without waiting; each calls `ended` with its receipt on its own thread."""
+        """Kill the running jobs that outlived their call, without waiting; return how many.
+
+        With `wider_than`, only jobs in a wider mode are killed. `ended` is called with a report of the kill when a job
+        has ended, on the thread of that job.
+        """
         return self._jobs.end_all(conversation_id, ended, wider_than)
 
     def forget(self, conversation_id: str) -> None:
@@ -98,7 +102,7 @@ class StandardToolbox:
         return self._tools.get(name)
 
     def subject(self, call: ToolUse, working_directory: str, within: Sequence[str] | None = None) -> CallSubject:
-        """Return what a call is about, for approval rules; nothing if its input is invalid, as it never runs then."""
+        """Return the commands or paths that a call concerns, for approval rules; none if its input is invalid."""
         try:
             arguments = self.parse(call.name, call.input)
         except InvalidToolInputError:

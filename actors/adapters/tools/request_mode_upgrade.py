@@ -87,8 +87,8 @@ _BLOCKED = re.compile(_WORDS, re.IGNORECASE)
 _REFUSAL = re.compile(rf"^[^\s:]+: .*(?:{_WORDS})", re.IGNORECASE | re.MULTILINE)
 """Matches such messages in the output of a successful command, which may merely quote these words.
 
-So only lines in the form of error messages match, which begin with a name and a colon (`touch: cannot touch …`, `bash:
-line 1: …`, `fatal: …`).
+Therefore only lines in the form of error messages match: those that begin with a name and a colon (`touch: cannot touch
+…`, `bash: line 1: …`, `fatal: …`).
 """
 
 _LOOKED_AT = 16 * 1024
@@ -104,7 +104,7 @@ class ModeUpgradeTool:
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Return the confirmation, or why the mode cannot be kept in this directory."""
+        """Return the confirmation, or the reason why the wider mode is not possible in the working directory."""
         wanted = Mode(arguments.get("mode", Mode.UNRESTRICTED))
         if not wider(wanted, context.mode):
             return ToolOutput(NOT_NEEDED if context.mode is Mode.UNRESTRICTED else NOT_NEEDED_WORKSPACE)

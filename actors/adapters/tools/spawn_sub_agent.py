@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MOST = 10
 NAMES = {"timeout_ms": "timeout_seconds"}
-"""Names of arguments that differ from those of the fields of AgentTask."""
+"""Maps fields of AgentTask to the names of the tool's arguments, where the two differ."""
 
 _TASK = {
     "type": "object",
@@ -109,7 +109,10 @@ class SpawnSubAgentTool:
 
 
 def _task(index: int, task: Mapping[str, Any], context: ToolContext) -> AgentTask:
-    """Return the requested task; "" and 0 for omitted fields. Raises SubAgentsRefusedError for another mode."""
+    """Return the requested task; "" and 0 for omitted fields.
+
+    Raises SubAgentsRefusedError for any other mode than restricted.
+    """
     if task.get("mode", Mode.RESTRICTED) != Mode.RESTRICTED:
         text = f"sub-agents are always {Mode.RESTRICTED.value}; leave it out, and do what needs more yourself"
         raise SubAgentsRefusedError(index, "mode", text)

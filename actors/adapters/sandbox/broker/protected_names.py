@@ -1,6 +1,6 @@
-"""The names beneath a working directory that programs may not change, and what git takes for a repository.
+"""Checks for names beneath a working directory that programs may not change, and for git repositories.
 
-Imports only its neighbours, and `host`: it is part of the tool host, see toolhost.py.
+This module is part of the tool host (see toolhost.py), so it imports only modules of this package and of `host`.
 """
 
 import os
@@ -10,7 +10,7 @@ GIT_PARTS = frozenset(("head", "commondir", "objects", "refs"))
 
 
 def folded(name: bytes) -> "set[str]":
-    """Return the forms of a name that a file system could take for the same: without case, and only its ASCII part."""
+    """Return the forms by which a name is compared: file systems may ignore case and some non-ASCII characters."""
     text = os.fsdecode(name)
     if text.isascii():
         return {text.lower()}
@@ -21,14 +21,14 @@ def folded(name: bytes) -> "set[str]":
 
 
 class Names:
-    """The protected names: each a sequence of names that may be anywhere in a path."""
+    """The protected names; each is a sequence of path components that may occur anywhere in a path."""
 
     def __init__(self, patterns: "list[bytes]") -> None:
         self.patterns = [tuple(folded(part) for part in pattern.split(b"/")) for pattern in patterns]
         self.last = set[str]().union(*(pattern[-1] for pattern in self.patterns))
 
     def cover(self, path: bytes) -> bool:
-        """Return whether an absolute path is protected, or beneath something that is."""
+        """Return whether an absolute path is protected, or beneath a protected one."""
         parts = [folded(part) for part in path.split(b"/") if part]
         return any(self.end_at(parts[: length + 1]) for length, part in enumerate(parts) if part & self.last)
 
@@ -42,7 +42,7 @@ class Names:
 
 
 def is_repository(folder: bytes, adding: str = "") -> bool:
-    """Return whether git takes a directory for a repository, or would with one more entry."""
+    """Return whether git takes a directory for a repository, or would with one more entry `adding` (in lower case)."""
 
     def has(name: bytes) -> bool:
         return name.decode().lower() == adding or os.path.lexists(folder + b"/" + name)

@@ -1,6 +1,6 @@
 """A system call that the kernel reports to the broker (seccomp user notification): reads its arguments and answers it.
 
-Imports only its neighbours, and `host`: it is part of the tool host, see toolhost.py.
+This module is part of the tool host (see toolhost.py), so it imports only modules of this package and of `host`.
 """
 
 import array
@@ -34,9 +34,9 @@ class NotBrokeredError(Exception):
 
 
 def install(program: "ctypes.Structure") -> int:
-    """Install a filter for this process and its descendants; return the listener of its notifications. Raises OSError.
+    """Install a seccomp filter for this process and its descendants; return the listener of its notifications.
 
-    On kernels that can (Linux 5.19), a signal does not interrupt a call that is being served.
+    Since Linux 5.19, a signal does not interrupt a call that the listener has received. Raises OSError.
     """
     number = NR_SECCOMP[os.uname().machine]
     for flags in (NEW_LISTENER | WAIT_KILLABLE, NEW_LISTENER):
@@ -139,7 +139,10 @@ def signed(word: int) -> int:
 
 
 def read_times(call: SystemCall, address: int, size: int, unit: int) -> "bytes | None":
-    """Return two struct timespec; None for the present. Raises OSError."""
+    """Return the two times at an address of the caller's memory as two struct timespec; None for address 0 (now).
+
+    `size` is their size in bytes, `unit` the number of nanoseconds in their smaller unit. Raises OSError.
+    """
     if not address:
         return None
     raw = call.memory(address, size)

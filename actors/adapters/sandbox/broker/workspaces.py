@@ -61,7 +61,7 @@ class Workspaces:
         return protected_names.why_not(os.fsencode(root), list(self._names))
 
     def describe(self, directory: str, private: str, denied: Iterable[str]) -> dict[str, Any]:
-        """Return the section of the launch for a workspace."""
+        """Return the description of a workspace for the tool host: the section `workspace` of a launch."""
         kept = {
             *denied,
             self._programs,

@@ -1,6 +1,6 @@
 """The directory trees that programs may change: finds the real place of a path, and refuses what is protected.
 
-Imports only its neighbours, and `host`: it is part of the tool host, see toolhost.py.
+This module is part of the tool host (see toolhost.py), so it imports only modules of this package and of `host`.
 """
 
 import array
@@ -28,7 +28,7 @@ OWN_FILES = b"/proc/self/fd/"
 
 
 def open_place(root: int, path: bytes, resolve: int) -> int:
-    """Open a directory with O_PATH, to look up names in it and not to read it. Raises OSError."""
+    """Open a directory to look up names in it (O_PATH), with the flags `resolve` of openat2. Raises OSError."""
     how = array.array("Q", (reported_calls.DIRECTORY, 0, resolve)).tobytes()
     return kernel.checked(kernel.libc.syscall(NR_OPENAT2, root, path, how, ctypes.c_size_t(len(how))))
 
@@ -36,8 +36,8 @@ def open_place(root: int, path: bytes, resolve: int) -> int:
 class Root:
     """A directory beneath which the broker carries out changes.
 
-    `path` is its path as the program sees it, `place` a descriptor through which it is writable. `guarded` tells
-    whether it has protected names.
+    `path` is its path as the program sees it, `place` a descriptor through which it is writable. `guarded` is whether
+    names beneath it are protected.
     """
 
     def __init__(self, path: bytes, place: int, guarded: bool) -> None:
@@ -68,12 +68,12 @@ class TreeEntry:
             return None
 
     def close(self) -> None:
-        """Close the directory."""
+        """Close the descriptor of the directory."""
         os.close(self.parent)
 
 
 class WritableTrees:
-    """The working directory of a program, and in tier B its private directory."""
+    """The trees in which a program may change files: its working directory, and in tier B its private directory."""
 
     def __init__(self, root: Root, private: "Root | None", names: protected_names.Names, denied: "list[bytes]") -> None:
         self.root = root
@@ -86,7 +86,8 @@ class WritableTrees:
     ) -> TreeEntry:
         """Return the entry at a path, following links, the last one only if `follow`.
 
-        Raises NotBrokeredError or OSError. `private`: also in the private directory of tier B.
+        `directory` is the caller's descriptor from which a relative path starts. With `private`, the entry may also be
+        in the private directory of tier B. Raises NotBrokeredError for an entry outside of the trees, or OSError.
         """
         base = reported_calls.AT_FDCWD if path.startswith(b"/") else call.base(directory)
         try:
@@ -127,7 +128,7 @@ class WritableTrees:
             root = self.root_of(folder, private)
             parent = open_place(root.place, folder[len(root.path) :].lstrip(b"/") or b".", RESOLVE_INSIDE)
             place = TreeEntry(root, parent, folder, name)
-            if not os.path.samestat(os.fstat(visible), os.fstat(parent)):  # something is mounted over it, or was moved
+            if not os.path.samestat(os.fstat(visible), os.fstat(parent)):  # a mount hides it, or it was moved
                 place.close()
                 raise reported_calls.NotBrokeredError
             return place
@@ -135,7 +136,7 @@ class WritableTrees:
             os.close(visible)
 
     def root_of(self, folder: bytes, private: bool) -> Root:
-        """Return the root that contains a directory. Raises NotBrokeredError."""
+        """Return the root that contains a directory. Raises NotBrokeredError if none does."""
         if private and self.private is not None and protected_names.within(folder, self.private.path):
             return self.private
         if protected_names.within(folder, self.root.path):
@@ -147,7 +148,7 @@ class WritableTrees:
     def check(self, place: TreeEntry, *, new: bool = False, above: bool = False) -> None:
         """Raise NotBrokeredError for a protected entry.
 
-        `new`: it would be created; `above`: entries below it change, too.
+        With `new`, the entry is about to be created; with `above`, entries below it change, too.
         """
         if not place.root.guarded:
             return
@@ -164,13 +165,16 @@ class WritableTrees:
             self.check_new(place)
 
     def check_new(self, place: TreeEntry) -> None:
-        """Raise NotBrokeredError if one more entry would make a directory a repository."""
+        """Raise NotBrokeredError if creating this entry would make its directory a git repository."""
         for part in protected_names.folded(place.name) & protected_names.GIT_PARTS:
             if protected_names.is_repository(place.folder, adding=part):
                 raise reported_calls.NotBrokeredError
 
     def check_movable(self, place: TreeEntry, target: TreeEntry) -> None:
-        """Raise NotBrokeredError for a directory with something protected in it, where it is or at its new path."""
+        """Raise NotBrokeredError if a directory contains a protected entry, at its present path or at the new one.
+
+        Also raises it for a directory with too many entries to check.
+        """
         status = place.status()
         if status is None or not stat.S_ISDIR(status.st_mode):
             return
@@ -189,7 +193,7 @@ class WritableTrees:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def writable(self, place: TreeEntry, status: os.stat_result) -> bool:
-        """Return whether an entry is not protected. Raises OSError."""
+        """Return whether the broker may change an entry: it is not protected and has only one name. Raises OSError."""
         try:
             self.check(place)
             check_single(status)
@@ -207,9 +211,12 @@ class WritableTrees:
         follow: bool,
         private: bool = True,
     ) -> int:
-        """Open an existing entry that may be changed. Raises NotBrokeredError or OSError."""
+        """Open the existing entry at a path in the caller's memory, if it may be changed.
+
+        Raises NotBrokeredError or OSError.
+        """
         path = call.text(address)
-        if private and follow and path.startswith(OWN_FILES):  # how the C library implements NOFOLLOW
+        if private and follow and path.startswith(OWN_FILES):  # so the C library implements AT_SYMLINK_NOFOLLOW
             return self.open_number(call, number_in(path))
         place = self.find(call, directory, path, follow, private=private)
         try:
@@ -229,7 +236,8 @@ class WritableTrees:
     def open_number(self, call: reported_calls.SystemCall, number: int) -> int:
         """Open the file that a descriptor of the program refers to, for changes. Raises NotBrokeredError or OSError.
 
-        In tier A a file that the broker has opened has no path; the kernel decides by its mount, which is writable.
+        In tier A, a file that the broker has opened has no path and is left to the kernel, which allows changes because
+        the file's mount is writable.
         """
         file = call.file(number & 0xFFFFFFFF)
         try:
@@ -249,7 +257,7 @@ class WritableTrees:
         return entry
 
     def open_path(self, path: bytes) -> int:
-        """Open an existing entry that may be changed by its real path. Raises NotBrokeredError or OSError."""
+        """Open an existing entry, given by its real path, if it may be changed. Raises NotBrokeredError or OSError."""
         if not path.startswith(b"/"):
             raise reported_calls.NotBrokeredError
         place = self.nearest(reported_calls.AT_FDCWD, path, private=True)
@@ -261,12 +269,12 @@ class WritableTrees:
 
 
 def path_of(place: int) -> bytes:
-    """Return the real path of what is open. Raises OSError."""
+    """Return the real path of an open file or directory. Raises OSError."""
     return os.readlink(b"/proc/self/fd/%d" % place)
 
 
 def link_target(place: TreeEntry) -> "bytes | None":
-    """Return where the entry leads if it is a symbolic link. Raises OSError."""
+    """Return the target of a symbolic link; None if the entry is no link or does not exist. Raises OSError."""
     try:
         return os.readlink(place.name, dir_fd=place.parent)
     except OSError as error:
@@ -290,7 +298,7 @@ def entries(folder: bytes) -> "Iterator[bytes]":
 
 
 def check_single(status: os.stat_result) -> None:
-    """Raise NotBrokeredError for a file with several names: another one may be outside."""
+    """Raise NotBrokeredError for a file with several hard links: another link may be outside of the workspace."""
     if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
         raise reported_calls.NotBrokeredError
 

@@ -15,7 +15,7 @@ These are protected: certain names (`.git`, `node_modules/.bin`) in every direct
 not; directories that git considers a repository although they have another name; the server's own paths; and files with
 several hard links, because another link may be outside. Mount points beneath the working directory are not changed.
 
-Imports only its neighbours, and `host`: it is part of the tool host, see toolhost.py.
+This module is part of the tool host (see toolhost.py), so it imports only modules of this package and of `host`.
 """
 
 # ruff: noqa: SIM105 -- contextlib is one more import at every tool call
@@ -41,7 +41,7 @@ RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 SFD_NONBLOCK, SFD_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 
 OWN_BITS = 0o1777
-"""The bits of a mode that can be set: no set-user-id."""
+"""The permission bits that programs can set: all but set-user-id and set-group-id."""
 
 METADATA = frozenset(
     "chmod fchmodat fchmodat2 fchmod chown lchown fchownat fchown utime utimes futimesat utimensat".split()
@@ -52,14 +52,14 @@ METADATA = frozenset(
 class Broker:
     """Serves the system calls of one program and its descendants, in init.
 
-    section: {root, names [bytes], denied [bytes], private} of the launch. `writable`: descriptors of the root, and of
-    the private directory where its metadata cannot be changed by the program itself (tier B), else -1.
+    `section` describes the workspace, as in a launch (see toolhost.py). `writable` has a descriptor of the workspace's
+    root, and in tier B, where programs cannot change metadata themselves, one of the private directory, else -1.
     """
 
     def __init__(self, section: "dict[str, Any]", writable: "tuple[int, int]", file_bytes: int) -> None:
         self.file_bytes = file_bytes
         self.alone = writable[1] < 0
-        """Whether the kernel refuses changes of metadata, too, if a call is continued: tier A."""
+        """Whether the kernel refuses changes of metadata, too, when it continues a call; so it is in tier A."""
         private = None if self.alone else writable_trees.Root(section["private"], writable[1], False)
         root = writable_trees.Root(section["root"], writable[0], True)
         self.trees = writable_trees.WritableTrees(
@@ -68,7 +68,7 @@ class Broker:
         self.handlers: dict[int, tuple[str, Callable[[reported_calls.SystemCall, list[int]], None]]] = {}
 
     def register(self, numbers: "dict[str, int]") -> None:
-        """Store the numbers that the system calls have on this architecture."""
+        """Store the handler of each system call by the number that the call has on this architecture."""
         for name, handler in self.calls().items():
             if name in numbers:
                 self.handlers[numbers[name]] = name, handler
@@ -207,7 +207,7 @@ class Broker:
                 try:
                     places.append(self.trees.find(call, base, call.text(address), follow=False))
                 except reported_calls.NotBrokeredError:
-                    pass  # outside of the workspace
+                    pass  # this path is outside of the workspace
             if not places:
                 raise reported_calls.NotBrokeredError
             if len(places) < 2:
@@ -316,7 +316,7 @@ class Broker:
     ) -> None:
         """Change the times of an entry, or of an open file if `address` is 0. Raises NotBrokeredError or OSError.
 
-        `given`: the address of both times, their bytes, and the nanoseconds of their smaller unit.
+        `given` is the address of both times, their size in bytes, and the number of nanoseconds in their smaller unit.
         """
         times = reported_calls.read_times(call, *given)
         if flags & ~AT_SYMLINK_NOFOLLOW:
@@ -353,7 +353,7 @@ def check_openable(status: os.stat_result, exclusive: bool) -> None:
 
 
 def check_mode(mode: int) -> None:
-    """Raise OSError for a mode with a set-user-id bit, also of a file whose mode the kernel would let change."""
+    """Raise OSError for a mode with a set-user-id or set-group-id bit, even if the kernel would allow that mode."""
     if mode & ~OWN_BITS & 0o7777:
         raise OSError(errno.EPERM, "not such a mode")
 

@@ -1,4 +1,4 @@
-"""The host process of a call: it starts init, forwards output, enforces limits, and kills the tree at the end."""
+"""The host process of a call: starts init (see toolhost.py), forwards output, enforces limits, and kills the tree."""
 
 import errno
 import os
@@ -47,7 +47,10 @@ class Host(one_call.HostedCall):
         self.killed: set[int] | None = set()
 
     def run(self) -> None:
-        """Run the call. Raises ServerGoneError or NotStartedError; the tree is then dead or reported as leaked."""
+        """Run the call.
+
+        Raises ServerGoneError or NotStartedError; the process tree is then dead or reported as leaked.
+        """
         try:
             self.begin()
             self.watch()
@@ -105,7 +108,7 @@ class Host(one_call.HostedCall):
                 self.pump()
 
     def over(self) -> bool:
-        """Return whether the tree must be killed now; sets the exceeded limit, which the lease is one of."""
+        """Return whether the tree must be killed now; store which limit is exceeded, if one is, the lease included."""
         if self.drain_until:
             drained = time.monotonic() >= self.drain_until or not (self.output_open or self.unsent)
             return drained or self.lease.over()
@@ -118,7 +121,7 @@ class Host(one_call.HostedCall):
         return self.limit > 0
 
     def patience(self) -> float | None:
-        """Return the milliseconds until the next check is due; None if none is."""
+        """Return the milliseconds until the next check is due; None if nothing has to be checked."""
         now = time.monotonic()
         dues = [self.drain_until] if self.drain_until else [self.began + self.wall] if self.wall else []
         if (asked := self.census.due()) is not None:
@@ -152,7 +155,10 @@ class Host(one_call.HostedCall):
         process_walk.send_signal(self.init, signal.SIGTERM)
 
     def read_report(self) -> None:
-        """Read whether main became the program: either it wrote an error, or exec closed the pipe."""
+        """Read whether main became the program: main has written an error, or exec has closed the pipe.
+
+        Raises NotStartedError after an error.
+        """
         self.begun = True
         self.poll.unregister(self.pipes.report)
         why = os.read(self.pipes.report, frames.CHUNK)
@@ -161,7 +167,7 @@ class Host(one_call.HostedCall):
         self.send(frames.STARTED)
 
     def read_status(self) -> bool:
-        """Read how main ended; False if init has ended."""
+        """Read main's wait status; return False if init has ended instead."""
         data = os.read(self.pipes.status, 4)
         if not data:
             return False
@@ -213,7 +219,8 @@ class Host(one_call.HostedCall):
     def clear(self) -> bool:
         """Kill the tree and wait for its end; return False if it does not end in time.
 
-        After KILL the server's time limit applies: when it has passed, the server kills this process.
+        After KILL this waits without a limit: the server kills this process when the server's own time limit has
+        passed.
         """
         if not self.init:
             return True

@@ -39,7 +39,7 @@ LIMITS = {
 
 
 class Groups:
-    """The control groups of one call. Init joins them first; if that fails, the host counts processes and memory.
+    """The control groups of one call, which init joins first. The host monitors the limits of groups that are missing.
 
     Some ways of joining block all forks of the machine for a time. They are avoided: in version 2 init is created in
     the group, in version 1 it joins as a single thread.
@@ -65,14 +65,17 @@ class Groups:
             self.held.update(controllers.split())
 
     def fork(self) -> int:
-        """Fork into the groups; raises OSError if that fails, and then there is no child."""
+        """Fork init into the group of version 2, if there is one; return its pid, 0 in the child.
+
+        Raises OSError if that fails, and then there is no child.
+        """
         if self.born < 0:
             return os.fork()
         arguments = kernel.struct_of_words(kernel.CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, self.born)
         return kernel.checked(kernel.forking_libc.syscall(kernel.NR_CLONE3, arguments, len(arguments)))
 
     def join(self) -> None:
-        """Join the groups of version 1, which init is not created in."""
+        """Join the groups of version 1; init was created in that of version 2."""
         for file in self.joined:
             os.write(file, b"0")
 
@@ -101,7 +104,7 @@ class Groups:
                 for pid in kernel.contents(folder + b"/cgroup.procs").split():
                     process_walk.send_signal(int(pid), signal.SIGKILL)
             except OSError:
-                pass  # it may be found among the descendants instead
+                pass  # its processes may be found among the descendants
 
     def remove(self) -> None:
         """Remove the groups, as far as they are empty."""
@@ -109,7 +112,7 @@ class Groups:
             try:
                 os.rmdir(folder)
             except OSError:
-                pass  # a process is still in it; the server removes it later
+                pass  # a process is still in the group; the server removes it later
 
 
 class Census:
@@ -136,7 +139,7 @@ class Census:
         return self.at if self.processes or self.memory or self.groups.joined else None
 
     def exceeded(self, root: int) -> int:
-        """Return the limit that the tree below `root` exceeds, 0 for none."""
+        """Return the limit that the tree below `root` exceeds (a number in `frames`), 0 for none."""
         now = time.monotonic()
         if self.due() is None or now < self.at:
             return 0
@@ -281,7 +284,7 @@ def counts_per_namespace() -> bool:
 def step_ahead() -> int:
     """Raise this process's priority above that of the tree, so that a fork bomb cannot starve the monitoring.
 
-    Returns the nice value for the tree instead if this process may not.
+    Returns the nice value for the tree: 0, or BEHIND if this process may not have a higher priority.
     """
     try:
         ahead = os.SCHED_RR | os.SCHED_RESET_ON_FORK
@@ -292,7 +295,10 @@ def step_ahead() -> int:
 
 
 def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
-    """Limit the resources of one process. The mark is a limit without effect that is kept by every exec."""
+    """Limit the resources of one process.
+
+    `mark` is set as a limit that has no effect: exec keeps it, so the processes of the call are recognised by it.
+    """
     if mark:
         lower(resource.RLIMIT_RTTIME, mark)
     for name, number in LIMITS.items():
@@ -305,7 +311,7 @@ def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
 
 
 def lower(limit: int, value: int) -> None:
-    """Set a limit, never above the server's own."""
+    """Set a resource limit of this process, never above its present hard limit."""
     _, hard = resource.getrlimit(limit)
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)

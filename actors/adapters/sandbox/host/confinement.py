@@ -24,8 +24,9 @@ SECUREBITS = 0b11101111
 def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), channel: int = -1) -> None:
     """Apply a restriction to this process, irreversibly. Raises OSError if it cannot be enforced.
 
-    `keepers`: the pids of init and the host if the program shares their PID namespace, else (): it must not be able to
-    kill them. `channel`: a socket for the listener of a workspace's system calls; closed.
+    `section` describes the restriction (see toolhost.py); None means no restriction. `keepers` are the pids of init and
+    the host if the program shares their PID namespace, because it must not be able to kill them; else (). `channel` is
+    the socket by which init gets the listener of a workspace's system calls; it is then closed.
     """
     if section is None:
         return
@@ -49,7 +50,7 @@ def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), 
 
 
 def hand_over(listener: int, channel: int) -> None:
-    """Give a listener to init and wait until it serves; neither it nor the channel stays open here. Raises OSError."""
+    """Pass a listener to init over `channel`, wait until init serves it, and close both here. Raises OSError."""
     sender = socket.socket(fileno=channel)
     sender.sendmsg([b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, listener.to_bytes(4, sys.byteorder))])
     os.close(listener)
@@ -110,7 +111,7 @@ def ruleset_attributes(abi: int) -> "list[int]":
 def apply_landlock(section: "dict[str, Any]") -> None:
     """Allow reading anything but protected paths and writing in the private directory only; close the network.
 
-    With `readable` paths nothing else can be read; in tier A there is nothing else. Only DEVICES can be opened: a disk
+    With `readable` paths, nothing else can be read; in tier A, nothing else exists. Only DEVICES can be opened: a disk
     would reveal protected files, a terminal the user's input. In tier A masks hide protected directories, so that
     usually no rules for the paths around them are needed.
     """
@@ -149,7 +150,7 @@ def grant_reading(ruleset: int, section: "dict[str, Any]") -> None:
 
 
 def around(folder: bytes, protected: list[bytes]) -> "Iterator[bytes]":
-    """Yield the fewest paths that cover `folder` without the protected ones; none if it is, or lies in, one of them."""
+    """Yield the fewest paths that cover `folder` without the protected ones; none if `folder` itself is protected."""
     if any(within(folder, path) for path in protected):
         return
     if not any(within(path, folder) for path in protected):
@@ -166,7 +167,7 @@ def within(path: bytes, folder: bytes) -> bool:
 
 
 def grant(ruleset: int, path: bytes, rights: int) -> bool:
-    """Allow `rights` below `path`; False if it does not exist or cannot be opened: then access stays denied."""
+    """Allow `rights` below `path`; return False if `path` cannot be opened: access then stays denied."""
     try:
         place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

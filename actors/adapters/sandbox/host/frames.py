@@ -1,4 +1,4 @@
-"""The messages (frames) between a tool host and its server; see toolhost.py."""
+"""The messages (frames) between a tool host and the server; see toolhost.py."""
 
 PROGRAM, PYTHON = b"f", b"p"
 KILL, SIGNAL = b"K", b"N"

@@ -1,4 +1,4 @@
-"""The init process of a call: the parent of all orphans of main, and the broker of its changes."""
+"""The init process of a call: it adopts orphaned processes, and in workspace mode carries out the program's changes."""
 
 # ruff: noqa: SIM105 -- contextlib is one more import at every tool call
 
@@ -28,7 +28,7 @@ else:
 
 
 def run_init(call: one_call.HostedCall) -> "NoReturn":
-    """Be the parent of all orphans of main, and report main's wait status to the host in 4 bytes."""
+    """Run init: adopt the orphans of main, and report main's wait status to the host, in 4 bytes."""
     launch, namespace, pipes = call.launch, call.namespace, call.pipes
     try:
         kernel.libc.prctl(kernel.PR_SET_PDEATHSIG, int(signal.SIGKILL if namespace else signal.SIGTERM), 0, 0, 0)
@@ -68,7 +68,7 @@ def be_first_to_go(behind: int) -> None:
 
 
 def begin(call: one_call.HostedCall) -> None:
-    """Start main, and attend to it until the host has ended. Raises OSError if it was not started."""
+    """Start main, and reap processes until the host has ended. Raises OSError if main was not started."""
     launch, pipes = call.launch, call.pipes
     try:
         broker = make_broker(launch)
@@ -86,7 +86,7 @@ def begin(call: one_call.HostedCall) -> None:
 
 
 def make_broker(launch: "dict[str, Any]") -> "write_broker.Broker | None":
-    """Return the broker of a call with a workspace. Raises OSError."""
+    """Return the broker of a call with a workspace; None for any other call. Raises OSError."""
     restriction = launch["restrict"]
     if restriction is None or restriction["workspace"] is None:
         return None
@@ -104,9 +104,9 @@ def make_broker(launch: "dict[str, Any]") -> "write_broker.Broker | None":
 
 
 def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "write_broker.Service | None":
-    """Return what serves main's changes, and drop all capabilities; None if main did not become the program.
+    """Return the service that carries out main's changes, and drop all capabilities.
 
-    Raises OSError; then main is not executed.
+    Returns None if main did not become the program. Raises OSError; then main is not executed.
     """
     received = kernel.received_files(channel.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)[1])
     if not received:
@@ -139,7 +139,7 @@ def attend(main: int, pipes: one_call.Pipes, service: "write_broker.Service | No
 
 
 def clear_for_host(control: int) -> None:
-    """Do `clear` in place of the dead host, and report to the server if it succeeds in time."""
+    """Kill the tree in place of the dead host, and report to the server if all processes end in time."""
     killed: set[int] = set()
     if process_walk.clear(killed, process_walk.CLEAR_SECONDS):
         os.write(control, frames.CLEARED + " ".join(map(str, killed)).encode())

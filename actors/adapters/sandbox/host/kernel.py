@@ -1,4 +1,4 @@
-"""Calls of the kernel and files of /proc, for a tool host; see toolhost.py."""
+"""System calls, their constants, and access to files of /proc, for a tool host; see toolhost.py."""
 
 import ctypes
 import os
@@ -81,7 +81,7 @@ def close(*files: int) -> None:
 
 
 def received_files(ancillary: "list[tuple[int, int, bytes]]") -> list[int]:
-    """Return the descriptors that came with a message."""
+    """Return the descriptors that a socket message passed as ancillary data."""
     return [
         int.from_bytes(data[start : start + 4], sys.byteorder)
         for _, _, data in ancillary

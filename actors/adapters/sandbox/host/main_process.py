@@ -18,9 +18,9 @@ else:
 
 
 def become(call: one_call.HostedCall, host: int, channel: int) -> "NoReturn":
-    """Turn this process into the program; if that fails, write "stage errno" to its pipe and end.
+    """Turn this process into the program; if that fails, write "stage errno" to the report pipe and end.
 
-    `host`: its pid. `channel`: a socket on which the listener of its filter is given to init, or -1.
+    `host` is the host's pid. `channel` is the socket by which init gets the listener of this process's filter, or -1.
     """
     launch, namespace, pipes = call.launch, call.namespace, call.pipes
     report = pipes.report_end
@@ -58,7 +58,7 @@ def restore_signals() -> None:
 
 
 def arrange_files(streams: "tuple[int, ...]", pipes: "one_call.Pipes", channel: int) -> tuple[int, int]:
-    """Keep only the three standard streams, the pipe for errors and `channel`; return the new numbers of both.
+    """Keep only the three standard streams, the pipe for errors and `channel`; return the new numbers of the last two.
 
     `streams` are the program's own stdin, or stdin and stdout; the defaults are /dev/null and the pipe for output.
     /dev/null is opened again, because the host's is on a mount that can be changed. A `channel` of -1 means none.

@@ -27,7 +27,7 @@ limited."""
 
 
 def enter_pid_namespace(restricted: bool = False) -> bool:
-    """Make the next child PID 1 of a new namespace; False if the kernel refuses.
+    """Make the next child PID 1 of a new namespace; return False if the kernel refuses.
 
     Unrestricted root needs no user namespace. Other users get one that maps only their own user and group, so programs
     that become another user do not work there, and files of other users appear as owned by the overflow user.
@@ -45,7 +45,7 @@ def enter_pid_namespace(restricted: bool = False) -> bool:
 def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
     """Set up the mounts of init and all its descendants. Raises OSError if that is required but impossible.
 
-    In tier A a workspace gets `place`, a descriptor of where it is writable.
+    In tier A, the key `place` is added to the launch's workspace: a descriptor of the only mount where it is writable.
     """
     restriction, hidden = launch["restrict"], launch["hide"]
     closed = restriction["private"] if restriction is not None and restriction["tier"] == "A" else None
@@ -99,8 +99,8 @@ def unshare_mounts(closed: bool, hiding: bool) -> None:
 def enter_root(private: bytes, readable: "list[bytes]") -> None:
     """Make a root directory with nothing in it but these paths, /proc and harmless devices. Raises OSError.
 
-    It is built on the mount point `private`, which exists in it too. Links are copied, everything else is the same
-    file as outside; what does not exist is left out.
+    The new root is built on the mount point `private`, which exists in it, too. Links are copied, every other path
+    leads to the same file as outside, and paths that do not exist are left out.
     """
     mount(b"tmpfs", private, b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=755,size=1m,nr_inodes=4k")
     for path in (b"/proc", *DEVICES, *readable):

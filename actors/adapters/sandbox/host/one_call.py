@@ -62,10 +62,10 @@ class Pipes:
 
 
 class HostedCall:
-    """One call, as each of its three processes has it: each has a copy of the state of the process that forked it."""
+    """The state of one call in each of its three processes: a process gets a copy from the one that forked it."""
 
     groups: call_limits.Groups
-    """Made by the host when it begins."""
+    """The control groups of the call, which the host creates in `begin`."""
 
     def __init__(self, control: int, launch: "dict[str, Any]", lease: LeaseFile) -> None:
         self.control = control
@@ -75,4 +75,4 @@ class HostedCall:
         self.namespace = False
         """Whether init is the first process of a PID namespace."""
         self.behind = 0
-        """The nice value of the tree."""
+        """The nice value that init sets for the tree; 0 for no change."""

@@ -21,7 +21,7 @@ PASS_SECONDS = 0.005
 """Minimum seconds between a kill and the next search for remaining processes."""
 
 SNAPSHOT = 128
-"""Maximum number of processes that are listed for the kill receipt before a tree is killed."""
+"""Maximum number of processes that are listed, for the report of the kill, before a tree is killed."""
 
 
 def children(pid: int) -> list[int]:
@@ -71,9 +71,9 @@ def below(root: int, most: int) -> list[int]:
 
 
 def snapshot(root: int) -> list[int]:
-    """Return the processes below `root` that will be killed, for the receipt: at most the first SNAPSHOT.
+    """Return the processes below `root` that will be killed, for the report: at most the first SNAPSHOT.
 
-    The number is limited because the kill waits for it while a fork bomb grows.
+    The number is limited because the kill waits for this list while a fork bomb grows.
     """
     seen = below(root, SNAPSHOT)
     return seen[:SNAPSHOT] if len(seen) >= SNAPSHOT else [pid for pid in seen if alive(pid)]
@@ -109,7 +109,7 @@ def childless() -> bool:
 
 
 def clear(killed: "set[int] | None", seconds: float) -> bool:
-    """Kill and reap until no child is left; False if that took longer than `seconds`.
+    """Kill and reap all descendants of this process until no child is left; return False after `seconds`.
 
     Adds killed processes to `killed`, unless it is None, which is faster. Children created meanwhile are found by the
     next pass, because this process is their subreaper.
@@ -145,7 +145,7 @@ def reap_until(deadline: float) -> bool:
 
 
 def descendants_unseen(root: int) -> "Iterator[int]":
-    """Yield processes below `root`, also ended ones, parents first; only the children of first threads.
+    """Yield processes below `root`, also ended ones, parents first; only the children of main threads are found.
 
     Children of other threads become children of a subreaper once their parent has been killed.
     """
@@ -154,7 +154,7 @@ def descendants_unseen(root: int) -> "Iterator[int]":
         try:
             seen.extend(map(int, kernel.contents(f"/proc/{pid}/task/{pid}/children").split()))
         except OSError:
-            pass  # ended
+            pass  # the process has ended
         if pid != root:
             yield pid
 
@@ -167,7 +167,7 @@ def noted(pids: "Iterator[int]", killed: "set[int]") -> "Iterator[int]":
 
 
 def kill_all(pids: "Iterator[int]") -> None:
-    """Kill each with its whole process group, which ends at once even if its members fork quickly."""
+    """Kill each process with its whole group: a group ends at once even if its members fork quickly."""
     groups = {os.getpgrp()}
     for pid in pids:
         try:
@@ -176,5 +176,5 @@ def kill_all(pids: "Iterator[int]") -> None:
                 groups.add(group)
                 os.killpg(group, signal.SIGKILL)
         except OSError:
-            pass  # ended
+            pass  # the process has ended
         send_signal(pid, signal.SIGKILL)

@@ -47,12 +47,17 @@ REPORTED = """
 creat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 symlink symlinkat truncate
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
 """
-"""System calls that the broker of a workspace is asked about regardless of arguments. Hard links, pipes, sockets and
-devices are not made in a workspace, nor are attributes set by name."""
+"""System calls that are reported to the broker of a workspace regardless of arguments.
+
+Hard links, pipes, sockets and devices cannot be made in a workspace, nor can attributes be set by name.
+"""
 
 ATTRIBUTES = "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat"
-"""System calls that fail as on a file system without attributes in a workspace: programs then do without.
-Else copying a directory with its mode would fail: they remove its access control list, where nothing can be written."""
+"""System calls that fail in a workspace as on a file system without attributes, which programs can handle.
+
+Otherwise copying a directory with its mode would fail, because programs then remove the access control list of the
+copy.
+"""
 
 READ_ATTRIBUTES = "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr getxattrat listxattrat"
 """System calls that fail as on a file system without attributes where principals are kept apart in tier B."""
@@ -130,7 +135,7 @@ def denied_names(tier: str, abi: int) -> "list[str]":
 
 
 def header(machine: str) -> "list[bytes]":
-    """Kill system calls of another architecture; leave the number of the system call loaded."""
+    """Return code that kills a process with system calls of another architecture, and loads the number of the call."""
     program = load(ARCHITECTURE) + test(EQUAL, ARCHITECTURES[machine], 1, 0) + result(KILL_PROCESS) + load(NUMBER)
     if machine == "x86_64":
         program += test(AT_LEAST, X32_BIT, 0, 1) + result(UNKNOWN)
@@ -138,7 +143,7 @@ def header(machine: str) -> "list[bytes]":
 
 
 def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str, list[bytes]]":
-    """Return the system calls that depend on their arguments, with the code that decides."""
+    """Return the system calls that are allowed only with some arguments, each with the code that decides."""
     oneself = all_equal((0, 0))
     calls = {
         "clone3": result(UNKNOWN),  # its flags are in memory; the C library then uses clone
@@ -169,7 +174,7 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
 
 
 def reported() -> "dict[str, list[bytes]]":
-    """Return the system calls that the broker of a workspace is asked about, with the code that decides."""
+    """Return the system calls that can be reported to the broker of a workspace, each with the code that decides."""
     ask = result(NOTIFY)
     calls: dict[str, list[bytes]] = dict.fromkeys(REPORTED.split(), ask)
     calls["open"], calls["openat"] = unless_reading(1), unless_reading(2)
@@ -187,13 +192,13 @@ def unread() -> "dict[str, list[bytes]]":
 
 
 def unless_reading(flags: int) -> "list[bytes]":
-    """Ask the broker about opening unless it is for reading only; `flags`: the number of the argument."""
+    """Return code that reports an open to the broker, unless it only reads; argument `flags` has the open flags."""
     program = argument(flags) + mask_word(os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | O_TMPFILE)
     return program + test(EQUAL, os.O_RDONLY, 0, 1) + result(ALLOW) + result(NOTIFY)
 
 
 def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
-    """Refuse signals to these processes and their groups, to all processes, and through pidfds."""
+    """Return code that refuses signals to these processes and their groups, to all processes, and through pidfds."""
     spared = tuple(number & 0xFFFFFFFF for number in (-1, *keepers, *(-each for each in keepers)))
     first, second = (argument(each) + choice(spared, found=REFUSE, other=ALLOW) for each in (0, 1))
     return {
@@ -203,12 +208,12 @@ def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
 
 
 def pair_kind() -> "list[bytes]":
-    """Allow socket pairs of streams and packets only."""
+    """Return code that allows socket pairs of streams and packets only."""
     return argument(1) + mask_word(SOCK_TYPE_MASK) + choice(STREAM_PAIRS, found=ALLOW, other=REFUSE)
 
 
 def ioctls(tier: str) -> "list[bytes]":
-    """Allow ioctls without outside effects; refuse those that insert terminal input or send signals."""
+    """Return code that allows ioctls without outside effects, but none that insert terminal input or send signals."""
     if tier == "A":
         return argument(1) + choice(TERMINAL_INPUT + SOCKET_OWNER, found=REFUSE, other=ALLOW)
     program = argument(1)
@@ -221,13 +226,16 @@ def ioctls(tier: str) -> "list[bytes]":
 
 
 def unless_truncating_reader(flags: int) -> "list[bytes]":
-    """Refuse O_RDONLY with O_TRUNC, which old Landlock misses; `flags`: the number of the argument."""
+    """Return code that refuses O_RDONLY with O_TRUNC, which old Landlock misses; argument `flags` has the flags."""
     truncates = mask_word(os.O_ACCMODE | os.O_TRUNC) + test(EQUAL, os.O_RDONLY | os.O_TRUNC, 0, 1)
     return argument(flags) + truncates + result(REFUSE) + result(ALLOW)
 
 
 def all_equal(*wanted: "tuple[float, int]", then: int = ALLOW) -> "list[bytes]":
-    """Allow a call only if these arguments, given by number, have these values; n.5 is the upper half of argument n."""
+    """Return code that allows a call only if these arguments have these values.
+
+    Arguments are given by number; n.5 is the upper half of argument n.
+    """
     program: list[bytes] = []
     for number, value in wanted:
         program += argument(number) + test(EQUAL, value, 1, 0) + result(REFUSE)
@@ -243,22 +251,22 @@ def choice(values: "tuple[int, ...]", *, found: int, other: int) -> "list[bytes]
 
 
 def argument(number: float) -> "list[bytes]":
-    """Load the lower half of an argument; .5 is the upper half."""
+    """Return code that loads the lower half of an argument, given by number; n.5 is the upper half of argument n."""
     return load(ARGUMENTS + int(8 * number))
 
 
 def load(offset: int) -> "list[bytes]":
-    """Load the word at this offset of struct seccomp_data."""
+    """Return code that loads the word at this offset of struct seccomp_data."""
     return [instruction(LOAD, 0, 0, offset)]
 
 
 def mask_word(bits: int) -> "list[bytes]":
-    """Apply a bit mask to the loaded word."""
+    """Return code that applies a bit mask to the loaded word."""
     return [instruction(AND, 0, 0, bits)]
 
 
 def test(operation: int, value: int, yes: int, no: int) -> "list[bytes]":
-    """Compare the loaded word and skip `yes` or `no` of the next instructions."""
+    """Return code that compares the loaded word with `value` and skips `yes` or `no` instructions."""
     return [instruction(operation, yes, no, value)]
 
 

@@ -30,8 +30,8 @@ OnEnd: TypeAlias = Callable[[ProcessEnd], None]
 class Job:
     """A command with its process, output and end.
 
-    Methods are safe to call from any thread, except `feed` (the sandbox's thread) and `attend` (once). A thread of the
-    job waits for the process and ends with it, so killing the process ends the thread.
+    Methods are safe to call from any thread, except `feed`, which only the sandbox's thread calls, and `attend`, which
+    is called once. A thread of the job waits for the process and ends with it, so killing the process ends the thread.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Job:
         self.handle = handle
         self.command = command
         self.tool_use_id = tool_use_id
-        """The id of the call that started it."""
+        """The id of the tool call that started the job."""
         self.mode = mode
-        """The mode it was started in; later changes of the conversation's mode do not affect it."""
+        """The mode in which the job was started; later changes of the conversation's mode do not affect the job."""
         self.background = False
         """Whether the job continues after the call that started it."""
         self.kill_pending = False
@@ -50,7 +50,7 @@ class Job:
         self._clock = clock
         self._threads = threads
         self._began = clock.monotonic()
-        # There are two locks, so that a slow watcher, which blocks output, cannot block a kill.
+        # There are two locks, so that a slow `watch` callback, which blocks output, cannot block a kill.
         self._writing = threading.Lock()
         # everything up to the next lock is guarded by _writing
         self._scrollback = Scrollback()
@@ -81,7 +81,7 @@ class Job:
     # --- output -----------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Append output."""
+        """Append bytes that the command has written, and pass their text to the callbacks of `watch`."""
         with self._writing:
             self._scrollback.feed(data)
             self._live.feed(data)
@@ -135,7 +135,7 @@ class Job:
             raise
 
     def wait(self, seconds: float, cancel: CancelToken) -> ProcessEnd | None:
-        """Wait until the job has ended, at most `seconds` or until `cancel`; return how it ended, else None."""
+        """Wait until the job ends, `seconds` pass or `cancel` is triggered; return how the job ended, or None."""
         woken = threading.Event()
 
         def wake(_end: ProcessEnd | None = None) -> None:
@@ -161,7 +161,7 @@ class Job:
         return settled.get()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the job once; SIGKILL goes to all its descendants, too. No effect on an ended job."""
+        """Send a signal to the job's process; SIGKILL kills all its descendants, too. No effect on an ended job."""
         if number == signal.SIGKILL:
             self.kill()
             return
@@ -171,10 +171,10 @@ class Job:
             process.signal(number)
 
     def kill(self, ended: Callable[[KillReceipt], None] | None = None) -> bool:
-        """Kill all processes of the job without waiting; return False if it has ended already.
+        """Kill all processes of the job without waiting; return False if the job has ended already.
 
-        Otherwise `ended` is called with the receipt, on the job's thread. A job that has not started yet is killed when
-        it does.
+        Otherwise return True; when the job has ended, `ended` is called on the job's thread with a report of the kill.
+        A job that has not started yet is killed as soon as it starts.
         """
         now = self._clock.monotonic()
         with self._changing:

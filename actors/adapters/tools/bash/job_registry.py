@@ -103,7 +103,10 @@ class JobRegistry:
     def end_all(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
     ) -> int:
-        """Kill the running jobs without waiting; return how many were killed. See ports.Toolbox."""
+        """Kill the jobs that `running` returns, without waiting; return how many.
+
+        `ended` is called at the end of each job.
+        """
         return sum(job.kill(ended) for job in self.running(conversation_id, wider_than))
 
     def forget(self, conversation_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Formats the results of bash: text for the model, and JSON for display (`status` names the kind)."""
+"""Formats the results of bash: text for the model, and JSON for display, whose `status` names the kind of result."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def running(job: Job, window: LineWindow, cwd: str) -> ToolOutput:
 
 
 def tombstoned(job: Job, end: ProcessEnd, window: LineWindow, cwd: str, *, unsent: bool = False) -> ToolOutput:
-    """Return the result for a job that has ended, with its kept output. `unsent` means that a signal was requested."""
+    """Return the result for a job that has ended, with its kept output. `unsent`: a requested signal was not sent."""
     state = f"{job.handle} has ended: {_verdict(end)}" + ("; it was sent nothing" if unsent else "")
     cause = "killed" if end.killed or end.signal or _shell_signal(end) else "exited"
     display = {"status": "tombstoned", **_figures(job, end, cwd), "final_cause": cause, "window": _bounds(window)}
@@ -174,7 +174,7 @@ def _verdict(end: ProcessEnd) -> str:
 
 
 def _shell_signal(end: ProcessEnd) -> int | None:
-    """Return the signal that a shell reports by an exit code above 128."""
+    """Return the signal that a shell reports by an exit code above 128; None for any other exit code."""
     number = (end.exit_code or 0) - 128
     return number if number > 0 and _signal_name(number) else None
 

@@ -56,7 +56,7 @@ class Scrollback:
         return self._end
 
     def feed(self, data: bytes) -> None:
-        """Append a chunk."""
+        """Append a chunk of output."""
         position = 0
         while position < len(data):
             room = self._line_bytes - self._open

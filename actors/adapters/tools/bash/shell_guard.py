@@ -1,7 +1,7 @@
 """Refuses a few commands that destroy work and are almost never intended: a guard rail, not a security boundary.
 
-The text is parsed, so such a command is found anywhere in it. Text that cannot be parsed is left to bash, whose error
-message is more helpful to the model; the other parts are checked.
+The text is parsed, so a destructive command is found anywhere in it. Parts of the text that cannot be parsed are left
+to bash, whose error message is more helpful to the model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from actors.adapters.tools.bash.shell_words import plain, script, unwrapped
 from actors.adapters.tools.refusal import ToolRefusedError
 
 PARSE_SECONDS = 0.5
-"""Maximum CPU seconds for one call."""
+"""Maximum CPU seconds for checking one command text."""
 
 MAX_DEPTH = 4
 """Maximum nesting of shells in shells that is checked."""
@@ -31,7 +31,10 @@ EVERYTHING = frozenset([".", "*", "./"])
 
 
 def check_command(command: str, cwd: str) -> None:
-    """Raise ToolRefusedError for a destructive command; the text says what to do instead."""
+    """Raise ToolRefusedError for a destructive command, with advice on what to do instead.
+
+    Also raises ToolRefusedError for a text that takes longer than PARSE_SECONDS to parse.
+    """
     try:
         _check(command, cwd, MAX_DEPTH, time.thread_time() + PARSE_SECONDS)
     except IntricateTextError:
@@ -120,7 +123,7 @@ def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], li
 
 
 def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
-    """Return the letters of all short options; the part of a word after `ends_at` is that option's value."""
+    """Return the letters of all short options; the letters of a word after `ends_at` are that option's value."""
     letters: set[str] = set()
     for option in options:
         if not option.startswith("--"):

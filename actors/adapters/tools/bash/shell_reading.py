@@ -1,10 +1,10 @@
-"""Determines which simple commands a shell text runs, for approval rules, or that this cannot be known in advance.
+"""Determines which simple commands a shell text runs, for approval rules, and detects when this is uncertain.
 
 Only an unambiguous part of the shell's language is supported: words with their quotes, lists, pipelines, comments, and
 redirections to file descriptors and /dev/null. All other text is opaque: substitutions, assignments, redirections to
-files, compound commands, functions, here-documents. A parser that recovers from what it cannot read, like the one of
-shell_guard, may read a text otherwise than bash does. Here that would permit what nobody allowed, so the findings of
-such a parser serve denials only.
+files, compound commands, functions, here-documents. A parser that recovers from syntax it does not know, like the one
+of shell_guard, may read a text otherwise than bash does. An approval rule could then allow a command that nobody
+approved, so the commands that such a parser finds are used only to deny.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ OPTIONS_BEFORE = frozenset([*SUBCOMMANDS_THAT_RUN, "printf"])
 """Programs whose options before the first other word may run something: git -c, docker -H, printf -v."""
 
 HARMLESS_BUILTINS = frozenset(": true false cd pwd echo printf exit return break continue kill sleep".split())
-"""Builtins of bash that run nothing, whatever their arguments are; printf only without -v."""
+"""Builtins of bash that run no other command, whatever their arguments are; printf only without -v."""
 
 BUILTINS = frozenset(
     ". : [ alias bg bind break builtin caller cd command compgen complete compopt continue declare dirs disown echo "
@@ -125,7 +125,10 @@ class _Word(Struct, frozen=True):
 
 
 def read(text: str) -> tuple[ShellCommand, ...]:
-    """Return the simple commands that bash would run for this text, in their order. Raises OpaqueTextError."""
+    """Return the simple commands that bash would run for this text, in order.
+
+    Raises OpaqueTextError if that is unclear.
+    """
     if len(text.encode(errors="replace")) > MAX_BYTES or _CONTROL.search(text):
         raise OpaqueTextError
     return tuple(_command(words) for words in _lists(text))

@@ -31,7 +31,7 @@ class IntricateTextError(Exception):
 
 
 def commands(text: str, until: float, wanted: Callable[[str], object] = bool) -> Iterator[list[str]]:
-    """Yield the words of every simple command in the text, at any depth, quoted as `shell_words.unquoted` says.
+    """Yield the words of every simple command in the text, at any depth, as `shell_words.unquoted` returns them.
 
     Pieces of the text for which `wanted` is false are left out. Raises IntricateTextError when the CPU time of this
     thread (`time.thread_time`) passes `until`.
@@ -51,7 +51,7 @@ def commands(text: str, until: float, wanted: Callable[[str], object] = bool) ->
 
 
 def _pieces(text: str) -> Iterator[bytes]:
-    """Yield the text; a long one in pieces of whole lines, without here-documents."""
+    """Yield the text as bytes; a text longer than PIECE_BYTES in pieces, without its here-documents."""
     source = text.encode()
     if len(source) <= PIECE_BYTES:
         yield source
@@ -84,7 +84,7 @@ def _without_heredocs(lines: list[str]) -> Iterator[str]:
 
 
 def _below(node: Node, behind: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """Return the children of a node, each with the words that follow it.
+    """Return the children of a node, each with the words after it that belong to its command.
 
     The grammar treats an argument after a redirection as part of the redirection.
     """

@@ -76,7 +76,7 @@ def plain(word: str) -> str:
 
 
 def unwrapped(words: list[str]) -> list[str]:
-    """Return the command that sudo, env, timeout and the like finally run, its name without directories."""
+    """Return the command that sudo, env, timeout and the like finally run, its name without directories; [] if none."""
     while words:
         name = plain(words[0]).rpartition("/")[2]
         wrapper = WRAPPERS.get(name)

@@ -177,10 +177,10 @@ class BashTool:
         )
 
     def _goes_on(self, job: Job, let_go: Callable[[], bool], context: ToolContext) -> bool:
-        """Let the job outlive its call, unless a cancel is already killing it; return whether it continues.
+        """Let the job outlive its call, unless a cancel is already killing it; return whether the job continues.
 
-        It is marked as a background job before it is released from the call, so that a cancel, which ends first the
-        call and then the jobs, always finds it.
+        The job is marked as a background job before it is released from the call, so that a cancel, which ends first
+        the call and then the jobs, always finds it.
         """
         if context.cancel.cancelled:
             return False

@@ -17,11 +17,11 @@ class Utf8Stream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, data: bytes) -> None:
-        """Decode a chunk and pass its text on."""
+        """Decode a chunk and pass its text to `show`."""
         self._pass_on(self._decoder.decode(data))
 
     def finish(self) -> None:
-        """Pass on what remains of an incomplete last character."""
+        """Pass the replacement of an incomplete last character, if there is one, to `show`."""
         self._pass_on(self._decoder.decode(b"", final=True))
 
     def _pass_on(self, text: str) -> None:

@@ -43,7 +43,7 @@ class Findings(NamedTuple):
 
 
 class OutputTooLargeError(Exception):
-    """Every term exceeds the size limit."""
+    """The matches of every single term exceed the size limit."""
 
 
 class FileMatches(NamedTuple):
@@ -74,7 +74,7 @@ class Term:
         return self.size > MAX_TERM_BYTES
 
     def look_at(self, name: str, text: str) -> None:
-        """Record the matches in a file; beyond the limit none are kept."""
+        """Record the matches in a file; drop all matches of this term once they exceed the size limit."""
         if self.too_much:
             return
         matches = []
@@ -87,7 +87,7 @@ class Term:
             self._keep(FileMatches(name, matches, around(matches, text)) if least <= MAX_TERM_BYTES else None)
 
     def _keep(self, part: FileMatches | None) -> None:
-        """Add the matches in one file; None means that they exceed the limit."""
+        """Add the matches in one file; None means that they exceed the size limit."""
         if part is not None:
             self.parts[part.name] = part
             self.size += sum(len(block.encode(errors="replace")) + len(SEPARATOR) for block in blocks([part]))
@@ -151,7 +151,7 @@ class KeywordSearch:
         self._unreadable = 0
 
     def findings(self) -> Findings:
-        """Run the search. Raises OutputTooLargeError."""
+        """Run the search. Raises OutputTooLargeError if the matches of every single term exceed the size limit."""
         self._look()
         kept = [term for term in self.terms if not term.too_much]
         if not kept:
@@ -190,7 +190,7 @@ class KeywordSearch:
 
 
 def main(_arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
-    """Run the program; see the module."""
+    """Run the program that the module's docstring describes."""
     warnings.simplefilter("ignore")
     asked = json.load(sys.stdin.buffer)
     try:

@@ -26,7 +26,7 @@ def patch(request: dict[str, Any]) -> Plan:
 
 
 def answer(request: dict[str, Any]) -> bytes:
-    """Return the bytes to print."""
+    """Apply the request and return the bytes to print: the result, or the error for the model."""
     try:
         done = patch(request)
     except PatchRefusedError as refused:
@@ -39,5 +39,5 @@ def answer(request: dict[str, Any]) -> bytes:
 
 
 def main(_arguments: list[str]) -> None:
-    """Run the program; see the module."""
+    """Run the program that the module's docstring describes."""
     sys.stdout.buffer.write(answer(json.loads(sys.stdin.buffer.read())))

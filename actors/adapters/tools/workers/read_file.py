@@ -141,7 +141,10 @@ def read(path: str, offset: int, limit: int) -> bytes:
 
 
 def remark(window: WindowReader, total: int, more: bool) -> bytes:
-    """Return the remark on lines that are not shown. Raises UnreadableFileError if `offset` is beyond the end."""
+    """Return the remark on lines that are not shown; b"" if all are.
+
+    Raises UnreadableFileError if `offset` is beyond the end.
+    """
     at_least = "at least " if more else ""
     if window.first > total:
         raise UnreadableFileError(f"offset {window.first} is beyond its end: it has {at_least}{total} lines")
@@ -152,7 +155,7 @@ def remark(window: WindowReader, total: int, more: bool) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the program; see the module."""
+    """Run the program that the module's docstring describes."""
     path, offset, limit = arguments[0], int(arguments[1]), int(arguments[2])
     try:
         verdict, text = b"ok\n", read(path, offset, limit)

@@ -23,7 +23,7 @@ def read(path: str, max_bytes: int) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the program; see the module."""
+    """Run the program that the module's docstring describes."""
     path, max_bytes = arguments[0], int(arguments[1])
     try:
         verdict, answer = b"ok\n", read(path, max_bytes)

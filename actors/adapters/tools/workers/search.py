@@ -103,7 +103,7 @@ class Search:
 
 
 def candidates(pattern: str, ripgrep: str) -> Candidates:
-    """Return the prefilter for a pattern."""
+    """Return the search for the files that can contain a match of `pattern`."""
     ignore_case = pattern.startswith(IGNORE_CASE)
     required = literals.required(pattern.removeprefix(IGNORE_CASE), ignore_case=ignore_case)
     return Candidates(required, ripgrep=ripgrep, ignore_case=ignore_case)
@@ -135,7 +135,7 @@ def limit_notice(shown: int) -> str:
 
 
 def main(_arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
-    """Run the program; see the module."""
+    """Run the program that the module's docstring describes."""
     warnings.simplefilter("ignore")
     asked = json.load(sys.stdin.buffer)
     try:

@@ -68,7 +68,7 @@ def bounded(text: str) -> str:
 
 
 def touched(old: str, lines: list[str], edits: list[Edit]) -> Iterator[LineChange]:
-    """Yield the runs of whole lines that edits touch, disjoint."""
+    """Yield each run of whole lines that the edits touch, with its new lines; the runs are disjoint."""
     starts = [0, *accumulate(map(len, lines))]
     stretches: list[tuple[int, int, list[Edit]]] = []
     for edit in edits:
@@ -104,7 +104,7 @@ def compared(lines: list[str], stretch: LineChange) -> Iterator[LineChange]:
 
 
 def hunks(lines: list[str], changes: list[LineChange]) -> Iterator[str]:
-    """Yield the text of each hunk: changes whose contexts overlap share one."""
+    """Yield the text of each hunk; changes whose contexts overlap share a hunk."""
     groups: list[list[LineChange]] = []
     for change in changes:
         if groups and change.first - groups[-1][-1].end <= 2 * CONTEXT:
@@ -123,7 +123,7 @@ def grown(change: LineChange) -> int:
 
 
 def hunk(lines: list[str], group: list[LineChange], shift: int) -> str:
-    """Return one hunk; `shift`: how many lines further down the new file is where it begins."""
+    """Return one hunk; `shift` is the number of lines that the hunks before it have added."""
     begin, end = max(0, group[0].first - CONTEXT), min(len(lines), group[-1].end + CONTEXT)
     shown: list[str] = []
     position = begin
@@ -139,7 +139,7 @@ def hunk(lines: list[str], group: list[LineChange], shift: int) -> str:
 
 
 def span(begin: int, length: int) -> str:
-    """Return a range of lines for a hunk's header: counted from 1; an empty range gives the line before it."""
+    """Return a range of lines for a hunk's header, counted from 1; an empty range starts at the line before it."""
     if length == 1:
         return str(begin + 1)
     return f"{begin + 1 if length else begin},{length}"

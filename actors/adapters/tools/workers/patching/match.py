@@ -113,7 +113,7 @@ def fold(character: str) -> str:
 
 
 def find(haystack: Haystack, sought: Sought) -> TextMatch:
-    """Return the one place of `sought.old`. Raises NoMatchError."""
+    """Return the only match of `sought.old`, by the first strategy that finds one. Raises NoMatchError."""
     for way in (exactly, otherwise_indented, without_edges, as_lookalike):
         match = way(haystack, sought)
         if match is not None:
@@ -138,7 +138,7 @@ def line_starts(text: str, wanted: str) -> list[int]:
 
 
 def only(found: list[int], how: str = "") -> int | None:
-    """Return the one place, None for none. Raises NoMatchError for several."""
+    """Return the only position in `found`; None if it is empty. Raises NoMatchError if there are several."""
     if len(found) > 1:
         times = f"more than {MOST_COUNTED}" if len(found) > MOST_COUNTED else str(len(found))
         aside = f" ({how})" if how else ""
@@ -147,13 +147,16 @@ def only(found: list[int], how: str = "") -> int | None:
 
 
 def exactly(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text as it is."""
+    """Find the text as it is; None if it is not there. Raises NoMatchError if it is there more than once."""
     start = only(places(haystack.text, sought.old))
     return None if start is None else TextMatch(start, start + len(sought.old), sought.new)
 
 
 def otherwise_indented(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text with the indentation of the file's lines; the replacement is indented alike."""
+    """Find the text with the indentation of the file's lines, and indent the replacement alike.
+
+    Returns None if there is no match. Raises NoMatchError if there are several.
+    """
     margin = common_margin(sought.old)
     if margin is None:
         return None
@@ -195,7 +198,10 @@ def indented(text: str, margin: str) -> str:
 
 
 def without_edges(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text without its first line, last line or both, where old and new text agree in them."""
+    """Find the text without its first line, last line or both, where old and new text agree in them.
+
+    Returns None if there is no match. Raises NoMatchError if there are several.
+    """
     refused: NoMatchError | None = None
     for name, old, new in trimmed(sought.old, sought.new or ""):
         search = places if name == LAST else line_starts
@@ -212,7 +218,10 @@ def without_edges(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def trimmed(old: str, new: str) -> list[tuple[str, str, str]]:
-    """Return both texts without shared lines at their edges, if more than white space remains."""
+    """Return both texts without a shared first line, last line or both, each with the name of what was removed.
+
+    Variants whose old text is only white space are left out.
+    """
     olds, news = lines_of(old), lines_of(new)
     if len(olds) < 2 or not news:
         return []
@@ -224,7 +233,10 @@ def trimmed(old: str, new: str) -> list[tuple[str, str, str]]:
 
 
 def as_lookalike(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text, treating lookalike characters as equal."""
+    """Find the text, treating lookalike characters as equal; None if there is no match.
+
+    Raises NoMatchError if there are several matches.
+    """
     if all(text.isascii() and "\r" not in text for text in (haystack.text, sought.old)):
         return None
     wanted = Folded(sought.old).text

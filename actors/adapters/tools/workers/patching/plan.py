@@ -67,7 +67,7 @@ def plan(content: bytes | None, patches: list[dict[str, Any]], clipboards: Mappi
 
 
 def decoded(content: bytes) -> tuple[str, Ending]:
-    """Return the text, with LF line ends if all were CR LF, and its ending. Raises PatchRefusedError."""
+    """Return the text, with LF line ends if all were CR LF, and what `encoded` restores. Raises PatchRefusedError."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -79,14 +79,14 @@ def decoded(content: bytes) -> tuple[str, Ending]:
 
 
 def encoded(text: str, ending: Ending) -> bytes:
-    """Revert `decoded`."""
+    """Return the text as bytes, with the byte order mark and the line ends that `decoded` removed."""
     if ending.crlf:
         text = text.replace("\n", "\r\n")
     return (BOM * ending.bom + text).encode()
 
 
 def warnings(path: str, content: bytes) -> list[str]:
-    """Return a warning if the file looks generated."""
+    """Return a warning if the file looks generated; [] if it does not."""
     beginning = content[:MARKED].lower()
     if not any(mark in beginning for mark in MARKS):
         return []
@@ -144,11 +144,11 @@ class Work:
             raise PatchRefusedError('newText or fromClipboard is missing; newText "" deletes')
 
     def unix(self, text: str) -> str:
-        """Return a text with the line ends of the patched text: LF only if the file has CR LF lines."""
+        """Return a text with CR LF replaced by LF, as in the patched text, if the file has CR LF line ends."""
         return text.replace("\r\n", "\n") if self.ending.crlf else text
 
     def new_text(self, operation: str, text: str) -> str:
-        """Return the replacement with LF line ends, without a byte order mark where the file keeps its own."""
+        """Return the replacement with the line ends of the patched text, and without a second byte order mark."""
         front = operation in ("overwrite", "prepend_bof")
         return self.unix(text.removeprefix(BOM) if front and self.ending.bom else text)
 

@@ -19,7 +19,7 @@ ATTEMPTS = 100
 """Retries of openat2 after EAGAIN, which reports a concurrent rename on the path."""
 
 MAX_LINKS = 40
-"""Symbolic links that are followed, as in the kernel."""
+"""Maximum number of symbolic links that are followed, as in the kernel."""
 
 DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -53,7 +53,7 @@ def open_directory(root: int, path: str) -> int:
 
 
 def by_openat2(root: int, path: str) -> int:
-    """Open with the kernel's help. Raises UnsupportedFileError, PathEscapesError or OSError."""
+    """Open the directory with openat2. Raises UnsupportedFileError, PathEscapesError or OSError."""
     how = OpenHow(DIRECTORY, 0, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
     name = os.fsencode(path or ".")
     failure = errno.EAGAIN
@@ -72,10 +72,10 @@ def by_openat2(root: int, path: str) -> int:
 
 
 def by_walking(root: int, path: str) -> int:
-    """Open component by component, never through an unchecked link. Raises PathEscapesError or OSError.
+    """Open the directory component by component, never through an unchecked link. Raises PathEscapesError or OSError.
 
-    `..` returns to the directory that was passed, not to its current parent, so moving a directory during the walk
-    cannot lead elsewhere.
+    `..` returns to the directory through which the walk came, not to the current parent, so moving a directory during
+    the walk cannot lead elsewhere.
     """
     passed = [os.open(".", DIRECTORY, dir_fd=root)]
     try:
@@ -87,7 +87,7 @@ def by_walking(root: int, path: str) -> int:
 
 
 def close_quietly(directory: int) -> None:
-    """Close a descriptor that served only for lookup: a failure says nothing about the result."""
+    """Close a descriptor that served only for lookup; a failure is ignored, since it does not affect the result."""
     with suppress(OSError):
         os.close(directory)
 
@@ -119,7 +119,7 @@ def _walk(passed: list[int], path: str) -> None:
 
 
 def _step(passed: list[int], name: str) -> str | None:
-    """Enter the directory `name`, or return the target if it is a symbolic link."""
+    """Enter the directory `name` and return None, or return the target if `name` is a symbolic link. Raises OSError."""
     try:
         passed.append(os.open(name, LINK, dir_fd=passed[-1]))
     except OSError as failed:

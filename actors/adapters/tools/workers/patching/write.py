@@ -42,7 +42,7 @@ class FileLocation(NamedTuple):
 
 
 def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], bytes]) -> None:
-    """Replace the content of `path` by what `rewrite` returns for the old one, None for a new file.
+    """Replace the content of `path` by what `rewrite` returns for the old content, which is None for a new file.
 
     Relative paths stay below the current directory. Raises PatchRefusedError, OSError or what `rewrite` raises; then
     nothing has changed.
@@ -84,7 +84,10 @@ class Finder:
         self.free = free
 
     def follow(self, path: str) -> FileLocation:
-        """Return the place of `path`, following symbolic links in its last component."""
+        """Return the location of `path`, following symbolic links in its last component.
+
+        Raises PatchRefusedError for a directory, PathEscapesError or OSError.
+        """
         for _ in range(safe_open.MAX_LINKS):
             before, _, name = path.rpartition("/")
             if name in ("", ".", ".."):
@@ -99,7 +102,7 @@ class Finder:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     def nearest(self, path: str, name: str) -> FileLocation:
-        """Return the deepest existing directory on the way to `path`."""
+        """Return the location of `name` in the directory `path`, with the deepest directory on the way that exists."""
         missing: list[str] = []
         while True:
             try:
@@ -117,7 +120,7 @@ class Finder:
         return safe_open.open_directory(self.root, path)
 
     def target(self, place: FileLocation) -> str | None:
-        """Return the target of the link at this place, which is then closed; None if it is no link."""
+        """Return the target of the symbolic link at this location, and close its directory; None if it is no link."""
         target = None
         try:
             target = None if place.missing else safe_open.link_target(place.name, place.directory)
@@ -129,7 +132,7 @@ class Finder:
         return target
 
     def from_top(self, path: str) -> str:
-        """Return an absolute target relative to the root. Raises PathEscapesError unless free."""
+        """Return the absolute target of a link, relative to `root`. Raises PathEscapesError unless `free`."""
         if not self.free:
             raise safe_open.PathEscapesError
         return path.lstrip("/")
@@ -139,7 +142,7 @@ class Finder:
 
 
 def check_protected(place: FileLocation, protected: list[str]) -> None:
-    """Raise PatchRefusedError for the server's own files, independent of the name and mount used for them."""
+    """Raise PatchRefusedError for the server's own files, by whatever name or mount they are reached."""
     real = os.path.join(os.readlink(f"/proc/self/fd/{place.directory}"), *place.missing, place.name)
     within = any(real == path or real.startswith(path.rstrip("/") + "/") for path in protected)
     if within or not identities(protected).isdisjoint(passed(place)):
@@ -210,7 +213,7 @@ def attributes_of(file: int) -> dict[str, bytes]:
 
 
 def check_changeable(status: os.stat_result) -> None:
-    """Raise PatchRefusedError unless it is a regular file with one name and an acceptable size."""
+    """Raise PatchRefusedError unless the status is of a regular file with one name and an acceptable size."""
     if stat.S_ISDIR(status.st_mode):
         raise PatchRefusedError("it is a directory")
     if not stat.S_ISREG(status.st_mode):
@@ -262,7 +265,7 @@ def enter_new(parent: int, name: str, opened: ExitStack, undo: ExitStack) -> int
 
 
 def quietly(remove: Callable[..., None], name: str, directory: int) -> None:
-    """Remove something if possible."""
+    """Remove a file or an empty directory with `remove`; an OSError is ignored."""
     with suppress(OSError):
         remove(name, dir_fd=directory)
 
@@ -293,7 +296,7 @@ def dress(file: int, found: FileVersion) -> None:
 
 
 def check_unchanged(directory: int, name: str, found: FileVersion | None) -> None:
-    """Raise PatchRefusedError if the file was changed since it was read."""
+    """Raise PatchRefusedError if the file was changed, created or removed since it was read."""
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:

@@ -26,7 +26,7 @@ class Rule(NamedTuple):
 
 
 class Ignores:
-    """The rules of one file."""
+    """The rules of one .gitignore file."""
 
     def __init__(self, content: bytes) -> None:
         lines = os.fsdecode(content.removeprefix(b"\xef\xbb\xbf")).split("\n")

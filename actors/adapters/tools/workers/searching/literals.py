@@ -1,4 +1,4 @@
-"""Texts that a line must contain for a pattern to match: candidates for a fast search before the exact one.
+"""Derives texts that a line must contain for a pattern to match, for a fast search before the exact one.
 
 Only a part of the syntax of regular expressions is supported; other syntax disables this optimisation.
 """
@@ -23,7 +23,7 @@ PLAIN, OPTIONAL, OTHER = "plain ", "optional", "other"
 
 
 class UnsupportedPatternError(Exception):
-    """The pattern contains something that may change the meaning of the rest."""
+    """The pattern contains syntax that is not supported and may change the meaning of the rest."""
 
 
 def required(pattern: str, *, ignore_case: bool = False) -> tuple[str, ...]:
@@ -85,7 +85,10 @@ def token(pattern: str, position: int) -> tuple[str, int]:
 
 
 def escape(letter: str) -> str:
-    """Return the kind of a backslash with this letter. Raises UnsupportedPatternError if more may belong to it."""
+    """Return the kind of token that a backslash and `letter` form.
+
+    Raises UnsupportedPatternError if it may be longer.
+    """
     if letter in SINGLE:
         return OTHER
     if not letter.isascii() or letter.isalnum():
@@ -94,12 +97,12 @@ def escape(letter: str) -> str:
 
 
 def itself(letter: str) -> str:
-    """Return the kind of an escaped character that stands for itself."""
+    """Return the kind of token for a character that stands for itself."""
     return PLAIN + letter if letter.isascii() and letter.isprintable() else OTHER
 
 
 def after(construct: re.Pattern[str], pattern: str, position: int) -> int:
-    """Return the position after a construct. Raises UnsupportedPatternError if it does not match."""
+    """Return the position after a construct that begins at `position`. Raises UnsupportedPatternError if none does."""
     found = construct.match(pattern, position)
     if found is None:
         raise UnsupportedPatternError

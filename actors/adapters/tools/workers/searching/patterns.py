@@ -1,7 +1,7 @@
-"""Patterns in git's syntax, of .gitignore files and globs, translated by pathspec.
+"""Translates patterns in git's syntax, from .gitignore files and globs, with the library pathspec.
 
-Each entry is matched only if its directory is included, so a pattern must match the entry itself: entries that pathspec
-matches only because their directory matches are excluded here.
+Each file or directory is matched only if its parent directory is included, so a pattern must match the entry itself:
+entries that pathspec matches only because their directory matches are excluded here.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def pattern(text: str) -> Pattern | None:
 
 
 def selector(glob: str) -> Callable[[str], bool]:
-    """Return a test whether a path relative to the root matches a glob. Raises TooManyAlternativesError.
+    """Return a function that tests whether a path relative to the root matches a glob.
 
     A glob without slash is matched against the name, one with a slash against the whole path; a trailing slash matches
-    everything below. Braces with commas are alternatives, which git does not have.
+    everything below. Braces with commas are alternatives, which git does not have. Raises TooManyAlternativesError.
     """
     by_path = "/" in glob
     glob = glob.removeprefix("./").removeprefix("/")

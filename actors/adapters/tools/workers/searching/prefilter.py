@@ -1,4 +1,4 @@
-"""Finds the files that can contain a match, before the exact search: those with one of the texts that a match needs.
+"""Finds the files that can contain a match: those with one of the texts that every match needs.
 
 ripgrep, if available, only excludes files earlier. Every remaining file is read and tested here, so a result never
 depends on ripgrep, its version, its settings, or its dialect of regular expressions.
@@ -22,7 +22,7 @@ FIRST_BATCH = 64
 LAST_BATCH = 2048
 
 MAX_BATCH_BYTES = 1 << 19
-"""Bytes of paths on one command line."""
+"""Maximum bytes of paths on one command line."""
 
 OPTIONS = (
     b"--no-config --files-with-matches --null --fixed-strings --text --encoding none --no-ignore --hidden --no-messages"

@@ -67,7 +67,7 @@ def lines(text: str) -> Iterator[str]:
 
 
 def shown(line: str, match: re.Match[str] | None = None) -> str:
-    """Return the line, or the part of a long one where the match begins."""
+    """Return the line; of a line longer than MAX_LINE, the part where the match begins."""
     if len(line) <= MAX_LINE:
         return line
     start = max(0, match.start() - BEFORE_MATCH) if match and match.start() > MAX_LINE - BEFORE_MATCH else 0
@@ -76,5 +76,5 @@ def shown(line: str, match: re.Match[str] | None = None) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return a path on one line."""
+    """Return a path with its line breaks escaped."""
     return name.replace("\n", "\\n").replace("\r", "\\r")

@@ -47,7 +47,7 @@ class Walk:
         self.too_large = 0
 
     def files(self) -> Iterator[File]:
-        """Yield the regular files to search, each just before it is needed. Empty files are omitted."""
+        """Yield the regular files to search, found lazily. Empty files are omitted."""
         levels = [self._entries(self._root, rules_above(self._root))]
         while levels:
             found = next(levels[-1], None)
@@ -120,7 +120,7 @@ def nothing(_path: str) -> bool:
 
 
 def ignored(rules: Rules, path: bytes, name: bytes, directory: bool) -> bool:
-    """Return the verdict of the innermost .gitignore that has a matching rule."""
+    """Return whether the innermost .gitignore with a matching rule ignores the path; False if no rule matches."""
     if not rules:
         return False
     short = os.fsdecode(name)
@@ -149,8 +149,8 @@ def rules_above(root: bytes) -> Rules:
 def enclosing_repository(directory: bytes) -> bytes | None:
     """Return the nearest ancestor (b"" for the root) that contains `.git`; None if there is none.
 
-    Its existence is all that is checked: git is never run, and nothing in it is read. As for git, one that belongs to a
-    user other than the directory's owner or this process's user does not count.
+    Only existence is checked: git is never run, and nothing in `.git` is read. As in git, an ancestor that belongs to
+    another user than `directory` or this process does not count.
     """
     try:
         owners = {os.geteuid(), owner(directory)}
