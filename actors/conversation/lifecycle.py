@@ -67,7 +67,7 @@ class Lifecycle:
         self.sub_agent: CreateSubAgent | None = None
         """The command by which this process created the conversation as a sub-agent, naming its parent; else None."""
         self.lost: NotOwnerError | None = None
-        """The error by which the store said that another server owns the conversation; None before."""
+        """The error with which the store reported that another server owns the conversation; None until then."""
         self._last_activity = -math.inf
         self._idle_check_due = False
         self._jobs_killed = False

@@ -225,8 +225,8 @@ class ConversationPipeline:
 
         The unit ends after the first outcome that starts an effect, because effects must not wait, and before an
         outcome that raises; if the first outcome raises, this method raises the same error. Streamed text of an answer
-        whose start is already committed becomes a unit of its own, so that watchers see the text before the outcome
-        that ends it. Raises StoreError if the conversation cannot be loaded.
+        whose start is already committed becomes a unit of its own, so that clients see the text before the outcome that
+        ends it. Raises StoreError if the conversation cannot be loaded.
         """
         loaded = self.load()
         batch = OutcomeBatch(loaded.begin())

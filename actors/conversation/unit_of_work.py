@@ -148,7 +148,7 @@ class UnitOfWork:
         )
 
     def stored_events(self) -> tuple[StoredEvent, ...]:
-        """Return the unit's events in the form in which watchers read them."""
+        """Return the unit's events in the form in which clients' streams read them."""
         return tuple(
             StoredEvent(entry.first_revision + offset, entry.at, notification)
             for entry in self.entries
@@ -165,7 +165,7 @@ def _added(used: tuple[int, int], before: Ledger, after: Ledger) -> tuple[int, i
 
 
 def attributed(entry: LogEntry, origin: CommandOrigin) -> LogEntry:
-    """Return a log entry that says who sent its command."""
+    """Return a copy of a log entry that records who sent the command."""
     decisions = entry.audit.decisions if entry.audit else ()
     return msgspec.structs.replace(entry, audit=LogAudit(origin, decisions))
 

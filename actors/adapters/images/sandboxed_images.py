@@ -1,4 +1,4 @@
-"""Decodes and stores images by worker processes in the sandbox, a few at a time, for each principal in turn."""
+"""Decodes images in worker processes in the sandbox, a few at a time, for each principal in turn, and stores them."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ class SandboxedImages:
         return image
 
     def stored(self, conversation_id: str, data: bytes) -> Image | None:
-        """Return the reference to an image that is stored already; see ports.Images."""
+        """Return the reference to an image that is stored already, None if it is not; see ports.Images."""
         name = content_name(data)
         kept = self._store.attachment(conversation_id, name)
         return None if kept is None else Image(name, kept.media_type, kept.width, kept.height)
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
-        """Return the view of the image for models; see ports.Images."""
+        """Return the view of the image for models; None if the image is missing or unusable. See ports.Images."""
         view = self._store.attachment(conversation_id, view_name(image.attachment))
         if view is None:
             original = self._store.attachment(conversation_id, image.attachment)
@@ -120,9 +120,10 @@ class SandboxedImages:
         return ImageView(view.media_type, view.data)
 
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
-        """Return the size of the view in bytes; see ports.Images.
+        """Return the size of the view in bytes, 0 without a view; see ports.Images.
 
-        Cached per conversation: the same image may have another view there, derived by an earlier release.
+        Cached per conversation: the same image may have another view in another conversation, derived by an earlier
+        release.
         """
         key = f"{conversation_id}/{image.attachment}"
         with self._lock:
@@ -216,7 +217,10 @@ def _parse_answer(answer: bytes, name: str) -> Decoded:
 
 
 def _pillow_directory() -> str:
-    """Return the directory that Pillow is imported from, without importing it."""
+    """Return the directory that Pillow is imported from, without importing Pillow.
+
+    Raises ImagesUnavailableError if Pillow is not installed.
+    """
     found = find_spec("PIL")
     if found is None or found.origin is None:
         raise ImagesUnavailableError("the package pillow is not installed with the server")

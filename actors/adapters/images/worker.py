@@ -104,9 +104,9 @@ def opened(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def without_damaged_extras(data: bytes) -> bytes:
-    """Return a PNG without the chunks that decoders may do without and whose checksum is wrong; other images as is.
+    """Return a PNG without those optional chunks whose checksum is wrong; return any other image unchanged.
 
-    Browsers show such images, whose colour profile is broken for example; Pillow refuses them.
+    Browsers show images with such chunks, for example a broken colour profile; Pillow refuses them.
     """
     if not data.startswith(PNG_SIGNATURE):
         return data
@@ -169,11 +169,11 @@ def written(view: Image.Image, **settings: Any) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the program; see the module."""
+    """Run the program that the module's docstring describes."""
     output = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)  # C decoders print warnings there
+    os.dup2(nowhere, 2)  # C decoders print warnings to stderr
     warnings.simplefilter("error", Image.DecompressionBombWarning)
     max_pixels = int(arguments[0])
     Image.MAX_IMAGE_PIXELS = max_pixels

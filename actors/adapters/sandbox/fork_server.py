@@ -45,8 +45,10 @@ for module in modules:
     add(*module)
 exec(main[1])
 """
-"""The code that the fork server's interpreter runs; formatted with the descriptor of the compiled program. It looks no
-module up in the file system, which may be another one by then."""
+"""The code that the fork server's interpreter runs; formatted with the descriptor of the compiled program.
+
+It looks up no module in the file system, which may have changed by then.
+"""
 
 
 class ForkServer:

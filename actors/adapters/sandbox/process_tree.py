@@ -275,7 +275,7 @@ class ProcessTree:
         return self._result(leaked)
 
     def _join_reader(self, leaked: bool) -> None:
-        """End the reader thread, which ends with the host, unless the host keeps killing leaked processes."""
+        """Wait for the reader thread, which ends with the host; after a leak the host lives on: then end the thread."""
         if not self._reading:  # the reader was never started, so the host's pid is not known
             self._control.settimeout(CONFIRM_SECONDS)
             self._read()

@@ -79,7 +79,7 @@ class StandardToolbox:
         return self._offered[sub_agent]
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """Return the handles of jobs that outlived their call and still run, by start, without those being killed."""
+        """Return the handles of jobs that outlived their call and run, oldest first, except those being killed."""
         return tuple(job.handle for job in self._jobs.running(conversation_id, wider_than) if not job.doomed)
 
     def end_jobs(

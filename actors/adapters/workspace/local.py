@@ -101,9 +101,9 @@ class LocalWorkspace(Workspace):
         return tuple(reversed(found)), unnamed
 
     def _read(self, path: str, limit: int, top: str) -> Instructions | None:
-        """Read one instruction file; None if it does not exist.
+        """Read one instruction file; return None if it does not exist.
 
-        If it cannot be read, it has the reason in place of its text.
+        For a file that cannot be read, the result contains the reason in place of the text.
         """
 
         def why_not(real: str) -> str:

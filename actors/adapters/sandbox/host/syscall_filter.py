@@ -185,7 +185,7 @@ def reported() -> "dict[str, list[bytes]]":
 
 
 def unread() -> "dict[str, list[bytes]]":
-    """Refuse calls that reveal facts about files that Landlock hides: watching a directory, and reading attributes."""
+    """Return code that refuses to watch a directory or to read attributes, which reveals facts about hidden files."""
     calls: dict[str, list[bytes]] = dict.fromkeys(READ_ATTRIBUTES.split(), result(UNSUPPORTED))
     calls |= dict.fromkeys(("inotify_init", "inotify_init1"), result(UNKNOWN))
     return calls
