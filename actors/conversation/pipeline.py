@@ -262,7 +262,7 @@ class ConversationPipeline:
         self.perform(loaded, unit)
 
     def matches_store(self) -> bool:
-        """Return whether memory and store have the same step; if the conversation was deleted, notify its watchers.
+        """Return whether memory and store have the same step; publish the deletion of a conversation that is gone.
 
         Raises StoreError, for example NotOwnerError.
         """

@@ -1,1 +1,1 @@
-"""Publishing of events to watchers, which are clients with open streams."""
+"""Publishes events to watchers, which are clients with open streams."""

@@ -1,4 +1,4 @@
-"""The changes of the list of conversations, for watchers of that list: only the latest change of each conversation.
+"""Publishes changes of the conversation list to watchers, which are clients with an open stream of that list.
 
 Each watcher has a cursor. Every change gets a number and replaces the previous change of its conversation. So the
 number of conversations limits the memory, even with slow watchers, and the cost of a change does not depend on the
@@ -23,7 +23,7 @@ SPARE = 256
 
 
 class ListChange:
-    """The latest change of one conversation, with its encoding once a watcher has needed it."""
+    """The latest change of one conversation; its encoded form is added by the first watcher that sends it."""
 
     __slots__ = ("deleted", "elsewhere", "id", "number", "outdated", "record", "wire")
 
@@ -117,7 +117,7 @@ class ListFeed:
         self._put(conversation_id, record, deleted=True)
 
     def changed_elsewhere(self, conversation_id: str, record: ConversationRecord, *, deleted: bool) -> None:
-        """Publish a change from another server; ignored if a later one is known here, as the conversation has moved."""
+        """Publish a change from another server; ignored if a later change of the conversation is known here."""
         self._put(conversation_id, record, deleted=deleted, elsewhere=True)
 
     def read(self, watch: ListWatch) -> list[ListChange]:

@@ -35,7 +35,7 @@ SPARE = 64
 
 
 class HubEvent:
-    """A durable event, with its encoding once a watcher has needed it."""
+    """A durable event; its encoded form is added by the first watcher that sends it."""
 
     __slots__ = ("event", "record", "wire")
 

@@ -1,6 +1,6 @@
-"""Live text: text that a running model request or tool call is writing.
+"""Live text: text that a running model request or tool call is writing, for watchers (clients with open streams).
 
-It is never stored, and dropped when its source ends.
+Live text is never stored, and dropped when its source ends.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Cursor(NamedTuple):
 class LiveBuffer:
     """The text that one attempt of a model request, or one tool call, has streamed so far.
 
-    Guarded by the hub's lock.
+    Not thread-safe: callers hold the lock of the event hub.
     """
 
     def __init__(self, key: str, attempt: int) -> None:

@@ -1,7 +1,7 @@
 """Verifies a stored conversation: its rows with the store's checks, its events with the state machine's invariants.
 
-Rows are only ever added, so pages that are read one after the other are consistent up to the revision that the
-conversation had at the beginning. The store is only read; nothing is repaired.
+The store is only read; nothing is repaired. Others may write meanwhile: only rows up to the revision that the
+conversation had at the beginning are read, and the log is read again if its oldest rows were pruned in between.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRIES = 3
 def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
     """Return the defects of a conversation up to the revision of `record`, as text; () if there are none.
 
-    Raises StoreUnavailableError.
+    The events are not checked if the log is pruned during each of TRIES attempts. Raises StoreUnavailableError.
     """
     found = dict.fromkeys(store.verify(record.id))
     for _ in range(TRIES):

@@ -185,7 +185,7 @@ class EffectExecutor:
         return self._requests.builder.history_of(record).through(record.state.ledger.seq)
 
     def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
-        """Pass on messages that were just committed, so that the next model request need not read them again."""
+        """Give messages that were just committed to the request builder, which need not read them again."""
         self._requests.builder.committed(record, messages)
 
     def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:

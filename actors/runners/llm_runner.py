@@ -61,7 +61,7 @@ class LlmRequest:
     judge: Callable[[tuple[Content, ...]], tuple[Content, ...]]
     """Returns an answer's content, with the reason in each client tool call whose input is invalid. Runner's thread."""
     subjects: Callable[[tuple[Content, ...]], tuple[CallSubject, ...]]
-    """Returns what each tool call of the answer would touch. Runner's thread."""
+    """Returns the commands and paths that each tool call of the answer concerns. Runner's thread."""
     output_schema: str
     """The JSON Schema of the run's output; "" if the run has none."""
     cancel: CancelToken

@@ -163,7 +163,7 @@ class ChildSubAgents:
         self._running: set[str] = set()
         """The ids of the sub-agents whose actors have not stopped."""
         self._cancelled: set[str] = set()
-        """The ids of the cancelled ones among them."""
+        """The ids of those running sub-agents that have been cancelled."""
 
     @property
     def all_stopped(self) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_generation(wanted: Generation, model: ModelInfo) -> None:
-    """Raise Rejected (GENERATION_UNSUPPORTED) if the model lacks support for a setting; the text names each of them."""
+    """Raise Rejected (GENERATION_UNSUPPORTED) if the model lacks support for a setting; the text names all of these."""
     if problems := "; ".join(_problems(wanted, model)):
         raise Rejected(Reason.GENERATION_UNSUPPORTED, problems)
 

@@ -1,7 +1,7 @@
 """A mailbox with two lanes that can be closed. The urgent lane is taken before the normal one; each lane is FIFO.
 
-It consists of two deques and a lock on which the actor sleeps, which is cheaper than a PriorityQueue or pykka's own
-queue. A closed mailbox refuses messages, so that no caller ever waits for a stopped actor.
+The mailbox consists of two deques and a lock on which the actor sleeps, which is cheaper than a PriorityQueue or
+pykka's own queue. A closed mailbox refuses messages, so that no caller ever waits for a stopped actor.
 """
 
 from __future__ import annotations
