@@ -182,7 +182,10 @@ class RunStop(Struct, frozen=True, tag="run_stop"):
 
 
 class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):
-    """All processes of a cancelled tool call have ended. The conversation's actor adds this notification."""
+    """All processes of a cancelled tool call have ended, unless `leaked`.
+
+    The conversation's actor adds this notification.
+    """
 
     tool_use_id: str
     pids: tuple[int, ...]
@@ -192,7 +195,7 @@ class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):
 
 
 class ConversationUpdated(Struct, frozen=True, tag="conversation_updated"):
-    """A setting changed: title, slug, labels, model, policies or archive flag. The conversation's actor adds this."""
+    """Settings changed, such as the title, the labels or the model. The conversation's actor adds this notification."""
 
     fields: tuple[str, ...]
 

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 MAX_OUTPUT_CHARS = 256 * 1024
-"""How many characters of a tool's live output are kept for late watchers; older output is dropped."""
+"""How many characters of a tool's live output are kept for clients that connect later; older output is dropped."""
 
 
 class TextChunk:
@@ -109,7 +109,7 @@ def read_live(buffer: LiveBuffer | None, cursor: Cursor) -> tuple[LiveText | Non
 
 
 def _joined(chunks: list[TextChunk]) -> tuple[TextChunk, ...]:
-    if len(chunks) < 2:  # the common case of a fast watcher: the chunk's encoding is shared
+    if len(chunks) < 2:  # usual for a client that reads often; the chunk stays the same object and its encoding shared
         return tuple(chunks)
     return tuple(_join(list(run)) for _, run in groupby(chunks, key=lambda chunk: chunk.reasoning))
 

@@ -159,7 +159,7 @@ def _notifications(result: TransitionResult) -> tuple[Durable, ...]:
 
 
 def _receipts(tool_use_id: str, stored: Sequence[Durable]) -> tuple[Durable, ...]:
-    """Return the expected notification of a kill receipt; the pids and the duration come from the log, if present."""
+    """Return the notifications expected in a TreeReaped row; pids and duration come from the stored one, if any."""
     if len(stored) == 1 and isinstance(stored[0], ToolTreeReaped) and stored[0].tool_use_id == tool_use_id:
         return (stored[0],)
     return (ToolTreeReaped(tool_use_id, (), 0),)

@@ -28,7 +28,7 @@ MCP, CLIENT, OTHER = "mcp", "client", "other"
 INPUT, OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 ARGUMENTS, RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
 CONTENTS = (INPUT, OUTPUT, ARGUMENTS, RESULT)
-"""The attributes of trace spans that hold contents."""
+"""The attributes of trace spans that hold contents: messages, arguments and results."""
 
 
 class RunStart(Struct, frozen=True, gc=False):
@@ -200,7 +200,7 @@ class Telemetry:
         """Observe a transaction of the store and the number of its changes. Called on the store's thread."""
 
     def delivered(self, seconds: float) -> None:
-        """Observe that events were sent to a watcher; `seconds` is the age of the oldest."""
+        """Observe that events were sent to a client's stream; `seconds` is the age of the oldest."""
 
     def loop_delayed(self, seconds: float) -> None:
         """Observe how much later than scheduled the event loop ran a callback."""

@@ -104,7 +104,7 @@ class ToolContext(Struct, frozen=True):
     sandbox: Sandbox
     clock: Clock
     on_output: Callable[[str], None]
-    """Called with live output, which is shown to watchers and not stored."""
+    """Called with live output, which is shown to clients that watch the conversation, and not stored."""
     track: Callable[[RunningProcess], Callable[[], bool]]
     """Registers a process for cancellation. Call it with every process directly after the process has started.
 
@@ -112,7 +112,7 @@ class ToolContext(Struct, frozen=True):
     cancel of this call can no longer kill the process, False if a cancel has already done so.
     """
     reaped: Callable[[tuple[int, ...]], None]
-    """Call it with ProcessEnd.reaped of every ended process: these process ids become part of the kill receipt."""
+    """Call it with ProcessEnd.reaped of every ended process: these process ids become part of the report of a kill."""
     keep_image: Callable[[bytes], Image] = no_image
     """Stores an image in the conversation, so that the tool's result can refer to it.
 
@@ -226,7 +226,7 @@ class Toolbox(Protocol):
         ...
 
     def subject(self, call: ToolUse, working_directory: str, within: Sequence[str] | None = None) -> CallSubject:
-        """Return what a tool call would touch, for approval rules.
+        """Return the commands and paths that a tool call concerns, for approval rules.
 
         Reads symbolic links, so it may block. If `within` is given, only links in these directories are read.
         """
@@ -254,7 +254,7 @@ class Toolbox(Protocol):
         """Kill the jobs that `jobs` returns, without waiting; return their number.
 
         `ended` is called for each job, on a thread of the job, once its processes are dead or could not be confirmed
-        dead in time. The receipt contains the tool_use_id of the call that started the job.
+        dead in time. Its argument contains the tool_use_id of the call that started the job.
         """
         ...
 

@@ -345,7 +345,7 @@ class ModelRequests:
 def call_subjects(
     services: Services, record: ConversationRecord, content: tuple[Content, ...]
 ) -> tuple[CallSubject, ...]:
-    """Return what the tool calls of a response would touch; () if no approval depends on it."""
+    """Return the commands and paths that each tool call of a response concerns; () if no approval depends on them."""
     if record.approval_policy is ApprovalPolicy.AUTO and not (record.approval_rules or services.approval_rules):
         return ()
     roots = services.permissions(record.principal).roots

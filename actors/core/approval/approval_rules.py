@@ -63,11 +63,11 @@ class ShellCommand(Struct, frozen=True, omit_defaults=True):
     """One simple command (a program with arguments) within the text of a shell call."""
 
     words: tuple[str, ...]
-    """Its words without quotes, up to the first word that is known only when the command runs."""
+    """The words of the command without quotes, up to the first word that is known only when the command runs."""
     open: bool = False
     """Whether more words follow that are known only when the command runs, such as variables and patterns."""
     runs_others: bool = False
-    """Whether it may run commands that do not appear among its words, as shells, interpreters and wrappers do."""
+    """Whether the command may run others that do not appear among its words, as shells and wrappers do."""
 
 
 class CallSubject(Struct, frozen=True, omit_defaults=True):
@@ -80,7 +80,7 @@ class CallSubject(Struct, frozen=True, omit_defaults=True):
     inner: tuple[ShellCommand, ...] = ()
     """The simple commands found inside an opaque text or inside the arguments of others; there may be more."""
     opaque: bool = False
-    """Whether the commands that it runs cannot all be determined."""
+    """Whether not all commands that the text runs can be determined."""
     paths: tuple[str, ...] = ()
     """The absolute paths, without symbolic links, that the tool reads or writes."""
     trees: tuple[str, ...] = ()

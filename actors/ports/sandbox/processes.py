@@ -118,7 +118,7 @@ class ProcessEnd(Struct, frozen=True):
     leaked: bool = False
     """Whether some process of the tree could not be confirmed dead in time."""
     limit: str = ""
-    """The limit that ended the program ("wall", "processes" or "memory"), "lease" if the server's ran out; else ""."""
+    """The limit that ended the program: "wall", "processes", "memory", or "lease" (of the server); "" if none did."""
 
 
 class ProcessStartError(Exception):

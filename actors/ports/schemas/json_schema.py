@@ -79,7 +79,7 @@ class JsonSchema:
 def is_schema(value: dict[str, Any]) -> bool:
     """Return whether an object without $schema, whose nesting is bounded, is a valid JSON Schema.
 
-    It need not be usable.
+    A valid schema may still be one that `JsonSchema` refuses.
     """
     import jsonschema_rs  # noqa: PLC0415 -- 15 MB that a start need not load
 

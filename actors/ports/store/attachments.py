@@ -22,5 +22,8 @@ class AttachmentStore(Protocol):
         ...
 
     def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
-        """Return the attachment, or None. Raises StoreUnavailableError or StoreDamagedError."""
+        """Return the attachment; None if the conversation has none with this id.
+
+        Raises StoreUnavailableError or StoreDamagedError.
+        """
         ...

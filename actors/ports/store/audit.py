@@ -1,7 +1,8 @@
 """The part of the Store port for the audit trail: who sent which command, and what decided about tool calls.
 
-Accepted commands are recorded in the log of their conversation, and protected by its hash chain. Refused calls, and
-deletions (whose log is deleted, too), are stored separately. No entry holds contents.
+Accepted commands are recorded in the log of their conversation, and protected by its hash chain. Refused calls are
+stored separately, and so are deletions, because they delete the log, too. No entry contains messages, arguments or
+results.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class LogReader(Protocol):
     ) -> tuple[StoppedRun, ...]:
         """Return the ended runs whose run-stop has a revision between `after` and `before` (both excluded).
 
-        Never pruned.
+        The records of ended runs are never pruned.
         """
         ...
 
@@ -52,7 +52,7 @@ class LogReader(Protocol):
     ) -> tuple[SettledInput, ...]:
         """Return the steers and follow-ups that left the queue between the revisions `after` and `before`.
 
-        Never pruned.
+        These records are never pruned.
         """
         ...
 
