@@ -139,7 +139,7 @@ class LlmResponse(Struct, frozen=True, omit_defaults=True, tag="llm_response"):
     """Whether the response was cut off at the output token limit."""
     refusal: bool = False
     subjects: tuple[CallSubject, ...] = ()
-    """What each tool call of the response would touch, in order; () if no rule or approval request depends on it."""
+    """The commands and paths that each tool call of the response concerns, in order; () if nothing depends on them."""
     output: str = ""
     """In a run with an output schema: the answer's value, if it has a valid one, as JSON."""
     output_problem: str = ""

@@ -52,9 +52,9 @@ class Question(Struct, frozen=True, omit_defaults=True):
     """A question that a running tool call asks a person."""
 
     number: int
-    """Its number in the conversation, counted from 1."""
+    """The number of the question in the conversation, counted from 1."""
     place: int
-    """Its number among the questions of its call, by which the tool runner identifies the question."""
+    """The number of the question among those of its tool call, by which the tool runner identifies the question."""
     asker: str
     """The name of the MCP server that asks."""
     message: str
@@ -260,7 +260,7 @@ class PendingAgent(Struct, frozen=True):
 
     agent_id: str
     index: int
-    """The index of its task among the tasks of the call."""
+    """The index of the sub-agent's task among the tasks of the call."""
     task: str
     deadline: int
     """In milliseconds since the epoch."""

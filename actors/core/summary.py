@@ -36,9 +36,9 @@ class AgentSummary(Struct, frozen=True, omit_defaults=True):
 
     id: str
     index: int
-    """The index of its task among the tasks of the call."""
+    """The index of the sub-agent's task among the tasks of the call."""
     heading: str
-    """The first line of its task; the full task is the first message of the sub-agent's own conversation."""
+    """The first line of the task; the full task is the first message of the sub-agent's own conversation."""
     deadline: int
     """In milliseconds since the epoch."""
 

@@ -5,7 +5,7 @@ and delivered with the next model request.
 
 The notice of an interrupted run waits until the next run begins, and stands before that run's first message. A cancel
 itself persists only synthetic results. Without the notice, the model could not see from the history that the user
-cancelled the question instead of never getting an answer.
+cancelled the earlier question and no longer expects an answer.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Answer(Struct, frozen=True):
 
     @property
     def subjects(self) -> dict[str, CallSubject]:
-        """What the calls would touch, by call id; {} if the response contains no such analysis."""
+        """The commands and paths that the calls concern, by call id; {} if the response contains no such analysis."""
         subjects = self.event.subjects
         return dict(zip(self.call_ids, subjects, strict=True)) if len(subjects) == len(self.calls) else {}
 

@@ -36,7 +36,7 @@ class Store(
 
     @property
     def engine_version(self) -> str:
-        """The version of the database engine; "" if there is none."""
+        """The version of the database engine; "" for a store in memory, which has no engine."""
         ...
 
     def close(self) -> None:
