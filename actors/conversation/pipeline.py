@@ -155,7 +155,7 @@ class ConversationPipeline:
         self.executor = executor
         self.conversation_id = conversation_id
         self.loaded: LoadedConversation | None = None
-        """The conversation in memory; None before the first `load`, and after a `reload` that found another owner."""
+        """The conversation in memory; None before the first `load`, and after the copy was dropped or deleted."""
         self.deleted: ConversationRecord | None = None
         """The conversation as it was when it was deleted; None if it has not been deleted."""
         self.origin: CommandOrigin | None = None

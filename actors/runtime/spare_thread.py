@@ -1,4 +1,4 @@
-"""A thread kept in reserve: if the system cannot start a thread, it is ended so that an urgent one can start."""
+"""Keeps a thread in reserve, which ends when the system cannot start a thread, to make room for an urgent one."""
 
 from __future__ import annotations
 

@@ -32,8 +32,11 @@ BEGIN_SECONDS = 10.0
 """Time limit in seconds for a new tool host to report that the program runs."""
 
 REPORT_SECONDS = 2.2
-"""Seconds after a kill within which the host must report the tree's end. A little longer than the tool runner waits, so
-that the runner has reported the tree as leaked before it is abandoned here."""
+"""Seconds after a kill within which the host must report the tree's end.
+
+This is a little longer than the tool runner waits, so that the runner has already reported that processes may still run
+when the host is given up here.
+"""
 
 WALL_GRACE_SECONDS = 5.0
 """Seconds after the host's deadline at which the server itself enforces the wall clock."""
@@ -252,7 +255,10 @@ class ProcessTree:
     # --- wait -----------------------------------------------------------------------------------------------------
 
     def wait(self) -> ProcessEnd:
-        """Block until the program has ended and all its descendants have exited, or are reported as leaked."""
+        """Block until the program and all its descendants have exited; return how the program ended.
+
+        The result is marked `leaked` if the exit of some process could not be confirmed in time.
+        """
         with self._finishing:
             if self._end is None:
                 self._end = self._finish()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from actors.ports.machine.threads import Threads
 
 CLOSE_SECONDS = 0.5
-"""Seconds at shutdown for killing the orphans of each leaked call."""
+"""Seconds at shutdown for killing the remaining processes of each call that has left some behind."""
 
 
 class ToolHostSandbox:
@@ -355,7 +355,7 @@ class ToolHostSandbox:
                 self._lingering.append(host)
 
     def _reap_lingering(self) -> None:
-        """Reap tool hosts that outlived their call because they were still killing leaked processes."""
+        """Reap tool hosts that outlived their call because they were still killing its processes."""
         with self._lock:
             self._lingering = [host for host in self._lingering if not host.ended()]
 

@@ -1,6 +1,6 @@
 """The tool keyword_search: finds text about some terms in a repository.
 
-A worker process, which can be killed, searches; a small model, if there is one, selects excerpts. If it does not
+A worker process, which can be killed, searches; a small model, if there is one, selects excerpts. If the model does not
 answer, the beginning of the findings is shown.
 """
 
@@ -27,7 +27,7 @@ MAX_CHARACTERS = 8_000
 PLAIN_CHARACTERS = 2_000
 """Findings up to this length are shown unfiltered: selecting excerpts would take longer than reading all."""
 FINDINGS_BYTES = 1 << 20
-"""Maximum bytes of the worker's output; more than it ever writes."""
+"""Maximum bytes of the worker's output; more than the worker ever writes."""
 MAX_OUTPUT = 8_000
 """Output tokens for the selection, including reasoning."""
 

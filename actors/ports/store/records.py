@@ -174,7 +174,7 @@ class StoredEvent(Struct, frozen=True):
 
 
 class StoppedRun(Struct, frozen=True):
-    """A run that has ended. Kept as long as the conversation, even if its events are pruned."""
+    """A run that has ended. The record is kept as long as the conversation, even if its events are pruned."""
 
     revision: int
     """The revision of the event that recorded the end."""
@@ -188,10 +188,10 @@ class StoppedRun(Struct, frozen=True):
 
 
 class SettledInput(Struct, frozen=True):
-    """A steer or follow-up that has left the queue. Kept as long as the conversation."""
+    """A steer or follow-up that has left the queue. The record is kept as long as the conversation."""
 
     revision: int
-    """The revision of the event that recorded this."""
+    """The revision of the event that recorded how the input left the queue."""
     at: int
     outcome: QueueChanged
     run: str

@@ -73,7 +73,7 @@ class TreeEntry:
 
 
 class WritableTrees:
-    """The trees in which a program may change files: its working directory, and in tier B its private directory."""
+    """The trees in which a program may change files: its workspace, and without namespaces its private directory."""
 
     def __init__(self, root: Root, private: "Root | None", names: protected_names.Names, denied: "list[bytes]") -> None:
         self.root = root

@@ -46,7 +46,7 @@ OWN_BITS = 0o1777
 METADATA = frozenset(
     "chmod fchmodat fchmodat2 fchmod chown lchown fchownat fchown utime utimes futimesat utimensat".split()
 )
-"""The system calls that Landlock does not restrict: in tier B the kernel must not continue them."""
+"""System calls that Landlock does not restrict: without namespaces (tier B) the kernel must not continue them."""
 
 
 class Broker:
@@ -132,7 +132,7 @@ class Broker:
             call.answer(errno.EPERM)
 
     def refuse(self, call: reported_calls.SystemCall, name: str) -> None:
-        """Let the kernel refuse the call; in tier B, refuse it here if the kernel would not."""
+        """Let the kernel refuse the call. Refuse it here if the kernel would not: changes of metadata in tier B."""
         if not self.alone and name in METADATA:
             call.answer(errno.EPERM)
         else:

@@ -15,10 +15,10 @@ else:
     import _signal as signal
 
 DRAIN_SECONDS = 0.2
-"""Seconds to wait for output after main ended; a background process may keep the pipe open for ever."""
+"""Seconds to wait for output after the main process has ended; another process may keep the pipe open for ever."""
 
 LAST_OUTPUT = 1 << 20
-"""Maximum bytes read from the pipe after the tree is dead."""
+"""Maximum bytes read from the pipe after the process tree is dead."""
 
 
 class ServerGoneError(Exception):
@@ -64,7 +64,7 @@ class Host(one_call.HostedCall):
         self.send(frames.END + " ".join(map(str, self.result(cleared, ended))).encode())
 
     def begin(self) -> None:
-        """Start init, report it to the server, and let it start main."""
+        """Start the init process, report it to the server, and let it start the main process (the program)."""
         if self.lease.over():
             self.fail(b"lease %d" % errno.ETIME)
         pipes = self.pipes
@@ -95,7 +95,10 @@ class Host(one_call.HostedCall):
         raise NotStartedError
 
     def watch(self) -> None:
-        """Pump output until the tree must be killed: on KILL, at a limit, or when main's output is drained."""
+        """Forward output until the process tree must be killed.
+
+        That is on KILL, at a limit, or when the main process has ended and its output was read.
+        """
         while not self.over():
             ready = {source for source, _ in self.poll.poll(self.patience())}
             if self.control in ready and self.hear():
@@ -131,7 +134,10 @@ class Host(one_call.HostedCall):
         return max(0.0, min(dues) - now) * 1000 + 1 if dues else None
 
     def hear(self) -> bool:
-        """Process a frame of the server, or send output that it did not accept before; return whether it was KILL."""
+        """Handle a frame (message) of the server, or send pending output; return whether the frame was KILL.
+
+        Raises ServerGoneError.
+        """
         try:
             frame = os.read(self.control, frames.CHUNK)
         except BlockingIOError:
@@ -147,7 +153,7 @@ class Host(one_call.HostedCall):
         return self.kill_requested
 
     def pass_on(self, number: bytes) -> None:
-        """Ask init to signal main's process group; no effect if init has ended or does not read."""
+        """Ask init to signal the main process's group; no effect if init has ended or does not read."""
         try:
             os.write(self.pipes.life_end, number)
         except OSError:
@@ -155,7 +161,7 @@ class Host(one_call.HostedCall):
         process_walk.send_signal(self.init, signal.SIGTERM)
 
     def read_report(self) -> None:
-        """Read whether main became the program: main has written an error, or exec has closed the pipe.
+        """Read whether the main process became the program: it has written an error, or exec has closed the pipe.
 
         Raises NotStartedError after an error.
         """
@@ -167,7 +173,7 @@ class Host(one_call.HostedCall):
         self.send(frames.STARTED)
 
     def read_status(self) -> bool:
-        """Read main's wait status; return False if init has ended instead."""
+        """Read the main process's wait status; return False if init has ended instead."""
         data = os.read(self.pipes.status, 4)
         if not data:
             return False
@@ -203,7 +209,7 @@ class Host(one_call.HostedCall):
             self.poll.register(self.pipes.output, select.POLLIN)
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, blocking until the server's socket has space."""
+        """Send a frame (message) to the server, blocking until the socket has space. Raises ServerGoneError."""
         poll = select.poll()
         poll.register(self.control, select.POLLOUT)
         while True:
@@ -255,7 +261,7 @@ class Host(one_call.HostedCall):
             left -= len(data)
 
     def result(self, cleared: bool, ended: float) -> list[int]:
-        """Return the numbers of the END frame."""
+        """Return the numbers of the END frame, which reports the end of the call to the server (see toolhost.py)."""
         status = int(signal.SIGKILL) if self.status is None else self.status
         code = os.waitstatus_to_exitcode(status)
         milliseconds = int((ended - self.began) * 1000)

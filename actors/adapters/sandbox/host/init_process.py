@@ -28,7 +28,7 @@ else:
 
 
 def run_init(call: one_call.HostedCall) -> "NoReturn":
-    """Run init: adopt the orphans of main, and report main's wait status to the host, in 4 bytes."""
+    """Run init: adopt the orphans of the main process, and report its wait status to the host, in 4 bytes."""
     launch, namespace, pipes = call.launch, call.namespace, call.pipes
     try:
         kernel.libc.prctl(kernel.PR_SET_PDEATHSIG, int(signal.SIGKILL if namespace else signal.SIGTERM), 0, 0, 0)
@@ -68,7 +68,7 @@ def be_first_to_go(behind: int) -> None:
 
 
 def begin(call: one_call.HostedCall) -> None:
-    """Start main, and reap processes until the host has ended. Raises OSError if main was not started."""
+    """Start the main process, and reap processes until the host has ended. Raises OSError if it was not started."""
     launch, pipes = call.launch, call.pipes
     try:
         broker = make_broker(launch)
@@ -104,9 +104,9 @@ def make_broker(launch: "dict[str, Any]") -> "write_broker.Broker | None":
 
 
 def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "write_broker.Service | None":
-    """Return the service that carries out main's changes, and drop all capabilities.
+    """Return the service that carries out the program's changes, and drop all capabilities.
 
-    Returns None if main did not become the program. Raises OSError; then main is not executed.
+    Returns None if the main process did not become the program. Raises OSError; then the program is not executed.
     """
     received = kernel.received_files(channel.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)[1])
     if not received:
@@ -164,7 +164,7 @@ def fork_main(call: one_call.HostedCall, channel: int) -> int:
 
 
 def wanted(life: int) -> bytes | None:
-    """Return the signals that the host requests for main, one byte each; None if the host has ended."""
+    """Return the signals that the host requests for the main process, one byte each; None if the host has ended."""
     numbers = b""
     try:
         while more := os.read(life, frames.CHUNK):

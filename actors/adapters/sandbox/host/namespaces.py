@@ -22,8 +22,10 @@ RESERVED_PIDS = 300
 """The kernel reserves the pids below this one, so a namespace's pid_max counts from here."""
 
 PRIVATE_BYTES, SHARED_BYTES, PRIVATE_FILES = 1 << 30, 256 << 20, 1 << 18
-"""Maximum content of the private directory and of /dev/shm in tier A. In tier B only the size of each file is
-limited."""
+"""Maximum content of the private directory and of /dev/shm with namespaces (tier A).
+
+Without them (tier B) only the size of each file is limited.
+"""
 
 
 def enter_pid_namespace(restricted: bool = False) -> bool:

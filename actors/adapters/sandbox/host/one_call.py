@@ -57,8 +57,10 @@ class Pipes:
         self.status, self.status_end = os.pipe()
         self.report, self.report_end = os.pipe()
         self.life, self.life_end = os.pipe()
-        """Written by the host: the first byte lets init continue, later ones are signals for main; it closes when the
-        host ends."""
+        """Written by the host: the first byte lets init continue, later bytes are signals for the main process.
+
+        The pipe closes when the host ends.
+        """
 
 
 class HostedCall:

@@ -8,7 +8,7 @@ KEPT_BYTES = 4 << 20
 """Maximum bytes that are kept, including newlines: otherwise any number of empty lines would be kept."""
 
 LINE_BYTES = 64 << 10
-"""Maximum bytes of a line; longer ones are split."""
+"""Maximum bytes of a line; a longer line is split."""
 
 WINDOW_BYTES = 128 << 10
 """Maximum bytes of one window: more than a line, so that a window can contain any line."""
