@@ -60,7 +60,7 @@ class ControlGroups:
         return frozenset(name for each in self._usable for name in each.controllers)
 
     def describe(self, limits: ProcessLimits, in_memory: int) -> list[Described]:
-        """Return the groups for a new call; `in_memory` bytes for directories in memory raise its memory limit."""
+        """Return the groups for a new call. `in_memory` bytes, for directories in memory, raise the memory limit."""
         name = f"call-{next(self._numbers)}"
         memory = limits.memory_bytes and limits.memory_bytes + in_memory
         return [

@@ -57,7 +57,7 @@ class SystemCall:
         self.arguments = [int.from_bytes(notice[at : at + 8], sys.byteorder) for at in range(32, 80, 8)]
 
     def check_valid(self) -> None:
-        """Raise OSError if the caller has ended: another process may have got its pid then."""
+        """Raise OSError if the caller has ended, because another process may then have the caller's pid."""
         fcntl.ioctl(self.listener, ID_VALID, self.id.to_bytes(8, sys.byteorder))
 
     def memory(self, address: int, size: int) -> bytes:

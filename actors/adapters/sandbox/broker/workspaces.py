@@ -18,7 +18,7 @@ ALWAYS = (".git",)
 """Names that are always protected, whatever the settings: hooks and settings of git run programs."""
 
 OF_THE_SYSTEM = ("/bin", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var")
-"""Directories that cannot be a workspace themselves; those below them can."""
+"""Directories that cannot be a workspace themselves, although directories below them can."""
 
 OF_THE_SYSTEM_WITH_ALL = ("/boot", "/dev", "/etc", "/proc", "/sys")
 """Directories that cannot be a workspace, and below which there can be none."""

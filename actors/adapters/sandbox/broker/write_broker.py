@@ -110,7 +110,7 @@ class Broker:
         }
 
     def serve(self, listener: int) -> None:
-        """Receive one call and answer it. Raises OSError if nothing can be received."""
+        """Receive a reported system call and answer it. Raises OSError if the listener fails."""
         notice = bytearray(reported_calls.NOTICE_BYTES)
         try:
             fcntl.ioctl(listener, reported_calls.RECEIVE, notice)

@@ -184,7 +184,7 @@ class Host(one_call.HostedCall):
         return True
 
     def pump(self) -> None:
-        """Read one chunk of output; the pipe is polled again once the server has accepted it."""
+        """Read one chunk of output; the pipe is polled again once the server has accepted the chunk."""
         data = os.read(self.pipes.output, frames.CHUNK)
         self.poll.unregister(self.pipes.output)
         if data:

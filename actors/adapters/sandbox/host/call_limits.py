@@ -75,7 +75,7 @@ class Groups:
         return kernel.checked(kernel.forking_libc.syscall(kernel.NR_CLONE3, arguments, len(arguments)))
 
     def join(self) -> None:
-        """Join the groups of version 1; init was created in that of version 2."""
+        """Make this process join the groups of version 1; it was created in the group of version 2."""
         for file in self.joined:
             os.write(file, b"0")
 

@@ -1,4 +1,4 @@
-"""Restricts a program: the process that becomes it drops capabilities and applies Landlock and seccomp to itself."""
+"""Restricts a program: the process that becomes the program drops capabilities and applies Landlock and seccomp."""
 
 import ctypes
 import errno

@@ -50,7 +50,7 @@ def become(call: one_call.HostedCall, host: int, channel: int) -> "NoReturn":
 
 
 def restore_signals() -> None:
-    """Reset signals that this process, its parents or the server's starter block or ignore."""
+    """Reset the signals that are blocked or ignored by this process, its parents, or whatever started the server."""
     for number in range(1, signal.NSIG):
         if number not in {signal.SIGKILL, signal.SIGSTOP} and signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

@@ -154,7 +154,7 @@ def mount_memory(path: bytes, size: int) -> None:
 
 
 def mask(path: bytes) -> None:
-    """Hide a file or a directory under an empty one; a path that does not exist needs none."""
+    """Hide a file or a directory under an empty one; a path that does not exist is skipped."""
     if os.path.isdir(path):
         flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
         mount(b"tmpfs", path, b"tmpfs", flags, b"mode=000,size=4k,nr_inodes=2")
@@ -184,7 +184,7 @@ def limit_pids(processes: int) -> None:
         try:
             kernel.write_file("/proc/sys/kernel/pid_max", str(RESERVED_PIDS + processes))
         except OSError:
-            pass  # the tree can be killed without it, too
+            pass  # without the limit the tree can still be killed
 
 
 DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom")

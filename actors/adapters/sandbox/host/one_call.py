@@ -31,7 +31,7 @@ class LeaseFile:
         return time.monotonic_ns() >= self.until
 
     def read(self) -> None:
-        """Read the time; twice, until both agree, because it may be written meanwhile. Raises OSError."""
+        """Read the time until two reads in a row agree, because the server may write it meanwhile. Raises OSError."""
         before = b""
         while (found := os.pread(self.file, 8, 0)) != before:
             before = found

@@ -61,7 +61,7 @@ def descendants(root: int) -> list[int]:
 
 
 def below(root: int, most: int) -> list[int]:
-    """Return processes below `root`, ended ones too, parents first: all, or of very many at least `most`."""
+    """Return processes below `root`, also ended ones, parents first: all, or at least `most` if there are more."""
     seen = children(root)
     for pid in seen:
         if len(seen) >= most:

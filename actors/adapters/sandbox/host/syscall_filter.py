@@ -60,7 +60,7 @@ copy.
 """
 
 READ_ATTRIBUTES = "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr getxattrat listxattrat"
-"""System calls that fail as on a file system without attributes where principals are kept apart in tier B."""
+"""System calls that fail as on a file system without attributes, if tier B (no namespaces) keeps principals apart."""
 
 O_TMPFILE = os.O_TMPFILE & ~os.O_DIRECTORY
 

@@ -115,7 +115,7 @@ def open_regular(path: str) -> int:
 
 
 def check_regular(found: os.stat_result) -> None:
-    """Raise UnreadableFileError unless it is a regular file."""
+    """Raise UnreadableFileError unless `found` is the status of a regular file."""
     if stat.S_ISDIR(found.st_mode):
         raise UnreadableFileError("it is a directory; list it with bash")
     if not stat.S_ISREG(found.st_mode):

@@ -71,7 +71,7 @@ class Folded:
             self._origins = array("L", (position for position, one in enumerate(text) for _ in table[one]))
 
     def origin(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the range of the original text behind text[start:end]; None if it begins or ends in a character."""
+        """Return the range of the original text behind text[start:end]; None if it cuts through a character."""
         origins = self._origins
         if origins is None:
             return start, end

@@ -94,7 +94,7 @@ def warnings(path: str, content: bytes) -> list[str]:
 
 
 class Work:
-    """Process patches in their order and collect their edits; each is found in the original text."""
+    """Processes patches in order and collects their edits; every patch is located in the original text."""
 
     def __init__(self, text: str, exists: bool, ending: Ending, clipboards: Mapping[str, str]) -> None:
         self.haystack = Haystack(text)

@@ -250,7 +250,7 @@ def store(place: FileLocation, found: FileVersion | None, content: bytes) -> Non
 
 
 def enter_new(parent: int, name: str, opened: ExitStack, undo: ExitStack) -> int:
-    """Create a directory and open it; `undo` removes it again."""
+    """Create a directory and open it; its removal is registered with `undo`."""
     try:
         os.mkdir(name, dir_fd=parent)
     except FileExistsError:
@@ -309,7 +309,7 @@ def check_unchanged(directory: int, name: str, found: FileVersion | None) -> Non
 
 
 def moment(status: os.stat_result) -> tuple[int, ...]:
-    """Return the attributes of a file that differ after each change of it."""
+    """Return the attributes by which a change of a file is recognised."""
     return (*identity(status), status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 

@@ -37,7 +37,7 @@ class Pattern(NamedTuple):
 
 def pattern(text: str) -> Pattern | None:
     """Return the pattern of a line; None for blanks, comments and malformed ones, which match nothing."""
-    # Imported late: it takes longer than most searches, and many of them need no pattern.
+    # pathspec is imported late: the import takes longer than most searches, and many of them need no pattern.
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern  # noqa: PLC0415
 
     try:
