@@ -1,4 +1,4 @@
-"""A tool host that the fork server has forked as a child of the server's process."""
+"""The process of a tool host, as a child of the server's process."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _empty(top: int) -> None:
 
 
 def _unlink(top: int, name: str) -> bool:
-    """Remove a file, a link or an empty directory; False for a directory that is not empty."""
+    """Remove a file, a link or an empty directory; return False if that fails, as for a directory with content."""
     try:
         os.unlink(name, dir_fd=top)
     except OSError:

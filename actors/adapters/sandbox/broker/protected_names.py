@@ -6,7 +6,7 @@ This module is part of the tool host (see toolhost.py), so it imports only modul
 import os
 
 GIT_PARTS = frozenset(("head", "commondir", "objects", "refs"))
-"""The entries that make a directory a git repository, whatever its name is."""
+"""The names, in lower case, of the entries by which git recognises a directory as a repository."""
 
 
 def folded(name: bytes) -> "set[str]":

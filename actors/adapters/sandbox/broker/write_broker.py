@@ -59,7 +59,7 @@ class Broker:
     def __init__(self, section: "dict[str, Any]", writable: "tuple[int, int]", file_bytes: int) -> None:
         self.file_bytes = file_bytes
         self.alone = writable[1] < 0
-        """Whether the kernel refuses changes of metadata, too, when it continues a call; so it is in tier A."""
+        """Whether the kernel refuses changes of metadata, too, when it continues a call: only in tier A."""
         private = None if self.alone else writable_trees.Root(section["private"], writable[1], False)
         root = writable_trees.Root(section["root"], writable[0], True)
         self.trees = writable_trees.WritableTrees(

@@ -94,7 +94,7 @@ def has_setpcap() -> bool:
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE, IOCTL_DEV = 1, 2, 4, 8, 1 << 14, 1 << 15
 READ = EXECUTE | READ_FILE | READ_DIR
 FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
-"""The rights that a rule for a file can grant, as opposed to a directory."""
+"""The Landlock rights that a rule for a file can grant; a rule for a directory can grant more."""
 
 
 def file_rights(abi: int) -> int:

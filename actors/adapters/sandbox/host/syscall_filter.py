@@ -266,7 +266,10 @@ def mask_word(bits: int) -> "list[bytes]":
 
 
 def test(operation: int, value: int, yes: int, no: int) -> "list[bytes]":
-    """Return code that compares the loaded word with `value` and skips `yes` or `no` instructions."""
+    """Return code that compares the loaded word with `value`.
+
+    The code skips the next `yes` instructions if the comparison holds, otherwise the next `no` instructions.
+    """
     return [instruction(operation, yes, no, value)]
 
 
@@ -281,8 +284,10 @@ def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
 
 
 filters: "dict[tuple[str, int, bool], bytes]" = {}
-"""Filters that were built in advance, by tier, version of Landlock, and whether there is a broker: those that protect
-no process from signals."""
+"""Filters that were built in advance, by tier, version of Landlock, and whether there is a broker.
+
+Filters that protect processes from signals are not among them.
+"""
 
 
 def build_filters() -> None:

@@ -115,7 +115,7 @@ def rendered(terms: list[Term]) -> str:
 
 
 def walk_order(name: str) -> list[bytes]:
-    """Return the sort key of a path."""
+    """Return the sort key of a path, which orders files as the walk visits them."""
     return os.fsencode(name).split(b"/")
 
 

@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """The byte order mark and line ends that were removed from a file's text, to be restored when it is written."""
+    """The byte order mark and line ends that are removed from a file's text and restored when it is written."""
 
     crlf: bool
     bom: bool
@@ -161,7 +161,7 @@ class Work:
         return TextMatch(start, end, sought.new)
 
     def store(self, name: str, text: str) -> None:
-        """Store a clipboard. Raises PatchRefusedError if all become too large."""
+        """Store a clipboard. Raises PatchRefusedError if all clipboards together become too large."""
         self.clipboards[name] = self.stored[name] = text
         if sum(len(key.encode()) + len(kept.encode()) for key, kept in self.clipboards.items()) > MAX_CLIPBOARDS:
             raise PatchRefusedError(

@@ -250,7 +250,7 @@ def store(place: FileLocation, found: FileVersion | None, content: bytes) -> Non
 
 
 def enter_new(parent: int, name: str, opened: ExitStack, undo: ExitStack) -> int:
-    """Create a directory and open it; its removal is registered with `undo`."""
+    """Create a directory and open it; register its removal with `undo`. Raises PatchRefusedError or OSError."""
     try:
         os.mkdir(name, dir_fd=parent)
     except FileExistsError:

@@ -55,7 +55,7 @@ class Candidates:
             yield from batch if kept is None else (file for file in batch if file.path in kept)
 
     def _with_matches(self, batch: list[File]) -> set[bytes] | None:
-        """Return the paths in which ripgrep finds a text; None if it failed, altogether or with one of the files."""
+        """Return the paths of the files in which ripgrep finds a text; None if ripgrep failed, even with one file."""
         case = b"--ignore-case" if self._ignore_case else b"--case-sensitive"
         wanted = [argument for each in self._literals for argument in (b"-e", each)]
         command = [os.fsencode(self._ripgrep), *OPTIONS, case, *wanted, b"--", *(file.path for file in batch)]

@@ -16,10 +16,10 @@ SNIFFED = 8 * 1024
 """Bytes at the start of a file that must not contain NUL."""
 
 MAX_LINE = 500
-"""Characters shown of a line."""
+"""Maximum characters shown of a line."""
 
 BEFORE_MATCH = 100
-"""Characters shown before the match in a line that is cut."""
+"""Characters shown before the match if the line is cut."""
 
 
 def content(file: File) -> bytes | None:
