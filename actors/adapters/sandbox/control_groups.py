@@ -1,4 +1,4 @@
-"""Control groups of the kernel: limits for the number of processes of a call and their total memory."""
+"""Prepares control groups (cgroups), which limit the number of processes of a call and their total memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PREFIX = "bedrock-"
-"""The prefix of the names of servers' groups; the process id of the server follows."""
+"""The prefix of the name of a server's group; the server's process id follows."""
 
 WANTED = ("pids", "memory")
 DELEGATED = ("user.delegate", "trusted.delegate")
@@ -115,7 +115,7 @@ def _ours(hierarchy: Hierarchy) -> Path:
 
 
 def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[tuple[str, str]]:
-    """Return the content of the files of a call's group; a limit of swap only if the kernel supports one."""
+    """Return the names and contents of the files to write in a call's group; swap is limited only if the kernel can."""
     said: list[tuple[str, str]] = []
     if "pids" in hierarchy.controllers and limits.processes:
         said.append(("pids.max", str(limits.processes + 1)))  # plus one for the tool host

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
 SEND_SECONDS = 10.0
-"""Seconds in which the fork server must accept a request; otherwise it is replaced."""
+"""Seconds within which the fork server must accept a request; a fork server that does not is replaced."""
 
 MODULES = (
     "host.frames", "host.kernel", "host.system_calls", "host.process_walk", "host.call_limits", "host.namespaces",

@@ -29,7 +29,7 @@ PLAIN_CHARACTERS = 2_000
 FINDINGS_BYTES = 1 << 20
 """Maximum bytes of the worker's output; more than the worker ever writes."""
 MAX_OUTPUT = 8_000
-"""Output tokens for the selection, including reasoning."""
+"""Maximum output tokens of the small model's selection, including reasoning."""
 
 ALIASES = {"terms": "search_terms", "keywords": "search_terms"}
 """Alternative names of an argument that models often use."""

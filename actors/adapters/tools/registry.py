@@ -75,7 +75,7 @@ class StandardToolbox:
         _ = self._schemas
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
-        """Return the tools that a conversation of this kind is offered, in the order for the model."""
+        """Return the tools that a conversation of this kind is offered, in the order in which the model sees them."""
         return self._offered[sub_agent]
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from actors.adapters.sandbox.host import kernel
 NR_SECCOMP = {"x86_64": 317, "aarch64": 277}
 SECCOMP_SET_MODE_FILTER, NEW_LISTENER, WAIT_KILLABLE = 1, 1 << 3, 1 << 5
 RECEIVE, SEND, ID_VALID, ADD_FILE = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
-"""The ioctls of the listener: SECCOMP_IOCTL_NOTIF_*."""
+"""The ioctl requests for the listener's descriptor; in C their names begin with SECCOMP_IOCTL_NOTIF_."""
 
 CONTINUE, ADD_AND_SEND = 1, 2
 NOTICE_BYTES = 80
@@ -47,7 +47,7 @@ def install(program: "ctypes.Structure") -> int:
 
 
 class SystemCall:
-    """A system call that waits for the broker."""
+    """A system call of a program, which waits until the broker answers the call."""
 
     def __init__(self, listener: int, notice: bytearray) -> None:
         self.listener = listener
@@ -72,7 +72,7 @@ class SystemCall:
             os.close(file)
 
     def text(self, address: int) -> bytes:
-        """Return a path in the caller's memory. Raises OSError."""
+        """Return a path in the caller's memory. Raises OSError, also for an empty path or one that is too long."""
         path, end, _ = self.memory(address, MAX_PATH).partition(b"\0")
         if not end:
             raise OSError(errno.ENAMETOOLONG, "no end")
@@ -90,7 +90,10 @@ class SystemCall:
             os.close(file)
 
     def base(self, directory: int) -> int:
-        """Open the directory that relative paths of this call start from. Raises OSError."""
+        """Open the directory from which a relative path starts: the caller's descriptor, or AT_FDCWD.
+
+        Raises OSError.
+        """
         name = "cwd" if directory == AT_FDCWD else f"fd/{directory}"
         place = os.open(f"/proc/{self.thread}/{name}", DIRECTORY)
         try:
@@ -111,12 +114,12 @@ class SystemCall:
         return place
 
     def answer(self, error: int = 0, flags: int = 0) -> None:
-        """End the call with 0 or an error, or let the kernel continue it."""
+        """End the call with the result 0 or with an error; `flags` can make the kernel continue the call instead."""
         words = (self.id, 0, (-error & 0xFFFFFFFF) | flags << 32)
         self.tell(SEND, b"".join(word.to_bytes(8, sys.byteorder) for word in words))
 
     def give(self, file: int, flags: int) -> None:
-        """End the call with a copy of `file` as its result.
+        """End the call with a copy of the descriptor `file` as its result.
 
         Raises OSError if the caller cannot have more descriptors.
         """
@@ -133,7 +136,7 @@ class SystemCall:
 
 
 def signed(word: int) -> int:
-    """Return the lower half of an argument as a signed number."""
+    """Return the lower half of a system call's argument as a signed number."""
     word &= 0xFFFFFFFF
     return word - (1 << 32) if word >> 31 else word
 

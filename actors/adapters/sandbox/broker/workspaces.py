@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ALWAYS = (".git",)
-"""Names that are always protected, whatever the settings: hooks and settings of git run programs."""
+"""Names that are protected whatever the operator's settings are: git runs programs that `.git` names."""
 
 OF_THE_SYSTEM = ("/bin", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var")
 """Directories that cannot be a workspace themselves, although directories below them can."""

@@ -61,7 +61,7 @@ class TreeEntry:
         return self.folder if self.name == b"." else self.folder + b"/" + self.name
 
     def status(self) -> "os.stat_result | None":
-        """Return the status of the entry itself, None if there is none. Raises OSError."""
+        """Return the status of the entry, not of a link's target; None if there is no entry. Raises OSError."""
         try:
             return os.stat(self.name, dir_fd=self.parent, follow_symlinks=False)
         except FileNotFoundError:

@@ -249,7 +249,7 @@ class Broker:
         call.answer()
 
     def access(self, call: reported_calls.SystemCall, directory: int, address: int, wanted: int) -> None:
-        """Answer whether a file may be written. Raises NotBrokeredError or OSError."""
+        """Answer whether the caller may write to a file. Raises NotBrokeredError or OSError."""
         place = self.trees.find(call, directory, call.text(address), follow=True)
         try:
             status = place.status()
@@ -289,7 +289,7 @@ class Broker:
     def chown(
         self, call: reported_calls.SystemCall, directory: int, address: int, owner: "list[int]", flags: int
     ) -> None:
-        """Change owner and group as far as the user may. Raises NotBrokeredError or OSError."""
+        """Change owner and group of an entry, with the rights of this process. Raises NotBrokeredError or OSError."""
         if flags & ~AT_SYMLINK_NOFOLLOW:
             raise reported_calls.NotBrokeredError
         self.set_owner(
@@ -299,7 +299,10 @@ class Broker:
         )
 
     def chown_file(self, call: reported_calls.SystemCall, number: int, owner: "list[int]") -> None:
-        """Change owner and group of an open file as far as the user may. Raises NotBrokeredError or OSError."""
+        """Change owner and group of an open file, with the rights of this process.
+
+        Raises NotBrokeredError or OSError.
+        """
         self.set_owner(call, self.trees.open_number(call, number), owner)
 
     def set_owner(self, call: reported_calls.SystemCall, entry: int, owner: "list[int]") -> None:

@@ -30,7 +30,7 @@ class NotStartedError(Exception):
 
 
 class Host(one_call.HostedCall):
-    """One call, from the launch to the exit of its last process."""
+    """The host's side of one call, from the launch to the exit of its last process."""
 
     def __init__(self, control: int, launch: "dict[str, Any]", lease: one_call.LeaseFile) -> None:
         super().__init__(control, launch, lease)

@@ -21,11 +21,13 @@ CENSUS_SECONDS = 0.05, 0.2, 0.5
 memory ran out."""
 
 LOOK_SECONDS = 1.0
-"""Seconds after which the tree is inspected even if the machine's figures have not changed: memory taken from caches
-does not change them."""
+"""Seconds between inspections of the tree while the machine's figures stay the same.
+
+These figures do not show memory that was taken from caches.
+"""
 
 LOOKING_SHARE = 20
-"""Limits inspections, which are slow for large trees and shared memory: they take at most 1/n of the time."""
+"""Limits inspections, which are slow for large trees and shared memory, to 1/20 of the time."""
 
 BEHIND = 10
 """The nice value of a tree whose host has to count its processes but may not use a real-time priority."""
@@ -158,7 +160,7 @@ class Census:
         return limit
 
     def moved(self, now: float) -> bool:
-        """Return whether the tree may have grown by a part of a limit since its last inspection."""
+        """Return whether the tree may have grown by a considerable part of a limit since its last inspection."""
         threads, free, shared = machine_figures()
         step = self.memory // 8 or sys.maxsize
         grown = 0 < self.processes // 2 < threads - self.threads

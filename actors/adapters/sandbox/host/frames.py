@@ -5,7 +5,7 @@ KILL, SIGNAL = b"K", b"N"
 HOST, INIT, STARTED, FAILED, OUTPUT, END, CLEARED = b"H", b"I", b"S", b"X", b"O", b"E", b"C"
 
 WALL, PROCESSES, MEMORY, LEASE = 1, 2, 3, 4
-"""The limits that END can name; 0: none."""
+"""The numbers of the limits that an END frame can report; 0 means that no limit ended the program."""
 
 CHUNK = 1 << 16
 """Bytes read from the program at once; the largest frame is one byte longer."""

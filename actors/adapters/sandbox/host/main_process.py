@@ -79,7 +79,7 @@ def arrange_files(streams: "tuple[int, ...]", pipes: "one_call.Pipes", channel: 
 
 
 def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
-    """Exec argv[0], searched on the program's own PATH. Raises OSError if there is none."""
+    """Exec argv[0], searched on the PATH in `env`. Raises OSError if no such program can be executed."""
     program, failure = argv[0], OSError(errno.ENOENT, "not found")
     folders = [b""] if b"/" in program else env.get(b"PATH", os.fsencode(os.defpath)).split(b":")
     for folder in folders:

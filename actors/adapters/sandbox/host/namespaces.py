@@ -142,7 +142,7 @@ def close_mounts(private: bytes) -> None:
 
 
 def copied_mounts(path: bytes) -> int:
-    """Return a descriptor of a copy of the mounts at and below `path` that is nowhere in the file system."""
+    """Return a descriptor of a copy of the mounts at and below `path`, which is attached nowhere in the file system."""
     return kernel.checked(
         kernel.libc.syscall(kernel.NR_OPEN_TREE, AT_FDCWD, path, OPEN_TREE_CLONE | AT_RECURSIVE | os.O_CLOEXEC)
     )

@@ -8,14 +8,14 @@ import sys
 from actors.adapters.sandbox.host import kernel, system_calls
 
 LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-"""Operations of classic BPF on words."""
+"""Operation codes of classic BPF instructions, which work on 32-bit words."""
 
 ALLOW, KILL_PROCESS = 0x7FFF0000, 0x80000000
 REFUSE, UNKNOWN, PRETEND = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x00050000
 """Filter results: the system call fails with this error, or does nothing and reports success."""
 
 UNSUPPORTED, NOTIFY = 0x00050000 | errno.EOPNOTSUPP, 0x7FC00000
-"""Filter results: the system call fails with this error, or waits for the decision of the listener's holder."""
+"""Filter results: the system call fails with this error, or waits for the process that has the listener."""
 
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 """Offsets in struct seccomp_data; an argument takes 8 bytes, the lower half first."""
@@ -40,8 +40,10 @@ chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futime
 setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr shmat shmctl semget semop
 semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
 """
-"""Also refused without namespaces: changes of metadata, which Landlock does not restrict, and memory and queues shared
-by name."""
+"""System calls that are also refused in tier B, without namespaces.
+
+They change metadata, which Landlock does not restrict, or use memory and queues that are shared by name.
+"""
 
 REPORTED = """
 creat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 symlink symlinkat truncate

@@ -87,7 +87,7 @@ class Job:
             self._live.feed(data)
 
     def watch(self, show: Callable[[str], None]) -> None:
-        """Pass new output to `show` until `unwatch`."""
+        """Pass new output to `show` until `unwatch` is called."""
         with self._writing:
             self._watchers.append(show)
 
@@ -154,7 +154,7 @@ class Job:
         return self._end
 
     def wait_out(self) -> ProcessEnd:
-        """Wait without a time limit until the job has ended; for a job that is being killed."""
+        """Wait without a time limit for the end of a job that is being killed; return how the job ended."""
         settled: SimpleQueue[ProcessEnd] = SimpleQueue()
         if not self._when_ended(settled.put) and self._end is not None:
             return self._end
@@ -203,7 +203,7 @@ class Job:
     # --- thread of the job -------------------------------------------------------------------------------------------
 
     def _await_end(self, process: RunningProcess) -> None:
-        """Wait for the process to end, then settle the job; all waiters are woken even if that fails."""
+        """Wait for the process to end, then record the job's end; all waiters are woken even if that fails."""
         end = ProcessEnd(None, None, b"", b"", 0, 0, (), leaked=True)
         try:
             end = process.wait()

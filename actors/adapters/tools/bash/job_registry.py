@@ -1,4 +1,4 @@
-"""Keeps the bash jobs of all conversations."""
+"""Keeps the bash jobs of all conversations, in memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ConversationJobs:
         return [job for job in self.jobs.values() if job.end is None]
 
     def open(self, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
-        """Create a job with the next handle."""
+        """Create a job with the next handle: b-1, b-2, and so on."""
         self._numbers += 1
         job = Job(f"b-{self._numbers}", command, tool_use_id, mode, clock, threads=self._threads)
         self.jobs[job.handle] = job

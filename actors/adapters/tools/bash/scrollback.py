@@ -118,7 +118,7 @@ class Scrollback:
         self._open = 0
 
     def _split(self, following: int) -> None:
-        """End the unfinished line, but move a character that continues with byte `following` to the next one."""
+        """End the unfinished line; the beginning of a character that `following` continues moves to the next line."""
         begun = _begun_character(self._text, following)
         position = len(self._text) - begun
         self._text[position:position] = b"\n"

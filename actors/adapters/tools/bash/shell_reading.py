@@ -78,7 +78,7 @@ SUBCOMMANDS_THAT_RUN = {
 """Programs with subcommands that run other commands, given by their arguments, options or settings."""
 
 RUN_WORD = frozenset("conda hatch pdm pipenv poetry rye uv".split())
-"""Programs whose subcommand `run` runs any command, not one that the project names."""
+"""Programs whose subcommand `run` runs any command, not only scripts that the project defines."""
 
 OPTIONS_BEFORE = frozenset([*SUBCOMMANDS_THAT_RUN, "printf"])
 """Programs whose options before the first other word may run something: git -c, docker -H, printf -v."""

@@ -122,7 +122,7 @@ def find(haystack: Haystack, sought: Sought) -> TextMatch:
 
 
 def places(text: str, wanted: str) -> list[int]:
-    """Return where `wanted` begins in `text`, overlaps included; MOST_COUNTED + 1 at most."""
+    """Return the positions at which `wanted` begins in `text`, overlapping ones included, at most MOST_COUNTED + 1."""
     found: list[int] = []
     position = text.find(wanted)
     while position >= 0 and len(found) <= MOST_COUNTED:

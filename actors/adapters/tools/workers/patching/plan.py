@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 
     content: bytes
     clipboards: dict[str, str]
-    """The clipboards that were stored."""
+    """The clipboards that the patches stored, by name."""
     notes: list[str]
     diff: str
 

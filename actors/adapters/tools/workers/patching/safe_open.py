@@ -10,13 +10,13 @@ import os
 from contextlib import suppress
 
 OPENAT2 = 437
-"""The number of the system call, the same on all architectures."""
+"""The number of the system call openat2, the same on all architectures."""
 
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_BENEATH = 0x08
 
 ATTEMPTS = 100
-"""Retries of openat2 after EAGAIN, which reports a concurrent rename on the path."""
+"""Maximum number of tries of openat2, which fails with EAGAIN if a directory on the path was renamed meanwhile."""
 
 MAX_LINKS = 40
 """Maximum number of symbolic links that are followed, as in the kernel."""
