@@ -39,7 +39,7 @@ OUTPUT_BYTES = 8 << 20
 """Maximum bytes of a worker's output: twice the largest view."""
 
 VIEW_KIND = "view1"
-"""Part of a view's id. A new way to derive views gets a new kind, so that a stored view never changes."""
+"""The last part of a view's id. A new way to derive views gets a new kind, so that a stored view never changes."""
 
 KNOWN_SIZES = 10_000
 """Maximum number of views whose size is cached."""
@@ -54,14 +54,14 @@ CANCELLED = "looking at the image was cancelled"
 
 
 class Decoded(Struct, frozen=True):
-    """A worker's result."""
+    """The result of a worker: a reference to the image, and the image's view."""
 
     image: Image
     view: Attachment
 
 
 class ImageStore(AttachmentStore, Protocol):
-    """The part of the store that is needed here."""
+    """The methods of the store that images need."""
 
     def owner(self, conversation_id: str) -> str | None:
         """Return the principal that a conversation belongs to; None if there is no such conversation."""
@@ -75,7 +75,7 @@ class SandboxedImages:
     """
 
     def __init__(self, store: ImageStore, sandbox: Sandbox, turn: Turn) -> None:
-        """`turn` bounds how many decoders run at the same time."""
+        """Keep the arguments; `turn` limits how many decoders run at the same time."""
         self._store = store
         self._sandbox = sandbox
         self._turn = turn

@@ -32,10 +32,10 @@ QUALITIES = (90, 75, 50, 25)
 """JPEG qualities, tried in this order until the view is small enough."""
 
 DIRECT = {"L", "RGB", "RGBA", "CMYK", "YCbCr"}
-"""Modes that can be scaled directly; others are converted first."""
+"""Pillow's image modes that can be scaled directly; images of other modes are converted first."""
 
 ORIENTATION = 0x0112
-"""The EXIF tag for how the camera was held."""
+"""The EXIF tag with the orientation in which the camera was held."""
 
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,

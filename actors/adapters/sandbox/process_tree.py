@@ -48,7 +48,7 @@ FORK_REFUSALS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM})
 """Errors of clone if the kernel, or a filter of system calls, does not allow a process to create a sibling."""
 
 LIMITS = ("", "wall", "processes", "memory", "lease")
-"""The names of limits by the tool host's numbers."""
+"""The names of the limits, indexed by the numbers that the tool host reports."""
 
 STAGES = {
     "host": "the tool host could not be forked",
@@ -63,7 +63,7 @@ STAGES = {
     "lease": "this server may not start tools until the database of its cluster answers it again",
     "exec": "the program cannot be executed",
 }
-"""Explanations of the stages at which a start can fail, by the tool host's names."""
+"""Explanations of the stages at which a start can fail, by the names that the tool host reports."""
 
 
 class HostLostError(ProcessStartError):
@@ -130,7 +130,8 @@ survive."""
 class ProcessTree:
     """A program and all its descendants, run by its tool host (ports.RunningProcess).
 
-    Threads: any may call `kill`, `signal` and `wait`; a reader thread ends with the control socket.
+    Any thread may call `kill`, `signal` and `wait`. A reader thread receives the host's frames and ends with the
+    control socket.
     """
 
     def __init__(
@@ -281,7 +282,7 @@ class ProcessTree:
         return self._result(leaked)
 
     def _join_reader(self, leaked: bool) -> None:
-        """Wait for the reader thread, which ends with the host; after a leak the host lives on: then end the thread."""
+        """Wait until the reader thread has ended. After a leak the host lives on, so end the thread at once."""
         if not self._reading:  # the reader was never started, so the host's pid is not known
             self._control.settimeout(CONFIRM_SECONDS)
             self._read()

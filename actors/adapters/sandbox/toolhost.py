@@ -109,7 +109,7 @@ starts the first of these programs."""
 
 
 def read_launch(control: int) -> "dict[str, Any]":
-    """Receive the launch. Raises ServerGoneError."""
+    """Receive the launch, which describes the call, from the server. Raises ServerGoneError."""
     try:
         length = int.from_bytes(os.read(control, 4), "big")
         data = b""

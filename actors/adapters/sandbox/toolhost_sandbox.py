@@ -183,9 +183,9 @@ class ToolHostSandbox:
         return tuple(sorted(path for path in found if not any(_inside(path, other) for other in found)))
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
-        """Start `launch` and wait until it runs (tool thread, some ten milliseconds).
+        """Start `launch` and wait until it runs, which takes some ten milliseconds. Called on the tool's thread.
 
-        Raises ProcessStartError or SandboxUnavailableError; then it certainly did not start.
+        Raises ProcessStartError or SandboxUnavailableError; then the program certainly did not start.
         """
         if not self._lease.young():
             raise ProcessStartError(STAGES["lease"])
@@ -308,7 +308,7 @@ class ToolHostSandbox:
         return self._workspaces.describe(launch.cwd, directory, (*self._files.real(), *hidden, self._private.path))
 
     def _describe(self, launch: Launch, directory: str, trace: orphans.CallMarks, groups: list[Described]) -> bytes:
-        """Encode the launch for the tool host."""
+        """Return the description of the launch for the tool host, encoded with marshal."""
         limits = launch.limits
         restricted = launch.mode is not Mode.UNRESTRICTED
         closed = restricted and self._report.tier == "A"

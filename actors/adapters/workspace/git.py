@@ -109,7 +109,7 @@ def _line(folder: str, name: str, refusal: Refusal) -> bytes:
 
 
 def _content(folder: str, name: str, limit: int, refusal: Refusal) -> bytes:
-    """Return the beginning of a file inside `folder`; nothing if it cannot be read."""
+    """Return the beginning of a file inside `folder`; b"" if it cannot be read."""
 
     def why_not(real: str) -> str:
         return refusal(real) if is_inside(real, folder) else "it leads out of the repository"

@@ -18,7 +18,7 @@ else:
 
 CAPABILITY_VERSION_3, CAP_SETPCAP = 0x20080522, 8
 SECUREBITS = 0b11101111
-"""NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE on, KEEP_CAPS off, and all of them locked."""
+"""The securebits to set: NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE, not KEEP_CAPS, and all of them locked."""
 
 
 def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), channel: int = -1) -> None:
@@ -104,7 +104,7 @@ def file_rights(abi: int) -> int:
 
 
 def ruleset_attributes(abi: int) -> "list[int]":
-    """Return struct landlock_ruleset_attr of this version: files, then TCP, then abstract sockets and signals."""
+    """Return struct landlock_ruleset_attr for a version of Landlock: rights to files, to TCP, and scopes."""
     return [file_rights(abi), 0b11, 0b11][: 3 if abi >= 6 else 2 if abi >= 4 else 1]
 
 

@@ -127,7 +127,7 @@ def seccomp_program(
 
 
 def denied_names(tier: str, abi: int) -> "list[str]":
-    """Return the system calls without any allowed use. Landlock handles truncation from version 3 on."""
+    """Return the names of the system calls that are always refused. From version 3 on, Landlock handles truncation."""
     names = list[str](DENIED.split())
     if tier == "B":
         names += DENIED_IN_B.split()

@@ -44,7 +44,7 @@ class WindowReader:
         """Bytes of the current line so far."""
 
     def feed(self, block: bytes) -> None:
-        """Process a block."""
+        """Process the next block of the file."""
         position = 0
         while position < len(block):
             if self.number >= self.end:
@@ -65,7 +65,7 @@ class WindowReader:
         self.length += end - start
 
     def skip(self, block: bytes) -> None:
-        """Count the lines behind the window."""
+        """Count the lines of a block that follows the lines to show."""
         lines = block.count(b"\n")
         self.number += lines
         self.length = len(block) - block.rfind(b"\n") - 1 if lines else self.length + len(block)
@@ -141,7 +141,7 @@ def read(path: str, offset: int, limit: int) -> bytes:
 
 
 def remark(window: WindowReader, total: int, more: bool) -> bytes:
-    """Return the remark on lines that are not shown; b"" if all are.
+    """Return the remark on lines that are not shown; b"" if all lines are shown.
 
     Raises UnreadableFileError if `offset` is beyond the end.
     """

@@ -41,7 +41,10 @@ def required(pattern: str, *, ignore_case: bool = False) -> tuple[str, ...]:
 
 
 def branch_runs(pattern: str, foreign: frozenset[str] | tuple[()]) -> list[list[str]]:
-    """Return, for every alternative, its runs of mandatory plain characters. Raises UnsupportedPatternError."""
+    """Return, for every alternative of the pattern, its runs of mandatory plain characters.
+
+    Raises UnsupportedPatternError.
+    """
     branches: list[list[str]] = [[""]]
     depth = position = 0
     while position < len(pattern):

@@ -20,7 +20,7 @@ class TooManyAlternativesError(Exception):
 
 
 class Pattern(NamedTuple):
-    """One translated pattern."""
+    """A pattern in git's syntax, translated to a regular expression."""
 
     expression: re.Pattern[str]
     """The translated pattern. Its only group matches the slash after a matching directory."""

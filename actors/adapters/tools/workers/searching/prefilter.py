@@ -31,7 +31,7 @@ OPTIONS = (
 
 
 class Candidates:
-    """Exclude files without any of the texts; without texts, exclude none."""
+    """Excludes files that contain none of the texts `literals`; without texts, excludes no file."""
 
     def __init__(self, literals: tuple[str, ...], *, ripgrep: str = "", ignore_case: bool = False) -> None:
         self._literals = [each.encode() for each in literals]

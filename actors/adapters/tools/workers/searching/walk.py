@@ -170,5 +170,5 @@ def owner(directory: bytes) -> int:
 
 
 def is_repository(path: bytes) -> bool:
-    """Return whether a path is a `.git` directory, or the file of a work tree."""
+    """Return whether a path is a `.git` directory, or the `.git` file of a work tree."""
     return os.path.isfile(path) or os.path.exists(path + b"/HEAD")
