@@ -44,7 +44,7 @@ class ReasoningEffort(StrEnum):
     MEDIUM = "medium"
     HIGH = "high"
     MAX = "max"
-    """As much as the model can."""
+    """The highest effort that the model supports."""
 
 
 class Generation(Struct, frozen=True, omit_defaults=True):

@@ -402,7 +402,7 @@ State: TypeAlias = (
 )
 
 TERMINAL = (ContextExhausted, Completed, Failed)
-"""The terminal states."""
+"""The terminal states, out of which no event leads."""
 
 QUIET = (Idle, Error, *TERMINAL)
 """States in which nothing runs."""

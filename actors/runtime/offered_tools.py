@@ -45,9 +45,9 @@ def compiled(schema: str) -> JsonSchema:
 
 @lru_cache(maxsize=SCHEMAS)
 def spec_of(tool: ClientTool) -> ToolSpec:
-    """Return a client tool in the form in which models are offered it.
+    """Return the specification of a client tool, as models get it.
 
-    Lean models are offered it, too, because the conversation was created with this tool.
+    Lean models get the tool, too, because the conversation was created with it.
     """
     return ToolSpec(tool.description, msgspec.json.decode(tool.input_schema), tool.traits, essential=True)
 

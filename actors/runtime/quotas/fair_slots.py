@@ -93,7 +93,7 @@ class FairSlots:
         self._fill()
 
     def waits(self, place: SlotRequest) -> bool:
-        """Return whether `start` has not been called yet."""
+        """Return whether the request still waits for a slot."""
         with self._lock:
             return place in self._queues.get(place.principal, ())
 

@@ -27,7 +27,7 @@ WITH_OTHER_NAMES = {
     0x4D44: "vfat", 0x2011BAB0: "exfat", 0x5346544E: "ntfs", 0x7366746E: "ntfs", 0xFF534D42: "cifs", 0xFE534D42: "smb",
     0x517B: "smb", 0x4244: "hfs", 0x482B: "hfs+",
 }  # fmt: skip
-"""File systems, by their magic numbers, in which a file has further names, so that protecting one name is useless."""
+"""File systems, by magic number, where a file has other names, too (such as GIT~1): protecting one name is useless."""
 
 
 class Workspaces:

@@ -105,7 +105,7 @@ class JobRegistry:
     ) -> int:
         """Kill the jobs that `running` returns, without waiting; return how many.
 
-        `ended` is called at the end of each job.
+        `ended` is called with a report of the kill when a job has ended.
         """
         return sum(job.kill(ended) for job in self.running(conversation_id, wider_than))
 

@@ -20,7 +20,7 @@ class LineWindow(Struct, frozen=True):
     """The lines `start` to `end` (exclusive); lines are numbered from 0 and keep their number."""
 
     text: bytes
-    """Every line with its newline, except an unfinished last one."""
+    """The lines, each with its newline; an unfinished last line has none."""
     start: int
     end: int
     """The number of the next line to request."""
