@@ -45,7 +45,7 @@ def _judgements(
 ) -> tuple[CallDecision, ...]:
     denied = isinstance(state, AwaitingLlm) and state.reason is LlmReason.DENIED
     if not denied and not isinstance(state, ToolExecuting | AwaitingSubAgents | AwaitingToolApproval):
-        return ()  # The calls were not judged, because the context was full, the answer was cut off, …
+        return ()  # The calls were not judged, for example because the context was full.
     calls = tool_uses(distinct_calls(event.content, event.request_id))
     read = len(event.subjects) == len(calls)
     subjects = dict(zip((call.id for call in calls), event.subjects, strict=True)) if read else {}

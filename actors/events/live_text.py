@@ -109,7 +109,7 @@ def read_live(buffer: LiveBuffer | None, cursor: Cursor) -> tuple[LiveText | Non
 
 
 def _joined(chunks: list[TextChunk]) -> tuple[TextChunk, ...]:
-    if len(chunks) < 2:  # usual for a client that reads often; the chunk stays the same object and its encoding shared
+    if len(chunks) < 2:  # the usual case; all clients share the encoding of this chunk
         return tuple(chunks)
     return tuple(_join(list(run)) for _, run in groupby(chunks, key=lambda chunk: chunk.reasoning))
 

@@ -275,7 +275,7 @@ class ToolRunner(Actor):
         services = self._services
         offered = any(traits.name == effect.name for traits in execution.run.context.tools)
         conversation_id = execution.run.context.conversation_id
-        mcp_tool = services.mcp.tool(effect.name, conversation_id) if offered else None  # not for sub-agents
+        mcp_tool = services.mcp.tool(effect.name, conversation_id) if offered else None  # sub-agents get none
         tool = mcp_tool or services.toolbox.get(effect.name)
         parse = services.toolbox.parse if mcp_tool is None else parse_arguments
         if left_out := _left_out(execution.run.context, effect.name, tool):

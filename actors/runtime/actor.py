@@ -71,8 +71,8 @@ class Actor(pykka.ThreadingActor):
     """
 
     def __init__(self) -> None:
-        # The same as pykka's constructor, except for the name. pykka's random name, which a registry needs that these
-        # actors are not in, costs a system call, which releases the interpreter's lock.
+        # This does the same as pykka's constructor, except for the name. pykka chooses a random name for its registry,
+        # which these actors do not use, and that costs a system call, which releases the interpreter's lock.
         self.actor_urn = f"{type(self).__name__}-{next(_numbers)}"
         self.actor_inbox = self._create_actor_inbox()
         self.actor_stopped = threading.Event()

@@ -71,7 +71,7 @@ HINT = "Use fewer or simpler terms, or search with `path`."
 
 
 class KeywordSearchTool:
-    """Search a repository for terms (ports.Tool)."""
+    """The tool that searches a repository for terms (ports.Tool)."""
 
     @property
     def spec(self) -> ToolSpec:

@@ -106,7 +106,7 @@ SPEC = ToolSpec(
 
 
 class PatchTool:
-    """Change text files (ports.Tool)."""
+    """The tool that changes text files (ports.Tool)."""
 
     def __init__(self, clipboards: Clipboards) -> None:
         self._clipboards = clipboards

@@ -46,7 +46,7 @@ SPEC = ToolSpec(
 
 
 class ReadFileTool:
-    """Read text files (ports.Tool)."""
+    """The tool that shows text files (ports.Tool)."""
 
     @property
     def spec(self) -> ToolSpec:

@@ -52,7 +52,7 @@ SPEC = ToolSpec(
 
 
 class ReadImageTool:
-    """Show image files (ports.Tool)."""
+    """The tool that shows image files (ports.Tool)."""
 
     @property
     def spec(self) -> ToolSpec:

@@ -80,7 +80,7 @@ HINT = "Narrow `path` or `include`, or write a simpler pattern."
 
 
 class SearchTool:
-    """Search files (ports.Tool)."""
+    """The tool that searches files (ports.Tool)."""
 
     @property
     def spec(self) -> ToolSpec:

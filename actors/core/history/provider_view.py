@@ -114,7 +114,7 @@ class TurnBuilder:
             if role == "user":
                 self._turns[-1][1].extend(blocks)
                 return
-            # Two answers in a row: the request of the second one ended with this block when it was sent.
+            # If two answers follow each other, the request of the second one ended with this block when it was sent.
             self._turns.append(("user", [Text(CONTINUE)]))
         self._turns.append((role, blocks))
 

@@ -77,7 +77,7 @@ def object_schema(schema: dict[str, Any]) -> dict[str, Any]:
 def native_output(schema: dict[str, Any]) -> NativeOutput | None:
     """Return the schema in the form in which providers enforce it; None if it has other keywords than they know."""
     if "anyOf" in schema and not is_wrapped(schema):
-        return None  # no provider takes it at the top
+        return None  # no provider accepts anyOf at the top level
     try:
         kept = _kept(object_schema(schema))
     except _NotKeptError:
@@ -112,12 +112,12 @@ def _kept(schema: Any) -> dict[str, Any]:
     kind = schema.get("type", "")
     if kind == "object":
         if not schema.get("properties") or schema.get("additionalProperties", False) is not False:
-            raise _NotKeptError  # an object that may have any properties
+            raise _NotKeptError  # the schema allows objects with any properties
         return kept | {"additionalProperties": False}
     if "properties" in kept or ("array" in kind and "items" not in kept) or "object" in kind:
-        raise _NotKeptError  # it may be an object, or an array of anything
+        raise _NotKeptError  # the schema allows objects, or arrays of anything
     if not kept.keys() & {"type", "enum", "const", "anyOf", "$ref"}:
-        raise _NotKeptError  # it matches any value
+        raise _NotKeptError  # the schema allows any value
     return kept
 
 

@@ -133,7 +133,7 @@ class FairSlots:
             queue = self._queues.pop(principal)
             place = queue.popleft()
             if queue:
-                self._queues[principal] = queue  # last in the order, because the other principals come first
+                self._queues[principal] = queue  # last in the order: it is the turn of the other principals
             self._waiting -= 1
             self._total += 1
             self._used[principal] += 1

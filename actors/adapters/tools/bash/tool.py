@@ -98,7 +98,7 @@ SPEC = ToolSpec(
 
 
 class BashTool:
-    """Run shell commands (ports.Tool); commands that outlive their call are in the job registry."""
+    """The tool that runs shell commands (ports.Tool); commands that outlive their call are in the job registry."""
 
     def __init__(self, jobs: JobRegistry) -> None:
         self._jobs = jobs

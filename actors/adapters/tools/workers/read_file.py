@@ -41,7 +41,7 @@ class WindowReader:
         self.kept = b""
         """The beginning of the current line, if it is in the window."""
         self.length = 0
-        """Bytes of the current line so far."""
+        """Number of bytes of the current line so far."""
 
     def feed(self, block: bytes) -> None:
         """Process the next block of the file."""

@@ -20,7 +20,7 @@ NO_NEWLINE = "\n\\ No newline at end of file\n"
 
 
 class Edit(NamedTuple):
-    """Replace old[start:end] by `new`."""
+    """A replacement of old[start:end] by `new`."""
 
     start: int
     end: int
@@ -28,7 +28,7 @@ class Edit(NamedTuple):
 
 
 class LineChange(NamedTuple):
-    """Replace lines first..end of the old file (from 0, `end` exclusive) by `lines`."""
+    """A replacement of lines first..end of the old file (from 0, `end` exclusive) by `lines`."""
 
     first: int
     end: int

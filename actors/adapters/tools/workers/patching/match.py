@@ -83,7 +83,7 @@ class Folded:
 
 
 class Haystack:
-    """A file's text with lazily computed properties."""
+    """The text of a file, with properties that are computed when they are first used."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -100,7 +100,7 @@ class Haystack:
 
     @property
     def folded(self) -> Folded:
-        """Return the normalised text."""
+        """Return the text with its lookalike characters normalised."""
         if self._folded is None:
             self._folded = Folded(self.text)
         return self._folded

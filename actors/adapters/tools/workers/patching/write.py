@@ -25,7 +25,7 @@ KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")
 
 
 class FileVersion(NamedTuple):
-    """A file as it was when it was read."""
+    """The content, status and attributes of a file when it was read."""
 
     content: bytes
     status: os.stat_result
