@@ -66,7 +66,7 @@ class LiveBuffer:
         return (self.key, self.attempt) == (key, attempt)
 
     def add(self, text: str, *, reasoning: bool = False) -> None:
-        """Append text."""
+        """Append text that the source has written."""
         self._chunks.append(TextChunk(text, self._lengths[reasoning], reasoning=reasoning))
         self._lengths[reasoning] += len(text)
 

@@ -87,17 +87,17 @@ class NoImages:
         raise ImagesUnavailableError("this server takes no images")
 
     def stored(self, conversation_id: str, data: bytes) -> Image | None:
-        """Return no image."""
+        """Return None, because no image is stored."""
         return None
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
-        """Return no view."""
+        """Return None, because no image is stored."""
         return None
 
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
-        """Return 0."""
+        """Return 0, because there is no view."""
         return 0
 
     def stored_as(self, image: Image) -> tuple[str, ...]:
-        """Return the id of the original."""
+        """Return the id of the original, which has no view."""
         return (image.attachment,)

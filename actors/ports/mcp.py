@@ -223,10 +223,10 @@ class NoMcpServers:
     """An implementation of McpServers that has no servers."""
 
     def start(self) -> None:
-        """Do nothing."""
+        """Do nothing, because there are no servers."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing, because there are no servers."""
 
     def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
         return ()
@@ -242,7 +242,7 @@ class NoMcpServers:
             raise McpNotAllowedError(REFUSAL_TEXTS[Reason.MCP_NOT_ALLOWED])
 
     def prepare(self, record: ConversationRecord) -> None:
-        """Do nothing."""
+        """Do nothing, because there are no servers."""
 
     def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
         return tuple(not_allowed(chosen) for chosen in record.profile.mcp_servers)
@@ -251,10 +251,10 @@ class NoMcpServers:
         return ()
 
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
-        """Do nothing."""
+        """Do nothing, because there are no connections."""
 
     def release(self, conversation_id: str) -> None:
-        """Do nothing."""
+        """Do nothing, because no tools are offered."""
 
     def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
         return ()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from actors.ports.schemas.output_schema import NativeOutput
 
 SCHEMAS = 256
-"""The number of compiled schemas that are kept."""
+"""The maximum number of compiled schemas that are kept."""
 
 
 _OUTPUT_DESCRIPTION = (

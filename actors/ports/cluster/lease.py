@@ -8,7 +8,7 @@ OUT_OF_TOUCH = (
     "this server has not heard from its database for too long, so that it starts no tools and takes no commands until "
     "it does: try again"
 )
-"""The text of refusals while the lease is not young."""
+"""The text of refusals while the lease has expired."""
 
 
 class Lease(Protocol):

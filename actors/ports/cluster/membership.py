@@ -176,7 +176,7 @@ class OneNode:
         return ""
 
     def forget(self, conversation_id: str) -> None:
-        """Do nothing."""
+        """Do nothing, because this node owns everything."""
 
     def retire(self) -> None:
         """Do nothing, because there are no other nodes."""
@@ -185,7 +185,7 @@ class OneNode:
         """Do nothing, because there are no other nodes."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing, because there are no threads or connections."""
 
 
 def _ignore(*_: object) -> None:
