@@ -1,4 +1,4 @@
-"""The supervisor: starts, finds, stops and recovers conversation actors. Only active conversations have one."""
+"""The supervisor: starts, finds, stops and recovers conversation actors. Only active conversations have an actor."""
 
 from __future__ import annotations
 

@@ -198,9 +198,9 @@ class ProcessTree:
     def await_begin(self) -> None:
         """Wait until the program runs.
 
-        Raises ProcessStartError or SandboxUnavailableError if it certainly did not start, in particular HostLostError
-        and ForkUnsupportedError, after which another host may succeed. If the host is lost after the program may have
-        started, this does not fail: `wait` reports it.
+        Raises ProcessStartError or SandboxUnavailableError if the program certainly did not start, in particular
+        HostLostError and ForkUnsupportedError, after which another host may succeed. If the host is lost after the
+        program may have started, nothing is raised here, and `wait` reports the loss.
         """
         with self._changed:
             known = self._changed.wait_for(self._decided, BEGIN_SECONDS)

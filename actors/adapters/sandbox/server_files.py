@@ -73,7 +73,7 @@ def _apart(folder: str, kept: Iterable[str]) -> bool:
 
 def own_programs() -> tuple[str, ...]:
     """Return the real paths of the interpreter, its libraries and this package, with which tools in Python run."""
-    package = str(Path(__file__).parents[2])  # only the package: users may work on other files of a checkout
+    package = str(Path(__file__).parents[2])  # only the package: a checkout has other files, on which users work
     found = (package, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
     return tuple(sorted({*map(os.path.realpath, found)}))
 

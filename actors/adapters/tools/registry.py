@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ALIASES: Mapping[str, Mapping[str, str]] = {
     module.SPEC.name: module.ALIASES for module in (bash, read_file, read_image, search, keyword_search)
 }
-"""The accepted alternative names of arguments, by tool."""
+"""The alternative names that are accepted for arguments, by the name of the tool."""
 
 
 class StandardToolbox:

@@ -141,7 +141,7 @@ class Broker:
     # --- what the calls do --------------------------------------------------------------------------------------------
 
     def open(self, call: reported_calls.SystemCall, directory: int, address: int, flags: int, mode: int) -> None:
-        """Open or create a file. Raises NotBrokeredError or OSError."""
+        """Open or create a file, and give the calling program its descriptor. Raises NotBrokeredError or OSError."""
         path = call.text(address)
         exclusive = flags & (os.O_CREAT | os.O_EXCL) == os.O_CREAT | os.O_EXCL
         if flags & os.O_TMPFILE == os.O_TMPFILE or flags & os.O_PATH or path.endswith(b"/"):
@@ -173,7 +173,7 @@ class Broker:
             os.close(file)
 
     def mkdir(self, call: reported_calls.SystemCall, directory: int, address: int, mode: int) -> None:
-        """Make a directory. Raises NotBrokeredError or OSError."""
+        """Make a directory for the calling program. Raises NotBrokeredError or OSError."""
         place = self.trees.find(call, directory, call.text(address), follow=False)
         try:
             self.trees.check(place, new=True)
@@ -184,7 +184,7 @@ class Broker:
         call.answer()
 
     def remove(self, call: reported_calls.SystemCall, directory: int, address: int, flags: int) -> None:
-        """Remove a file or an empty directory. Raises NotBrokeredError or OSError."""
+        """Remove a file or an empty directory for the calling program. Raises NotBrokeredError or OSError."""
         path = call.text(address)
         folder = bool(flags & AT_REMOVEDIR)
         if path.endswith(b"/") and not folder:
@@ -198,7 +198,7 @@ class Broker:
         call.answer()
 
     def rename(self, call: reported_calls.SystemCall, old: tuple[int, int], new: tuple[int, int], flags: int) -> None:
-        """Move an entry, or exchange two. Raises NotBrokeredError or OSError."""
+        """Move an entry, or exchange two entries, for the calling program. Raises NotBrokeredError or OSError."""
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE):
             raise reported_calls.NotBrokeredError
         places: list[writable_trees.TreeEntry] = []
@@ -227,7 +227,7 @@ class Broker:
         call.answer()
 
     def symlink(self, call: reported_calls.SystemCall, target: int, directory: int, address: int) -> None:
-        """Make a symbolic link. Raises NotBrokeredError or OSError."""
+        """Make a symbolic link for the calling program. Raises NotBrokeredError or OSError."""
         content = call.text(target)
         place = self.trees.find(call, directory, call.text(address), follow=False)
         try:
@@ -238,7 +238,7 @@ class Broker:
         call.answer()
 
     def truncate(self, call: reported_calls.SystemCall, address: int, length: int) -> None:
-        """Set the length of a file. Raises NotBrokeredError or OSError."""
+        """Set the length of a file for the calling program. Raises NotBrokeredError or OSError."""
         if self.file_bytes and length > self.file_bytes:
             raise OSError(errno.EFBIG, "too long")
         file = self.trees.open_entry(call, reported_calls.AT_FDCWD, address, os.O_WRONLY, follow=True, private=False)
