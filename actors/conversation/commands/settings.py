@@ -97,7 +97,7 @@ def _refuse_unless_at_rest(record: ConversationRecord, what: str) -> None:
 
 
 def archive(unit: UnitOfWork, archived: bool, at: int) -> None:
-    """Archive the conversation at the time `at`, or take it out of the archive."""
+    """Set or clear the archive flag."""
     change(unit, at, archived_at=at if archived else None)
 
 
