@@ -1,1 +1,1 @@
-"""Images: stored by content hash and decoded in separate processes, with scaled views for models."""
+"""Stores images by content hash, decodes them in separate processes, and makes scaled views for models."""

@@ -94,7 +94,7 @@ class SandboxedImages:
         name = content_name(data)
         seen = self._decode(self._waits_as(conversation_id, uploaded=uploaded), data, name, cancel)
         image = seen.image
-        # Store the view first, so that every stored original has one even after a crash.
+        # Store the view first, so that every stored original has a view even after a crash.
         self._store.put_attachment(conversation_id, seen.view)
         self._store.put_attachment(conversation_id, Attachment(name, image.media_type, data, image.width, image.height))
         return image

@@ -16,14 +16,14 @@ import zlib
 from contextlib import suppress
 from typing import Any
 
-# Imported by name, so that Pillow tries only these formats: others of its formats run external programs.
+# These plugins are imported by name, so that Pillow tries only their formats: other plugins run external programs.
 from PIL import GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, UnidentifiedImageError, WebPImagePlugin
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 PLUGINS = (PngImagePlugin, JpegImagePlugin, GifImagePlugin, WebPImagePlugin)
 
 LONG_EDGE = 1568
-"""Pixels of a view's longer edge: providers themselves scale larger images down."""
+"""Maximum pixels of a view's longer edge: providers themselves scale larger images down."""
 
 MAX_VIEW_BYTES = 3_500_000
 """Maximum bytes of a view: in base64 it stays below 5 MB, the lowest limit of any provider."""

@@ -24,10 +24,11 @@ class ServerFiles:
 
     Paths are resolved for each call, because links may change.
 
-    Saving a file usually replaces it with another one of the same name, so hiding the current file is not enough.
-    Therefore its directory is hidden if only the server uses it. That is assumed if its name or layout indicates it, or
-    if it is outside the home directory and other users have no permissions, provided that it contains neither the
-    call's directory nor the server's home, programs or temporary files. The same applies to the target of a link.
+    Saving a file usually replaces it with another file of the same name, so hiding the current file is not enough.
+    Therefore the directory of a file is hidden if only the server uses that directory. That is assumed if the
+    directory's name or layout indicates it, or if the directory is outside the home directory and other users have no
+    permissions, provided that it contains neither the call's directory nor the server's home, programs or temporary
+    files. The same applies to the target of a link.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:

@@ -218,9 +218,10 @@ def without_edges(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def trimmed(old: str, new: str) -> list[tuple[str, str, str]]:
-    """Return both texts without a shared first line, last line or both, each with the name of what was removed.
+    """Return variants of both texts: without a shared first line, without a shared last line, and without both.
 
-    Variants whose old text is only white space are left out.
+    Each variant is the name of what was removed, the old text and the new text. Variants whose old text is only white
+    space are left out.
     """
     olds, news = lines_of(old), lines_of(new)
     if len(olds) < 2 or not news:

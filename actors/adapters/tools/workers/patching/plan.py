@@ -49,7 +49,7 @@ class Ending(NamedTuple):
 
 
 def plan(content: bytes | None, patches: list[dict[str, Any]], clipboards: Mapping[str, str], path: str) -> Plan:
-    """Apply `patches` to `content`, None for a new file. Raises PatchRefusedError."""
+    """Return the result of applying `patches` to `content`, which is None for a new file. Raises PatchRefusedError."""
     text, ending = decoded(content or b"")
     work = Work(text, content is not None, ending, clipboards)
     for number, patch in enumerate(patches, 1):

@@ -18,7 +18,7 @@ MAX_BYTES = 1 << 20
 
 
 class Rule(NamedTuple):
-    """One rule, which is one line of the file."""
+    """One rule of a .gitignore file, which is one line of the file."""
 
     pattern: Pattern
     by_name: bool
