@@ -89,7 +89,7 @@ class Supervisor:
         return ids
 
     def create(self, request: CreatingCommand, *, deadline: float | None = None) -> Future[ConversationRecord]:
-        """Create a conversation, or a fork of one. The future gets its record."""
+        """Create a conversation or a fork. The future gets the record of the new conversation."""
         return self._accept(self._services.ids.conversation(), AskEnvelope(request, deadline=deadline))
 
     def ask(self, conversation_id: str, request: ConversationCommand, *, deadline: float | None = None) -> Future[Any]:

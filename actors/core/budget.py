@@ -28,9 +28,9 @@ def spent_for_good(budget: Budget, ledger: Ledger) -> str:
 
 
 def share(budget: Budget, ledger: Ledger, among: int) -> Budget:
-    """Return the budget for each of `among` sub-agents: an equal part of the rest.
+    """Return the budget for each of `among` sub-agents: an equal part of what is left of the parent's budget.
 
-    Call it while no budget is `spent`.
+    Call this only while no budget is `spent`.
     """
     whole = ledger.total_usage + ledger.aside_usage
     limits = (

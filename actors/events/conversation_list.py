@@ -40,7 +40,7 @@ class ListChange:
         self.outdated = False
         """Whether a later change of the same conversation has replaced this one."""
         self.wire: bytes | None = None
-        """The encoded response, shared by all watchers; the first watcher that sends it sets it."""
+        """The encoded response, which all watchers share; set by the first watcher that sends the change."""
 
     @property
     def sub_agent(self) -> bool:

@@ -44,7 +44,7 @@ class HubEvent:
         self.record = record
         """The conversation's record after the event's commit, for events that include it."""
         self.wire: bytes | None = None
-        """The encoded event, shared by all watchers; the first watcher that sends it sets it."""
+        """The encoded event, which all watchers share; set by the first watcher that sends the event."""
 
 
 class ReadPosition(NamedTuple):

@@ -24,7 +24,7 @@ class TextChunk:
         """The position in the text of the same kind, in characters."""
         self.reasoning = reasoning
         self.wire: bytes | None = None
-        """The encoded event, shared by all watchers; the first watcher that sends it sets it."""
+        """The encoded event, which all watchers share; set by the first watcher that sends the chunk."""
 
 
 @dataclass(frozen=True, slots=True)

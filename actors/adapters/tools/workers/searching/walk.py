@@ -33,7 +33,7 @@ class File(NamedTuple):
 
 
 class Walk:
-    """One walk through a directory, in byte order of the names; counts what it omits."""
+    """One walk through a directory, in byte order of the names; counts unreadable entries and too large files."""
 
     def __init__(self, root: str, *, include: str = "", exclude: str = "", max_entries: int = MAX_ENTRIES) -> None:
         """Prepare the walk from `root`, an absolute path without links. Raises TooManyAlternativesError."""
