@@ -1,7 +1,7 @@
 """Verifies a stored conversation: its rows with the store's checks, its events with the state machine's invariants.
 
-The store is only read; nothing is repaired. Others may write meanwhile: only rows up to the revision that the
-conversation had at the beginning are read, and the log is read again if its oldest rows were pruned in between.
+The store is only read; nothing is repaired. Others may write meanwhile: events are read only up to the revision that
+the conversation had at the beginning, and are read again if the oldest ones were pruned in between.
 """
 
 from __future__ import annotations

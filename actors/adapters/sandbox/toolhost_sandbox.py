@@ -152,7 +152,7 @@ class ToolHostSandbox:
         """Return the PATH of a program that reads only some paths, without the directories that it does not read.
 
         A program that sees a command in such a directory would try to run it, instead of searching the next directory.
-        Returns {} if nothing changes.
+        Returns {} for a program that can read everything, or that has no PATH.
         """
         if launch.readable is None or "PATH" not in launch.env:
             return {}

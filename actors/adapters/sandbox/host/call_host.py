@@ -97,7 +97,7 @@ class Host(one_call.HostedCall):
     def watch(self) -> None:
         """Forward output until the process tree must be killed.
 
-        That is on KILL, at a limit, or when the main process has ended and its output was read.
+        That is on KILL, at a limit, when init has ended, or when the main process has ended and its output was read.
         """
         while not self.over():
             ready = {source for source, _ in self.poll.poll(self.patience())}
