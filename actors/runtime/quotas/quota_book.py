@@ -341,7 +341,7 @@ def unlimited() -> QuotaBook:
 
 
 class _Bucket:
-    """A token bucket for the calls of a principal: it fills at the quota's rate, up to twice that rate."""
+    """A token bucket for the calls of a principal: it fills at the quota's rate and holds the tokens of two seconds."""
 
     def __init__(self, principal: str, rate: int, now: float) -> None:
         self.principal, self.rate = principal, rate

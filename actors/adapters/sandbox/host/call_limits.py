@@ -27,7 +27,7 @@ These figures do not show memory that was taken from caches.
 """
 
 LOOKING_SHARE = 20
-"""Limits inspections, which are slow for large trees and shared memory, to 1/20 of the time."""
+"""Limits inspections, which are slow for large trees and shared memory, to 1 / LOOKING_SHARE of the time."""
 
 BEHIND = 10
 """The nice value of a tree whose host has to count its processes but may not use a real-time priority."""
