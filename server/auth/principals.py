@@ -40,7 +40,7 @@ class Role(StrEnum):
 
 
 class Principal(Struct, frozen=True):
-    """A principal, as configured in a table [principals.NAME] or an issuer's template."""
+    """A person or service that calls the server, from [principals.NAME] or the template in [issuers.NAME.template]."""
 
     name: str
     permissions: Permissions

@@ -209,7 +209,7 @@ class CommandDispatch:
         loaded: LoadedConversation,
         request: ResolveApprovalCommand | SubmitToolResultCommand | AnswerQuestionCommand,
     ) -> object:
-        """Handle a person's decision or answer to a question, or a client's answer to a tool call."""
+        """Handle a decision on an approval, an answer to a question, or a tool result that a client sends."""
         match request:
             case ResolveApprovalCommand():
                 return self._resolve_approval(loaded, request)

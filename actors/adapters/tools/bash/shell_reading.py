@@ -135,7 +135,10 @@ def read(text: str) -> tuple[ShellCommand, ...]:
 
 
 def find(text: str) -> tuple[ShellCommand, ...]:
-    """Return the simple commands found in a text, also inside wrappers and shells; bash may run more than these."""
+    """Return the simple commands in a text, also those run by `sudo`, `env` and the like or by `sh -c`.
+
+    bash may run more than these. Returns none if the text is too intricate.
+    """
     try:
         return tuple(_found(text, MAX_DEPTH, time.thread_time() + PARSE_SECONDS))
     except IntricateTextError:

@@ -52,7 +52,7 @@ def taken(opened: int) -> bytes:
 
 
 def decoded(data: bytes) -> str:
-    """Decode UTF-8; each invalid byte becomes U+FFFD, so that ASCII text around it is kept."""
+    """Decode UTF-8, without a byte order mark. Invalid bytes become U+FFFD, so that the text around them is kept."""
     return data.decode(errors="replace").removeprefix("\ufeff")
 
 
