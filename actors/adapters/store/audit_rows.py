@@ -1,4 +1,4 @@
-"""Converts rows of the audit trail: commands in conversations' logs, and refused calls in the table `audit`."""
+"""Converts audit entries to and from rows: accepted commands are in the log, refused calls in the table `audit`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOBODY = CommandOrigin("")
 
 
 def audit_values(entry: AuditEntry) -> Row:
-    """Return the values of the columns AUDIT."""
+    """Return the values of the columns AUDIT for an audit entry."""
     origin = _encode(entry.origin).decode()
     return (
         entry.at, entry.outcome.value, entry.reason, entry.origin.principal, entry.conversation, entry.count, origin,
@@ -30,13 +30,19 @@ def audit_values(entry: AuditEntry) -> Row:
 
 
 def entry_of(number: int, row: Row) -> AuditEntry:
-    """Return the entry of a row with the columns AUDIT. Raises msgspec.DecodeError or ValueError."""
+    """Return the audit entry of a row with the columns AUDIT and this `number`.
+
+    Raises msgspec.DecodeError or ValueError if the row cannot be decoded.
+    """
     at, outcome, reason, _, conversation, count, origin = row
     return AuditEntry(at, Outcome(outcome), _ORIGIN.decode(origin), reason, conversation, count, number=number)
 
 
 def logged_entry(at: int, conversation_id: str, step: int, audit: str) -> AuditEntry:
-    """Return the entry for a row of the log. For an unreadable row it has no origin, and the reason says so."""
+    """Return the audit entry for a row of the log.
+
+    An unreadable row gives an entry without origin, reason "UNREADABLE".
+    """
     try:
         found = _LOG_AUDIT.decode(audit)
     except DecodeError:
@@ -48,10 +54,11 @@ def logged_entry(at: int, conversation_id: str, step: int, audit: str) -> AuditE
 def logged_query(
     wanted: AuditFilter, after: AuditPlace | None, visible: str, audited: str
 ) -> tuple[str, dict[str, str | int]] | None:
-    """Return the query for matching rows of the log, with its parameters except `limit`; None if none can match.
+    """Return the query for the rows of the log that match `wanted`, with its parameters except `limit`.
 
-    Its columns are the parameters of `logged_entry`. `visible` is a condition that excludes deleted conversations.
-    `audited` is the condition that a row's command was sent by the principal `:principal`, or by none if that is "".
+    Returns None if no row of the log can match, because refused calls are wanted. The columns of the query are the
+    parameters of `logged_entry`. `visible` is an SQL condition that excludes deleted conversations. `audited` is the
+    SQL condition that a row's command was sent by the principal `:principal`, or by nobody if `:principal` is "".
     """
     if wanted.outcome is Outcome.REFUSED:
         return None
@@ -68,9 +75,9 @@ def logged_query(
 
 
 def unlogged_query(wanted: AuditFilter, after: AuditPlace | None) -> tuple[str, dict[str, str | int]]:
-    """Return the query for the matching rows of the table `audit`, in order, with its parameters except `limit`.
+    """Return the query for the rows of the table `audit` that match `wanted`, with its parameters except `limit`.
 
-    Its columns are the number and AUDIT.
+    The query's columns are the number of the row and then AUDIT. It returns the oldest rows first.
     """
     where, values = _bounds(wanted)
     if wanted.principal is not None:

@@ -1,7 +1,7 @@
 """Verifies the stored rows of a conversation: every row is unchanged, and none is missing.
 
-`actors.core.invariants` verifies the transitions. Everything is read once, in order; unreadable rows are reported as
-findings.
+Reads every row once, in order, and reports unreadable rows as findings. Whether the logged transitions follow the rules
+of the state machine is verified elsewhere, by `actors.core.invariants`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ UNREADABLE = (DecodeError, TypeError, ValueError, KeyError)
 
 
 class StoredRows(NamedTuple):
-    """The rows of one conversation; every text can be decoded."""
+    """The rows of one conversation.
+
+    Texts with invalid UTF-8 must have been decoded with replacement characters before.
+    """
 
     conversation: Row
     """The row of the conversation, with the columns RECORD."""
@@ -44,7 +47,7 @@ class StoredRows(NamedTuple):
     fates: Iterable[Row]
     """The rows of settled queued inputs, with the columns FATE."""
     others: Iterable[Row] = ()
-    """Rows of further tables, each with its digest at the end."""
+    """Rows of further tables, such as attachments; the last column of each row is its digest."""
 
 
 def rows_of(
@@ -56,7 +59,7 @@ def rows_of(
     runs: Iterable[StoppedRun],
     fates: Iterable[SettledInput],
 ) -> StoredRows:
-    """Return the rows that these objects would be stored as."""
+    """Return the rows in which a store would keep these objects."""
     conversation = (*rows.fixed_values(record), *rows.changing_values(record), record.slug, record.log_hash)
     prompt = rows.prompt_values(record.id, record.system_prompt) if record.system_prompt else None
     written = (_as_read(rows.message_values(record.id, each)) for each in messages)
@@ -72,7 +75,7 @@ def _as_read(row: Row) -> Row:
 
 
 def violations(stored: StoredRows) -> Iterator[str]:
-    """Yield every finding about a conversation, as text."""
+    """Verify the rows of one conversation, and yield a text for each thing that is wrong."""
     conversation: dict[str, object] = dict(zip(RECORD, stored.conversation, strict=True))
     yield from _conversation(conversation, stored.prompt)
     log = _Log(stored.begins, stored.messages)
@@ -88,7 +91,7 @@ def violations(stored: StoredRows) -> Iterator[str]:
 
 
 class _Log:
-    """Read the log once and collect the expected content of the other tables."""
+    """Reads the log once, and collects what the tables of messages, runs and settled inputs must therefore contain."""
 
     def __init__(self, begins: LogPosition, messages: Iterable[Row]) -> None:
         self.place = begins
@@ -99,7 +102,10 @@ class _Log:
         """Revisions at which queued inputs were settled."""
 
     def take(self, row: LogRow) -> Iterator[str]:
-        """Process the next row."""
+        """Verify the next row of the log, and compare the messages that it added with the stored ones.
+
+        Yields findings.
+        """
         try:
             yield from _follows(self.place, row)
             for revision, notification in enumerate(notifications_of(row), row.first_revision):
@@ -147,7 +153,11 @@ def _follows(place: LogPosition, row: LogRow) -> Iterator[str]:
 
 
 def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPosition) -> Iterator[str]:
-    """Compare the stored ends of runs or queued inputs with their digests and with the log."""
+    """Yield findings about stored ends of runs or queued inputs, compared with their digests and with the log.
+
+    `logged` contains the revisions at which the log has such ends. Ends before `begins` are not compared with the log,
+    because their rows of the log are pruned.
+    """
     kept: set[int] = set()
     for row in stored:
         revision = row[1]
@@ -169,7 +179,7 @@ class _Messages:
         """The sequence of the last message that was checked."""
 
     def logged(self, message: Message) -> Iterator[str]:
-        """Check the stored message against the log's entry."""
+        """Compare a message of the log with the stored message of the same sequence; yield findings."""
         yield from self._until(message.sequence)
         row = self._next
         if row is None or row[2] != message.sequence:
@@ -179,7 +189,7 @@ class _Messages:
         yield from self._look(row, message)
 
     def rest(self) -> Iterator[str]:
-        """Check the messages after the last one in the log."""
+        """Verify the stored messages after the last message of the log; yield findings."""
         yield from self._until(None)
 
     def _until(self, sequence: int | None) -> Iterator[str]:

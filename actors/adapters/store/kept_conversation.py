@@ -1,4 +1,4 @@
-"""A conversation of the in-memory store, with all its rows; each commit replaces it as a whole."""
+"""A conversation in the in-memory store, with all its rows. It is immutable: a commit replaces the whole object."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class KeptConversation(NamedTuple):
-    """A conversation with all its rows; replaced as a whole."""
+    """A conversation with all its rows. A change makes a new KeptConversation."""
 
     record: ConversationRecord
     messages: tuple[Message, ...]
@@ -42,7 +42,11 @@ class KeptConversation(NamedTuple):
     attachments: Mapping[str, Attachment]
 
     def after(self, part: Commit) -> KeptConversation:
-        """Return the conversation as it is after `part`. Raises FencedError or CommandExistsError."""
+        """Return this conversation as it is after the commit `part`.
+
+        Raises FencedError if a message with the same sequence exists, CommandExistsError if the command or a message
+        with the same id exists.
+        """
         for message in part.messages:
             if any(message.id == other.id for other in self.messages):
                 raise CommandExistsError(f"message {message.id} of {self.record.id} is there already")
@@ -70,19 +74,25 @@ class KeptConversation(NamedTuple):
         )
 
     def aged(self, before: int, keep: int) -> bool:
-        """Return whether the log has more than `keep` revisions and rows written before the time `before`."""
+        """Return whether the log has rows to prune.
+
+        That is: its oldest row was written before `before` (milliseconds since 1970), and the conversation has more
+        than `keep` revisions.
+        """
         return bool(self.log) and self.log[0].at < before and self.record.last_seq > keep
 
     def archived(self, before: int) -> bool:
-        """Return whether this is a top-level conversation that was archived before `before`."""
+        """Return whether this is a top-level conversation that was archived before the time `before` (milliseconds)."""
         at = self.record.archived_at
         return at is not None and at < before and self.record.parent_conversation_id is None
 
 
 def created_by(kept: Mapping[str, KeptConversation], part: Commit) -> KeptConversation:
-    """Return a new conversation before its first commit, with what it copies if it is a fork.
+    """Return the new conversation that `part` creates, as it is before its first transition.
 
-    Raises FencedError or SlugTakenError.
+    The log of a fork begins after the revisions of its origin, and the fork has the origin's attachments. Raises
+    FencedError if the conversation exists already or its parent or origin does not exist, SlugTakenError if its slug is
+    in use.
     """
     record = part.record
     if record.id in kept:
@@ -101,7 +111,11 @@ def created_by(kept: Mapping[str, KeptConversation], part: Commit) -> KeptConver
 
 
 def changed_by(kept: Mapping[str, KeptConversation], part: Commit) -> KeptConversation:
-    """Return the conversation that `part` changes. Raises FencedError or SlugTakenError."""
+    """Return the stored conversation that `part` is going to change.
+
+    Raises FencedError if the conversation does not exist or is not at the step, revision and epoch that `part` expects,
+    SlugTakenError if the slug of `part` is in use.
+    """
     found = kept.get(part.record.id)
     if found is None:
         raise FencedError(f"{part.record.id} does not exist")

@@ -1,6 +1,6 @@
-"""Owners of conversations in the in-memory store.
+"""Keeps the owners of conversations in the in-memory store.
 
-One server owns a family: a top-level conversation with all its sub-agents.
+A top-level conversation and all its sub-agents form a family, which is owned by one server.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 class KeptOwners:
-    """The owners by family, and the servers that were declared dead. Not thread-safe: the store's lock guards it.
+    """The owners of families, and the servers that were declared dead. Not thread-safe: the store's lock guards it.
 
-    `me` is None for a store with a single server: then everything is allowed, and nothing recorded.
+    Methods take the calling server as `me`. It is None for a store with a single server: then everything is allowed,
+    and no owner is recorded.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class KeptOwners:
         self._of = {family: owner for family, owner in self._of.items() if owner.incarnation != incarnation}
 
     def forget(self, conversation_id: str) -> None:
-        """Remove the owner of a family that is deleted."""
+        """Remove the owner of a deleted top-level conversation; do nothing for other conversations."""
         self._of.pop(conversation_id, None)
 
     def owns(self, me: Owner | None, family: str) -> bool:
@@ -51,15 +52,18 @@ class KeptOwners:
         return me is None or self._of.get(family) == me
 
     def take(self, me: Owner | None, family: str) -> None:
-        """Make this server the owner of a family. Raises NotOwnerError."""
+        """Make the server `me` the owner of a family.
+
+        Raises NotOwnerError if another server owns the family, or if `me` was declared dead.
+        """
         if me is not None:
             self.check(me, family, or_nobody=True)
             self._of[family] = me
 
     def check(self, me: Owner | None, family: str, *, or_nobody: bool = False) -> None:
-        """Raise NotOwnerError if this server was declared dead or does not own the family.
+        """Raise NotOwnerError if the server `me` was declared dead or does not own the family.
 
-        `or_nobody`: a family without an owner is fine, too.
+        With `or_nobody`, a family without an owner is accepted, too.
         """
         if me is None:
             return
@@ -71,12 +75,12 @@ class KeptOwners:
 
 
 def family_of(kept: Mapping[str, KeptConversation], part: Commit) -> str:
-    """Return the top-level conversation of the family of a commit."""
+    """Return the id of the top-level conversation of the family to which a commit belongs."""
     return top_of(kept, part.record.parent_conversation_id or part.record.id)
 
 
 def top_of(kept: Mapping[str, KeptConversation], conversation_id: str) -> str:
-    """Return the top-level conversation of a family, following the parents of a sub-agent upwards."""
+    """Return the id of the top-level conversation above a sub-agent; a top-level conversation's own id."""
     while (found := kept.get(conversation_id)) and (parent := found.record.parent_conversation_id):
         conversation_id = parent
     return conversation_id

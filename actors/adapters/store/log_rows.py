@@ -1,7 +1,8 @@
-"""Encodes and hashes the rows of the log.
+"""Encodes, hashes and decodes the rows of the log (the table with one row per transition).
 
-A row's hash is SHA-256 over the row, then over the hash of the row before it. The row comes first so that the
-committing thread can digest it; the thread that writes, which alone knows the previous row, adds 64 bytes.
+The rows form a hash chain: a row's hash is SHA-256 over the row's content followed by the hash of the previous row. The
+content comes first, so that the thread that commits can digest it in advance. Only the thread that writes knows the
+previous row; it then only has to add 64 bytes.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ LOG = (
     "conversation_id", "step", "epoch", "at", "first_revision", "count", "prev_hash", "hash", "notifications",
     "event", "context", "audit",
 )  # fmt: skip
-"""The columns of the log, in the order of the digest."""
+"""The columns of the table `log`, in the order in which the digest covers them."""
 
 
 class LogRow(NamedTuple):
-    """A row of the table `log`."""
+    """A row of the table `log`: one transition of a conversation."""
 
     conversation_id: str
     step: int
@@ -50,19 +51,22 @@ class Sealed(NamedTuple):
     """An encoded and digested row that lacks only the hash of the previous row."""
 
     numbers: tuple[str, int, int, int, int, int]
-    """The columns of LOG up to the count."""
+    """The first six columns of LOG, from `conversation_id` to `count`."""
     texts: tuple[str, str, str, str]
-    """The columns of LOG from the notifications on; "" if there is no context, or nothing for the audit trail."""
+    """The columns of LOG from `notifications` on; "" for a missing `context` or `audit`."""
     digest: hashlib._Hash
 
     def after(self, prev_hash: str) -> tuple[str, tuple[str | int, ...]]:
-        """Return the row's hash, which continues the chain from `prev_hash`, and the complete row."""
+        """Return the hash of this row and the complete row, for a log whose last row has the hash `prev_hash`."""
         link = _link(self.digest, prev_hash)
         return link, (*self.numbers, prev_hash, link, *self.texts)
 
 
 def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
-    """Encode and digest a transition. Called on the committing thread, to keep this work off the writer."""
+    """Encode and digest the log entry of a transition.
+
+    Called on the thread that commits, so that the thread that writes need not do this work.
+    """
     numbers = (conversation_id, entry.step, epoch, entry.at, entry.first_revision, len(entry.notifications))
     notifications = _encode(entry.notifications)
     context = entry.context or b""
@@ -74,7 +78,7 @@ def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
 def _digest(
     numbers: tuple[str, int, int, int, int, int], notifications: bytes, event: bytes, context: bytes, audit: bytes
 ) -> hashlib._Hash:
-    """Digest all columns except the hashes, one per line; without `audit` if it is empty, as in old rows.
+    """Digest all columns except the hashes, one per line; omit an empty `audit`, because old rows have no such column.
 
     JSON contains no raw line breaks, so different rows never give the same bytes.
     """
@@ -84,7 +88,10 @@ def _digest(
 
 
 def hash_of(row: LogRow) -> str:
-    """Return the hash that a row must have. Raises TypeError if a numeric column is not a number."""
+    """Return the hash computed from a row's content and its `prev_hash`; an unchanged row has the same one in `hash`.
+
+    Raises TypeError if a numeric column is not a number.
+    """
     texts = (row.notifications, row.event, row.context or "", row.audit or "")
     digest = _digest(row[:6], *(text.encode() for text in texts))
     return _link(digest, row.prev_hash)
@@ -97,7 +104,11 @@ def _link(digest: hashlib._Hash, prev_hash: str) -> str:
 
 
 def check_shape(part: Commit) -> None:
-    """Raise ValueError unless the steps and revisions of `part` are gap-free and end where its record says."""
+    """Raise ValueError unless the commit `part` is consistent in itself.
+
+    Its steps and revisions must have no gaps and end at those of its record. Only a new conversation can be a fork, and
+    its log begins with the first step.
+    """
     step, revision = part.expected_step, next_revision(part)
     for entry in part.log:
         step += 1
@@ -114,19 +125,23 @@ def check_shape(part: Commit) -> None:
 
 
 def next_revision(part: Commit) -> int:
-    """Return the revision at which `part` begins. A store accepts it only if its newest revision is the one before."""
+    """Return the first revision of the commit `part`.
+
+    A store accepts the commit only if the conversation's latest revision is the one before.
+    """
     return part.log[0].first_revision if part.log else part.record.last_seq + 1
 
 
 def notifications_of(row: LogRow) -> tuple[Durable, ...]:
-    """Decode the durable events of a transition. Raises msgspec.DecodeError."""
+    """Decode the durable events in a row of the log. Raises msgspec.DecodeError."""
     return _NOTIFICATIONS.decode(row.notifications)
 
 
 def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> Iterator[StoredEvent]:
-    """Yield at most `limit` events after revision `after` from (first revision, at, notifications) rows in order.
+    """Yield at most `limit` events after the revision `after`.
 
-    Raises msgspec.DecodeError or ValueError.
+    `rows` are (first revision, time, encoded notifications) in order. Raises msgspec.DecodeError or ValueError if a row
+    is not readable.
     """
     for first, at, encoded in rows:
         refuse_non_numbers(first, at)
@@ -144,7 +159,10 @@ def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> I
 def events_after(
     rows: Iterable[tuple[int, int, str]], conversation_id: str, after: int, limit: int
 ) -> tuple[StoredEvent, ...]:
-    """Return `events_of` these rows. Raises RevisionTooOldError too, if the first of them has been pruned."""
+    """Return the result of `events_of` for these rows as a tuple.
+
+    Raises RevisionTooOldError if the event after revision `after` is pruned, and the errors of `events_of`.
+    """
     found = tuple(events_of(rows, after, limit))
     if found and found[0].revision != after + 1:
         first = found[0].revision
@@ -153,13 +171,13 @@ def events_after(
 
 
 def refuse_before(begins: int, conversation_id: str, after: int) -> None:
-    """Raise RevisionTooOldError if events after revision `after` were pruned: the log begins after `begins`."""
+    """Raise RevisionTooOldError if `after` is less than `begins`, the last revision that was pruned from the log."""
     if after < begins:
         raise RevisionTooOldError(f"the events of {conversation_id} begin after revision {begins}", oldest=begins)
 
 
 def stored_transition(row: LogRow) -> StoredTransition:
-    """Return the row as the port's StoredTransition. Raises msgspec.DecodeError or ValueError."""
+    """Convert a row of the log to the port's StoredTransition. Raises msgspec.DecodeError or ValueError."""
     refuse_non_numbers(row.step, row.epoch, row.at, row.first_revision)
     context = None if row.context is None else row.context.encode()
     return StoredTransition(

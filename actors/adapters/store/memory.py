@@ -1,4 +1,4 @@
-"""An in-memory store with the same guarantees except durability, for tests of the layers above."""
+"""An in-memory store with the same guarantees as the database stores except durability, for tests."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ if TYPE_CHECKING:
 
 
 class StoredData:
-    """The stored data. Nodes that share it have a MemoryStore each."""
+    """The data of a MemoryStore, which several MemoryStores share if they act for nodes of one cluster."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # serialises commits, as the right to write does in the SQLite store
+        self.lock = threading.Lock()  # only one thread commits at a time, as in the database stores
         self.kept: dict[str, KeptConversation] = {}
         self.created: dict[tuple[str, str], CommandRecord] = {}
         self.spent: dict[tuple[str, int], Spending] = {}
         self.audit: tuple[AuditEntry, ...] = ()
-        """The audit entries that are in no conversation's log, with their numbers, oldest first."""
+        """The audit entries that belong to no conversation's log, oldest first."""
         self.owners = KeptOwners()
 
 
 class MemoryStore:
-    """Implement ports.Store in dictionaries under a lock. Safe to call from any thread.
+    """Implements ports.Store in dictionaries under a lock. Safe to call from any thread.
 
-    Acts for a single server; `node` returns a store that acts for one of several nodes.
+    A MemoryStore acts for a single server; `node` returns a store that acts for one of several nodes.
     """
 
     def __init__(self, faults: FaultPoints | None = None) -> None:
@@ -72,18 +72,18 @@ class MemoryStore:
         self._closed = False
 
     def node(self, owner: Owner, faults: FaultPoints | None = None) -> MemoryStore:
-        """Return a store with the same data that acts for this node, and is closed separately."""
+        """Return a store with the same data that acts for the node `owner`. Close it separately."""
         view = MemoryStore(faults)
         view._data, view._me = self._data, owner
         return view
 
     def kill(self, incarnation: int) -> None:
-        """Declare a server dead: others can claim its conversations, and it can no longer write or claim."""
+        """Declare a server dead: other servers can claim its conversations, and it can no longer write or claim."""
         with self._data.lock:
             self._data.owners.kill(incarnation)
 
     def release(self, incarnation: int) -> None:
-        """Release all conversations of a server, as a draining server does."""
+        """Release all conversations of a server, as a server does before it leaves the cluster."""
         with self._data.lock:
             self._data.owners.release(incarnation)
 
@@ -114,7 +114,7 @@ class MemoryStore:
             data.kept, data.created, data.spent, data.owners = kept, created, spent, owners
 
     def put_spending(self, spending: Spending) -> None:
-        """Add to what a principal spent on a day; see ports.Store."""
+        """Add tokens and costs to what a principal spent on a day; see ports.Store."""
         with self._writing() as data:
             self._hit("store.before_commit")
             _add(data.spent, spending)
@@ -136,7 +136,7 @@ class MemoryStore:
             data.owners.forget(conversation_id)
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
-        """Prune one batch of old rows and return their number; see ports.Store."""
+        """Delete one batch of old rows of a log and return their number; see ports.Store."""
         with self._writing() as data:
             self._check_owned(conversation_id, or_nobody=True)
             kept = data.kept.get(conversation_id)
@@ -151,11 +151,11 @@ class MemoryStore:
             return len(going)
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Return free space to the file system; see ports.Store."""
+        """Do nothing and return False, because no file occupies disk space; see ports.Store."""
         return False
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
-        """Store an attachment, unless it exists already; see ports.Store."""
+        """Store an attachment, unless one with the same id exists; see ports.Store."""
         with self._writing() as data:
             kept = data.kept.get(conversation_id)
             if kept is None:
@@ -181,7 +181,7 @@ class MemoryStore:
             return pruned
 
     def audit(self, wanted: AuditFilter, *, after: AuditPlace | None = None, limit: int) -> tuple[AuditEntry, ...]:
-        """Return the next entries of the audit trail; see ports.Store."""
+        """Return at most `limit` matching entries of the audit trail after the place `after`; see ports.Store."""
         with self._data.lock:
             self._check_open()
             conversations, unlogged = self._data.kept.values(), self._data.audit
@@ -198,13 +198,13 @@ class MemoryStore:
 
     @property
     def engine_version(self) -> str:
-        """Version of the database engine; see ports.Store."""
+        """Always "", because there is no database engine; see ports.Store."""
         return ""
 
     # --- conversations ----------------------------------------------------------------------------------------
 
     def load(self, conversation_id: str) -> ConversationRecord | None:
-        """Return the record; None if there is none; see ports.Store."""
+        """Return the record of a conversation; None if there is no such conversation; see ports.Store."""
         kept = self._read().get(conversation_id)
         return None if kept is None else kept.record
 
@@ -214,7 +214,7 @@ class MemoryStore:
         return None if kept is None else kept.record.principal
 
     def find_slug(self, principal: str, slug: str) -> str | None:
-        """Return the conversation of a principal with this slug; see ports.Store."""
+        """Return the id of the principal's conversation with this slug; None if there is none; see ports.Store."""
         records = (kept.record for kept in self._read().values())
         return next((each.id for each in records if slug and (each.principal, each.slug) == (principal, slug)), None)
 
@@ -226,7 +226,7 @@ class MemoryStore:
         limit: int,
         skipped: Callable[[str], object] = lambda _conversation_id: None,
     ) -> Listed:
-        """Return the next conversations of a list; see ports.Store."""
+        """Return at most `limit` selected conversations after the position `after`; see ports.Store."""
         order = selection.order
 
         def key(record: ConversationRecord) -> tuple[int | str, str]:
@@ -278,12 +278,12 @@ class MemoryStore:
         return _unsettled(mine)
 
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """Return conversations whose log may be pruned; see ports.Store."""
+        """Return the ids of at most `limit` conversations whose log has rows to prune; see ports.Store."""
         found = (id_ for id_, kept in sorted(self._read().items()) if id_ > after and kept.aged(before, keep))
         return tuple(islice(found, limit))
 
     def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """Return conversations archived before a time; see ports.Store."""
+        """Return the ids of at most `limit` conversations archived before the time `before`; see ports.Store."""
         found = (id_ for id_, kept in sorted(self._read().items()) if id_ > after and kept.archived(before))
         return tuple(islice(found, limit))
 
@@ -298,7 +298,7 @@ class MemoryStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[Message, ...]:
-        """Return a page of messages; see ports.Store."""
+        """Return at most `limit` messages between two sequences, exclusive; see ports.Store."""
         kept = self._read().get(conversation_id)
         found = [
             message
@@ -308,16 +308,16 @@ class MemoryStore:
         return tuple(found[::-1][:limit] if descending else found[:limit])
 
     def message(self, conversation_id: str, message_id: str) -> Message | None:
-        """Return a message; see ports.Store."""
+        """Return the message with this id; None if the conversation has none; see ports.Store."""
         kept = self._read().get(conversation_id)
         return next((message for message in (kept.messages if kept else ()) if message.id == message_id), None)
 
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
-        """Return all messages up to a sequence; see ports.Store."""
+        """Return all messages up to the sequence `through`, inclusive; see ports.Store."""
         return self.messages(conversation_id, before=through + 1, limit=through)
 
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
-        """Return events after a revision; see ports.Store."""
+        """Return at most `limit` events after the revision `after`; see ports.Store."""
         kept = self._read().get(conversation_id)
         rows = ((row.first_revision, row.at, row.notifications) for row in (kept.log if kept else ()))
         found = events_after(rows, conversation_id, after, limit)
@@ -334,12 +334,12 @@ class MemoryStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[StoppedRun, ...]:
-        """Return a page of stopped runs; see ports.Store."""
+        """Return how runs ended: at most `limit` run-stops between two revisions, exclusive; see ports.Store."""
         kept = self._read().get(conversation_id)
         return _page(kept.runs if kept else (), after, before, limit, descending=descending)
 
     def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
-        """Return how a run ended; see ports.Store."""
+        """Return how a run ended; None if it has not ended; see ports.Store."""
         kept = self._read().get(conversation_id)
         return next((ended for ended in reversed(kept.runs if kept else ()) if ended.stop.run == run), None)
 
@@ -352,25 +352,25 @@ class MemoryStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
-        """Return a page of settled inputs; see ports.Store."""
+        """Return what became of queued inputs, at most `limit`, between two revisions, exclusive; see ports.Store."""
         kept = self._read().get(conversation_id)
         return _page(kept.fates if kept else (), after, before, limit, descending=descending)
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
-        """Return the record and the latest messages of a conversation, read in one snapshot; see ports.Store."""
+        """Return a conversation's record and latest messages at one moment; None if it is unknown; see ports.Store."""
         kept = self._read().get(conversation_id)
         if kept is None:
             return None
         return Snapshot(kept.record, kept.messages[max(0, len(kept.messages) - recent_messages) :])
 
     def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
-        """Return rows of the log; see ports.Store."""
+        """Return at most `limit` rows of the log after the step `after_step`; see ports.Store."""
         kept = self._read().get(conversation_id)
         found = [row for row in (kept.log if kept else ()) if row.step > after_step]
         return tuple(stored_transition(row) for row in found[:limit])
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
-        """Return the findings of a verification, as text; see ports.Store."""
+        """Verify the rows that a conversation would be stored as, and return the findings as texts; see ports.Store."""
         kept = self._read().get(conversation_id)
         if kept is None:
             return ()
@@ -380,12 +380,12 @@ class MemoryStore:
     # --- commands and attachments -----------------------------------------------------------------------------
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
-        """Return an accepted command of a conversation; see ports.Store."""
+        """Return an accepted command of a conversation; None if it has no command `request_id`; see ports.Store."""
         kept = self._read().get(conversation_id)
         return None if kept is None else kept.commands.get(request_id)
 
     def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
-        """Return an accepted create command of a principal; see ports.Store."""
+        """Return an accepted create command of a principal; None if it has no command `request_id`; see ports.Store."""
         with self._data.lock:
             self._check_open()
             return self._data.created.get((principal, request_id))
@@ -396,7 +396,7 @@ class MemoryStore:
         return None if kept is None else kept.attachments.get(attachment_id)
 
     def spendings(self, since: int) -> tuple[Spending, ...]:
-        """Return what principals spent on each day from `since` on; see ports.Store."""
+        """Return what each principal spent on each day from the day `since` on; see ports.Store."""
         with self._data.lock:
             self._check_open()
             return tuple(each for each in self._data.spent.values() if each.day >= since)
@@ -414,13 +414,13 @@ class MemoryStore:
     # --- lifetime ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Release everything; idempotent; see ports.Store."""
+        """Refuse all further calls with StoreUnavailableError; idempotent; see ports.Store."""
         with self._data.lock:
             self._closed = True
 
     @contextmanager
     def _writing(self) -> Generator[StoredData]:
-        """Hold the lock and hit the fault points of the SQLite store."""
+        """Hold the lock for a change of the data, and hit the fault points that the SQLite store hits."""
         with self._data.lock:
             self._check_open()
             self._hit("store.before_begin")
@@ -429,7 +429,7 @@ class MemoryStore:
             self._hit("store.after_commit")
 
     def _check_owned(self, conversation_id: str, *, or_nobody: bool = False) -> None:
-        """Raise NotOwnerError unless this server owns a conversation, or there is none."""
+        """Raise NotOwnerError unless this server owns the conversation; do nothing if there is no such conversation."""
         if conversation_id in self._data.kept:
             self._data.owners.check(self._me, top_of(self._data.kept, conversation_id), or_nobody=or_nobody)
 
@@ -440,7 +440,7 @@ class MemoryStore:
             raise StoreUnavailableError(f"nothing was written: {error}") from error
 
     def _read(self) -> dict[str, KeptConversation]:
-        """Return a consistent snapshot of all conversations."""
+        """Return a copy of the dictionary of all conversations, which later commits do not change."""
         with self._data.lock:
             self._check_open()
             return self._data.kept.copy()
@@ -454,7 +454,7 @@ Ended = TypeVar("Ended", StoppedRun, SettledInput)
 
 
 def _unsettled(records: Iterable[ConversationRecord]) -> tuple[str, ...]:
-    """Return the ids of the conversations that a restart must recover."""
+    """Return the ids of the conversations that a restarted server must recover."""
     return tuple(
         record.id
         for record in records
@@ -468,7 +468,7 @@ def _add_audit(data: StoredData, entries: Sequence[AuditEntry]) -> None:
 
 
 def _add(spent: dict[tuple[str, int], Spending], more: Spending) -> None:
-    """Add an amount to the sum of the same principal and day."""
+    """Add an amount to what its principal has spent on its day."""
     key = more.principal, more.day
     before = spent.get(key, Spending(*key, 0, 0))
     spent[key] = Spending(*key, before.tokens + more.tokens, before.cost_micros + more.cost_micros)

@@ -1,9 +1,10 @@
-"""Writes the transitions of several conversations in one statement, which is a transaction by itself.
+"""Writes the transitions of several conversations in one SQL statement, which is a transaction by itself.
 
-So no rows stay locked between two statements, and a server that is suspended in the middle blocks nobody. Only changes
-that continue the head that this server remembers of their conversation are written here. The statement compares the
-remembered heads with the stored rows, and returns the changes for which they agree. All other changes are written one
-by one; so are all changes of the batch, if one of them violates a constraint or waits too long for its row.
+With a single statement no rows stay locked between two statements, so a server that is suspended in the middle blocks
+nobody. This server remembers the latest position (head) of each conversation that it writes; the statement compares
+these heads with the stored rows, and returns the ids of the conversations for which they agree. All other changes are
+written one by one. So are all changes of the batch if one of them violates a constraint or waits too long for a locked
+row.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from actors.adapters.store.sql.commit_rows import Head
 
 KNOWN = 10_000
-"""Maximum conversations whose heads are remembered, a few hundred bytes each."""
+"""Maximum number of conversations whose heads are remembered; a head takes a few hundred bytes."""
 
 _NOT_WRITTEN = (
     psycopg.IntegrityError,
@@ -35,47 +36,50 @@ _NOT_WRITTEN = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.LockNotAvailable,
 )
-"""Errors of a statement that are caused by one of its rows."""
+"""Errors that one row can cause; then the whole statement fails, and its changes are written one by one."""
 
 _encode = json.Encoder().encode
 _ESCAPED = (b"\\u0000", b"\\u0001")
-"""Matches, in JSON, the escapes of the characters that are stored as others, however often they were escaped."""
+"""The JSON escapes of NUL and U+0001, which PostgreSQL stores as other characters (see PostgresConnection).
+
+An escaped backslash before "u0000" matches, too; then the texts are converted for nothing.
+"""
 
 
 class KnownHeads:
     """Remembers the current positions (heads) of conversations that this server writes.
 
-    Used by the thread that writes.
+    Used only by the thread that writes.
     """
 
     def __init__(self) -> None:
         self._heads: OrderedDict[str, Head] = OrderedDict()
 
     def of(self, session: PostgresConnection, ids: Sequence[str]) -> dict[str, Head]:
-        """Return the heads of those of these conversations that exist; reads the heads that are not remembered."""
+        """Return the heads of the existing ones among these conversations; read those that are not remembered."""
         found = {id_: head for id_ in ids if (head := self._heads.get(id_)) is not None}
         if unknown := [id_ for id_ in ids if id_ not in found]:
             found |= heads(session, unknown)
         return found
 
     def put(self, head: Head) -> None:
-        """Remember a head as the most recently used one."""
+        """Remember a head as the most recently used one, and drop the least recently used one if there are too many."""
         self._heads[head.id] = head
         self._heads.move_to_end(head.id)
         if len(self._heads) > KNOWN:
             self._heads.popitem(last=False)
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Forget heads that may be out of date."""
+        """Forget the heads of these conversations, because they may be out of date."""
         for id_ in ids:
             self._heads.pop(id_, None)
 
 
 class WriteBatch:
-    """Divides changes into those that one statement can write, and those to be written one by one."""
+    """Divides changes into those that one statement can write (`taken`) and those to be written one by one (`left`)."""
 
     def __init__(self, session: PostgresConnection, changes: Sequence[Change], known: KnownHeads) -> None:
-        """Divide the changes; reads heads if some are not known."""
+        """Divide the changes. Reads the heads that are not remembered. Raises psycopg.Error."""
         self._known = known
         plain = {change: part for change in changes if isinstance(change, Transition) and (part := change.only)}
         found = known.of(session, [part.id for part in plain.values() if part.fixed is None]) if plain else {}
@@ -83,7 +87,7 @@ class WriteBatch:
         self.left: list[Change] = []
         for change in changes:
             part = plain.get(change) if isinstance(change, Transition) else None
-            # popped, so that only the first change of each conversation is batched
+            # popped, so that a second change of the same conversation is not in the batch
             head = found.pop(part.id, None) if part else None
             if part and head and part.fits(head):
                 self.taken[part.id] = (change, part, head)
@@ -106,7 +110,7 @@ class WriteBatch:
         return [change for id_, (change, _, _) in self.taken.items() if id_ not in done]
 
     def _statement(self) -> tuple[str, dict[str, object], dict[str, Head]]:
-        """Return the statement, its parameters, and the heads after it."""
+        """Return the SQL statement, its parameters, and the heads of the conversations after it by their ids."""
         changed: list[dict[str, object]] = []
         tables: dict[str, list[dict[str, object]]] = {
             name: [] for name in ("messages", "log", "runs", "fates", "commands", "spendings")
@@ -134,7 +138,7 @@ class WriteBatch:
 def _json(many: list[dict[str, object]]) -> str:
     """Return rows as JSON, with texts as they are stored, because PostgreSQL accepts no NUL in JSON either."""
     encoded = _encode(many)
-    if any(escaped in encoded for escaped in _ESCAPED):  # rare, so that texts need not be looked at one by one
+    if any(escaped in encoded for escaped in _ESCAPED):  # rare; otherwise no text has to be searched
         encoded = _encode(
             [
                 {name: stored_text(value) if isinstance(value, str) else value for name, value in row.items()}

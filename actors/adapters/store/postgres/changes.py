@@ -1,8 +1,8 @@
-"""The changes that a store writes. Each belongs to one caller, and is written completely or not at all.
+"""The changes that the PostgreSQL store writes. Each belongs to one caller, and is written completely or not at all.
 
-A change is built and encoded on the calling thread; `apply` runs on the thread that writes, inside a savepoint, and
-its exceptions are raised again in the caller. Each change names the server that makes it (`me`); it is refused if that
-server does not own the conversation.
+A change is built and encoded on the calling thread. `apply` runs on the thread that writes, inside a savepoint;
+exceptions that it raises are raised again in the caller. `me` is the number of the server that makes the change. A
+change is refused if that server does not own the conversation.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ _TOP = f"SELECT owner = :me AND {ALIVE} FROM conversations WHERE id = :family FO
 
 
 class Change(Protocol):
-    """A unit of work for the writer."""
+    """A unit of work for the thread that writes."""
 
     def apply(self, session: PostgresConnection, /) -> None:
-        """Write the change (the thread that writes). Raises StoreError or psycopg.Error."""
+        """Write the change. Runs on the thread that writes. Raises StoreError or psycopg.Error."""
         ...
 
 
 def heads(connection: Connection, ids: Iterable[str]) -> dict[str, Head]:
-    """Return the current positions of these conversations by id; missing ones are omitted."""
+    """Return the current positions (heads) of the existing ones among these conversations, by id."""
     return {row[0]: Head(*row) for row in connection.execute(statements.HEADS, (list(ids),))}
 
 
 def filled(columns: Sequence[str], row: Iterable[object], nullable: frozenset[str]) -> dict[str, object]:
-    """Return a row as a dict by column name, with NULL for empty texts in nullable columns."""
+    """Return a row as a dictionary by column name, in which None replaces "" in the columns `nullable`."""
     return {name: None if value == "" and name in nullable else value for name, value in zip(columns, row, strict=True)}
 
 
 class CommitPart(EncodedCommit):
-    """An encoded Commit, with the statements that write it alone."""
+    """An encoded Commit, with the statements that write it when it is not part of a batch."""
 
     def __init__(self, commit: Commit, me: int) -> None:
-        """Encode the commit. Raises ValueError if it contradicts itself."""
+        """Encode the commit. Raises ValueError if the commit contradicts itself."""
         super().__init__(commit)
         self.me = me
         self.step, self.last_revision = commit.record.step, commit.record.last_seq
@@ -66,21 +66,24 @@ class CommitPart(EncodedCommit):
         self._principals = [audit.origin.principal if audit and audit.origin else "" for audit in audits]
 
     def logged(self, log_hash: str) -> tuple[list[rows.Row], str]:
-        """Return the log's rows (columns LOGGED), chained to `log_hash`, and the hash of the last row."""
+        """Return the rows of the log with the columns LOGGED, and the hash of the last row.
+
+        `log_hash` is the hash of the stored row that precedes them.
+        """
         linked, last = self.links(log_hash)
         return [(*row, principal) for row, principal in zip(linked, self._principals, strict=True)], last
 
     def change(self, head: Head, log_hash: str) -> dict[str, object]:
-        """Return the values of the columns CHANGED for a conversation whose head is `head`."""
+        """Return the values of the columns CHANGED for a conversation whose latest position is `head`."""
         expected = (self.expected_step, self.next_revision - 1, head.log_hash)
         return filled(statements.CHANGED, (self.id, *self.changing, log_hash, *expected), statements.NULLABLE)
 
     def head_after(self, log_hash: str) -> Head:
-        """Return the conversation's head after this commit, not considering a changed slug."""
+        """Return the conversation's head after this commit."""
         return Head(self.id, self.epoch, self.step, self.last_revision, log_hash, self.slug)
 
     def write(self, session: PostgresConnection) -> None:
-        """Execute the statements that write this commit alone. Raises StoreError or psycopg.Error."""
+        """Write this commit with statements of its own. Raises StoreError or psycopg.Error."""
         log = self._create(session, self.fixed) if self.fixed is not None else self._update(session)
         if self.profile is not None:
             session.execute(statements.PUT_PROFILE, (*self.profile, self._forked_from))
@@ -129,7 +132,7 @@ class CommitPart(EncodedCommit):
         return str(found[0])
 
     def _begin_fork(self, session: PostgresConnection, fork: ForkedHistory) -> None:
-        """Insert the beginning of the fork's log. Raises FencedError if the origin does not exist."""
+        """Store where the fork's log begins. Raises FencedError if the origin does not exist."""
         _check_exists(session, fork.origin)
         session.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 
@@ -147,7 +150,7 @@ class CommitPart(EncodedCommit):
 
 
 def check_owned(connection: Connection, conversation_id: str, me: int) -> None:
-    """Raise FencedError unless a conversation exists, NotOwnerError unless it is owned by this server."""
+    """Raise FencedError if a conversation does not exist, NotOwnerError if the server `me` does not own it."""
     mine = is_mine(connection, conversation_id, me)
     if mine is None:
         raise FencedError(f"{conversation_id} does not exist")
@@ -162,19 +165,19 @@ def _check_exists(session: PostgresConnection, conversation_id: str) -> None:
 
 
 class Transition:
-    """A change of one or several commits, which are written together or not at all."""
+    """A change that writes one or several commits, together or not at all."""
 
     def __init__(self, commits: Iterable[Commit], me: int) -> None:
-        """Encode the commits. Raises ValueError as `CommitPart` does."""
+        """Encode the commits. Raises ValueError if a commit contradicts itself."""
         self.parts = [CommitPart(commit, me) for commit in commits]
 
     @property
     def only(self) -> CommitPart | None:
-        """Return the only part; None if there are several."""
+        """The only commit of this change; None if there are several."""
         return self.parts[0] if len(self.parts) == 1 else None
 
     def apply(self, session: PostgresConnection) -> None:
-        """Write all parts. Raises FencedError, NotOwnerError, SlugTakenError or CommandExistsError."""
+        """Write all commits. Raises FencedError, NotOwnerError, SlugTakenError, CommandExistsError or psycopg.Error."""
         try:
             for part in self.parts:
                 part.write(session)
@@ -183,9 +186,9 @@ class Transition:
 
 
 class UnfinishedFork:
-    """Begin a fork that copies attachments. The fork stays hidden until all of them are copied.
+    """A change that begins a fork with copied attachments. The fork stays hidden until all of them are copied.
 
-    If this server crashes, another one removes the unfinished fork, once this one is declared dead.
+    If this server crashes before that, another server removes the unfinished fork once this server is declared dead.
     """
 
     def __init__(self, commit: Commit, me: int) -> None:
@@ -193,7 +196,10 @@ class UnfinishedFork:
         self._me = me
 
     def apply(self, session: PostgresConnection) -> None:
-        """Record the fork, replacing an earlier attempt. Raises FencedError if the origin does not exist."""
+        """Record the fork as unfinished, and remove an earlier attempt.
+
+        Raises FencedError if the origin does not exist.
+        """
         _check_exists(session, self._origin)
         removal.remove_all(session, self._id)
         removal.hide_unfinished(session, self._id, self._me)
@@ -209,7 +215,7 @@ class AttachmentCopies:
     def apply(self, session: PostgresConnection) -> None:
         """Copy the attachments within the database, omitting those that the origin no longer has.
 
-        Raises FencedError if another server has removed the fork, because it considered this server dead.
+        Raises FencedError if another server has removed the fork because it considered this server dead.
         """
         if not removal.hold_unfinished(session, self._piece[0].to, self._me):
             raise FencedError(f"{self._piece[0].to} has been abandoned")
@@ -218,7 +224,7 @@ class AttachmentCopies:
 
 
 class AbandonedFork:
-    """Abandon an unfinished fork: its rows are removed like those of a deleted conversation."""
+    """A change that gives up an unfinished fork: its rows are removed like those of a deleted conversation."""
 
     def __init__(self, conversation_id: str, me: int) -> None:
         self._id = conversation_id
@@ -232,7 +238,7 @@ class AbandonedFork:
 class Deletion:
     """A change that hides a conversation and its sub-agents; their rows are removed later.
 
-    Its create commands are kept, so that a repeated command is still recognised.
+    The commands that created them are kept, so that a repeated create command is still recognised.
     """
 
     def __init__(self, conversation_id: str, me: int, audit: AuditEntry | None = None) -> None:
@@ -241,13 +247,16 @@ class Deletion:
         self._audit = None if audit is None else audit_values(audit)
 
     def apply(self, session: PostgresConnection) -> None:
-        """Hide the conversations; do nothing if they do not exist. Raises NotOwnerError."""
+        """Hide the conversations and write the audit entry; do nothing if the conversation does not exist.
+
+        Raises NotOwnerError.
+        """
         if removal.hide(session, self._id, self._me) and self._audit is not None:
             session.execute(write_statements.INSERT_AUDIT, self._audit)
 
 
 class Pruning:
-    """Move the beginning of a log and delete the rows before it."""
+    """A change that moves the beginning of a log and deletes the rows before it."""
 
     def __init__(self, conversation_id: str, me: int, begins: LogPosition, *, was: LogPosition) -> None:
         self._id = conversation_id
@@ -255,9 +264,9 @@ class Pruning:
         self._values = {"id": conversation_id, "me": me, "from_step": was.step, **begins._asdict()}
 
     def apply(self, session: PostgresConnection) -> None:
-        """Prune; do nothing if the conversation is deleted or its log does not begin where expected.
+        """Prune; do nothing if the conversation is deleted or its log does not begin at `was`.
 
-        Raises NotOwnerError if another server owns it.
+        Raises NotOwnerError if another server owns the conversation.
         """
         if session.execute(statements.MOVE_BEGINNING, self._values).rowcount:
             session.execute(write_statements.PRUNE_LOG, self._values)
@@ -268,7 +277,7 @@ class Pruning:
 
 
 class NewAttachment:
-    """A change that stores an attachment under its content hash; an existing one is kept."""
+    """A change that stores an attachment under its content hash, unless one with that hash exists."""
 
     def __init__(self, conversation_id: str, me: int, attachment: Attachment, at: int) -> None:
         self._id = conversation_id
@@ -276,13 +285,16 @@ class NewAttachment:
         self._values = dict(zip(ATTACHMENT, attachment_row(conversation_id, attachment, at), strict=True))
 
     def apply(self, session: PostgresConnection) -> None:
-        """Insert the attachment. Raises FencedError if the conversation is deleted, NotOwnerError."""
+        """Insert the attachment.
+
+        Raises FencedError if the conversation does not exist, NotOwnerError if it is another's.
+        """
         check_owned(session, self._id, self._me)
         session.execute(statements.INSERT_ATTACHMENT, {**self._values, "me": self._me})
 
 
 def _refusal(error: psycopg.errors.IntegrityError) -> StoreError:
-    """Convert a violated constraint to an exception of the port."""
+    """Convert a violated database constraint to the exception of the store port that reports it."""
     constraint = error.diag.constraint_name or ""
     text = f"{constraint}: {error.diag.message_primary}"
     if constraint == "conversations_slug":

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, with the interface of SQLite connections, and checks that the database is suitable."""
+"""Connections to PostgreSQL with the interface of SQLite connections, and checks that the database is suitable."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ OLDEST = 13
 """The oldest supported version of PostgreSQL."""
 CONNECT_SECONDS = 10
 LOCK_SECONDS = 5
-"""Maximum time that a statement waits for a row that another server has locked."""
+"""Maximum seconds that a statement waits for a row that another server has locked."""
 STATEMENT_SECONDS = 60
-"""Maximum time of a statement; sums over all rows of a principal take longest."""
+"""Maximum seconds that a statement may take. Sums over all rows of a principal take longest."""
 IDLE_SECONDS = 10
-"""Maximum time that a transaction may be idle between two statements; then the database aborts it."""
+"""Maximum seconds between two statements of a transaction; after that the database aborts the transaction."""
 
 _DEFAULTS = {
     "connect_timeout": str(CONNECT_SECONDS),
-    # needed because a machine that is switched off closes no connection
+    # so that the end of a database machine that was switched off is noticed
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
     "tcp_user_timeout": "20000",
     "application_name": "bedrock",
 }
-"""Default parameters of a connection, which an address may override."""
+"""Default parameters of a connection; the parameters in a database URL override them."""
 _SETTINGS = f"""
 SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', false),
        set_config('statement_timeout', '{STATEMENT_SECONDS}s', false),
@@ -57,7 +57,7 @@ FITNESS = """
 current_setting('server_version_num')::integer / 10000, current_setting('server_encoding'),
 pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean
 """
-"""The query for the values that `refuse_unfit` checks."""
+"""The SQL expressions whose values `refuse_unfit` checks."""
 _PLACEHOLDER = re.compile(r"%|\?|(?<![:\w]):([a-z_]+)")
 _ESCAPES = {0: "\x01\x01", 1: "\x01\x02"}
 _ESCAPED = re.compile("\x01[\x01\x02]")
@@ -68,11 +68,14 @@ class Address(NamedTuple):
 
     parameters: dict[str, str]
     shown: str
-    """The address without the password, for messages."""
+    """The database URL without the password, for messages."""
 
 
 def address_of(url: str) -> Address:
-    """Parse a URL. Raises StoreUnusableError, whose message does not contain the URL: it may have a password."""
+    """Parse a database URL.
+
+    Raises StoreUnusableError if the URL is invalid. The message does not contain the URL, which may have a password.
+    """
     try:
         if not url.startswith(("postgresql://", "postgres://")):
             raise StoreUnusableError("the address of the database must begin with postgresql://")
@@ -92,7 +95,7 @@ class PostgresConnection:
     """A connection in autocommit mode, used by one thread at a time.
 
     Unlike SQLite, PostgreSQL accepts no NUL in a text. So NUL is stored as two characters U+0001, and U+0001 as U+0001
-    U+0002, which preserves the order of texts.
+    U+0002, which preserves the order of texts. Parameters and results are converted here.
     """
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
@@ -108,7 +111,7 @@ class PostgresConnection:
             cursor.executemany(_translated(sql), [_stored(values) for values in many])
 
     def copy_in(self, table: str, columns: Sequence[str], many: Iterable[Sequence[object]]) -> int:
-        """Insert rows by COPY, much faster than by INSERT, and return their number. Raises psycopg.Error."""
+        """Insert rows by COPY, which is much faster than INSERT, and return their number. Raises psycopg.Error."""
         count = 0
         into = f"COPY {table} ({', '.join(columns)}) FROM STDIN"
         with self._connection.cursor() as cursor, cursor.copy(into.encode()) as copy:
@@ -117,7 +120,10 @@ class PostgresConnection:
         return count
 
     def read_all(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """Yield many rows through a server-side cursor; call inside a transaction. Raises psycopg.Error."""
+        """Run a query and yield its rows through a server-side cursor, so that they need not fit in memory.
+
+        Call this inside a transaction. Raises psycopg.Error.
+        """
         with self._connection.cursor(name="all_rows") as cursor:
             cursor.itersize = 200
             yield from map(_plain, cursor.execute(sql.encode(), binary=True))
@@ -129,9 +135,9 @@ class PostgresConnection:
 
     @property
     def ended(self) -> bool:
-        """Whether the server has closed this idle connection, as far as that is known here.
+        """Whether the server has closed this idle connection, as far as that can be seen without a request.
 
-        On an idle connection nothing else arrives, except TLS session tickets, which are read and ignored here.
+        A server sends nothing else on an idle connection, except TLS session tickets, which are read and ignored here.
         """
         if self._connection.closed or not _is_readable(self._connection.fileno()):
             return self._connection.closed
@@ -145,7 +151,7 @@ class PostgresConnection:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open, or has failed."""
+        """Whether a transaction is open; a failed transaction counts until it is rolled back."""
         return self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
     def close(self) -> None:
@@ -155,7 +161,7 @@ class PostgresConnection:
 
 
 class Rows:
-    """The result of a statement, with texts decoded from their stored form."""
+    """The result of a statement. NUL characters, which are stored as others, are restored."""
 
     def __init__(self, cursor: psycopg.Cursor[tuple[Any, ...]]) -> None:
         self._cursor = cursor
@@ -166,7 +172,7 @@ class Rows:
         return self._cursor.rowcount
 
     def fetchone(self) -> Any:
-        """Return the next row, or None."""
+        """Return the next row; None after the last one."""
         row = self._cursor.fetchone()
         return None if row is None else _plain(row)
 
@@ -179,7 +185,10 @@ class Rows:
 
 
 def connect(address: Address) -> PostgresConnection:
-    """Open a connection. Raises psycopg.Error, or StoreUnusableError if the database is not suitable."""
+    """Open a connection. Raises psycopg.Error if that fails, StoreUnusableError if the database is not suitable.
+
+    Raises DatabaseAwayError if the database only reads.
+    """
     parameters: dict[str, Any] = dict(address.parameters)
     connection = psycopg.connect(autocommit=True, client_encoding="UTF8", **parameters)
     try:
@@ -193,7 +202,10 @@ def connect(address: Address) -> PostgresConnection:
 
 
 def reached(address: Address) -> PostgresConnection:
-    """Open the first connection. Raises StoreUnusableError if it fails, or if the database is not suitable."""
+    """Open a connection, for the first time.
+
+    Raises StoreUnusableError if that fails or the database is not suitable.
+    """
     try:
         return connect(address)
     except psycopg.Error as error:
@@ -203,12 +215,15 @@ def reached(address: Address) -> PostgresConnection:
 
 
 def database_outages() -> OutageLog:
-    """Return the log of outages, shared by all connections to a database: it logs their beginnings and ends."""
+    """Return a new log of outages; all connections to one database share it. It logs when outages begin and end."""
     return OutageLog(_log, "the database answers again")
 
 
 def refuse_unfit(version: int, encoding: str, read_only: bool) -> None:
-    """Raise StoreUnusableError (StoreUnavailableError for a standby) if the values of FITNESS are not suitable."""
+    """Raise an error if the values of FITNESS show that the database is not suitable.
+
+    Raises StoreUnusableError, or DatabaseAwayError for a database that only reads, such as a standby.
+    """
     if version < OLDEST:
         raise StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
     if encoding != "UTF8":
@@ -220,7 +235,7 @@ def refuse_unfit(version: int, encoding: str, read_only: bool) -> None:
 
 
 def explained(error: BaseException) -> StoreError | None:
-    """Convert an error of PostgreSQL or a decoder to an exception of the port; None for any other error."""
+    """Convert an error of PostgreSQL or of a decoder to an exception of the store port; None for any other error."""
     match error:
         case StoreError():
             return error
@@ -241,8 +256,8 @@ def words(error: psycopg.Error) -> str:
 
 
 def stored_text(text: str) -> str:
-    """Return the stored form of a text."""
-    # each a search of memory: an expression for both would take longer than to encode the text
+    """Return a text as it is stored: NUL and U+0001 are replaced, see PostgresConnection."""
+    # Two searches for a character are faster than one regular expression.
     return text.translate(_ESCAPES) if "\x00" in text or "\x01" in text else text
 
 
@@ -271,7 +286,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 @lru_cache(1024)
 def _translated(sql: str) -> bytes:
-    """Return a statement with psycopg's placeholders."""
+    """Return a statement with psycopg's placeholders in place of `?` and `:name`."""
     return _PLACEHOLDER.sub(_placeholder, sql).encode()
 
 

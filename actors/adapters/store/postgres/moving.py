@@ -1,4 +1,4 @@
-"""Copies the SQLite database of a stopped server to PostgreSQL, and verifies the copy row by row."""
+"""Copies the SQLite database of a stopped server to PostgreSQL, and compares each copied row with the original."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 
 class MoveError(StoreError):
-    """Nothing was moved; the message says why."""
+    """Nothing was moved; the message contains the reason."""
 
 
 class Moved(NamedTuple):
-    """The result of a move."""
+    """The result of a move: how many conversations and rows were copied, and to which database."""
 
     conversations: int
     rows: int
     to: str
-    """The address of the database, without a password."""
+    """The URL of the PostgreSQL database, without the password."""
 
 
 class _Table(NamedTuple):
@@ -50,7 +50,7 @@ class _Table(NamedTuple):
 
 
 class _Forked(Struct):
-    """The fields of a stored profile that are needed here."""
+    """The only field of a stored profile that is read here."""
 
     forked_from: str = ""
 
@@ -83,12 +83,11 @@ SELECT EXISTS (SELECT FROM conversations) OR EXISTS (SELECT FROM audit),
 
 
 def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
-    """Copy everything from the data directory into an empty database, in one transaction.
+    """Copy all tables of the SQLite database in `directory` into an empty PostgreSQL database, in one transaction.
 
-    Afterwards a mark in the directory prevents its database from being opened; nothing else changes there.
-
-    `documents`: further documents to store in the database, by name, such as the tokens. Raises MoveError,
-    StoreUnusableError or DataDirectoryBusyError.
+    Afterwards a mark in the directory prevents the SQLite database from being opened again; nothing else changes in the
+    directory. `documents` are further documents to store in PostgreSQL, by name, such as the list of tokens. Raises
+    MoveError, StoreUnusableError or DataDirectoryBusyError.
     """
     if not (directory / FILE).is_file():
         raise MoveError(f"there is no database in {directory}")
@@ -122,7 +121,7 @@ def _refuse_used(session: PostgresConnection, shown: str) -> None:
 
 
 def _copied(source: sqlite3.Connection, session: PostgresConnection, documents: Mapping[str, bytes]) -> dict[str, int]:
-    """Copy and compare all tables in one transaction; return the number of rows of each."""
+    """Copy and compare all tables in one transaction; return the number of rows by table."""
     more = _more(source)
     session.execute(_NO_LIMITS)
     session.execute("BEGIN")
@@ -147,7 +146,7 @@ def _select(table: _Table, columns: Sequence[str]) -> str:
 
 
 def _compare(source: sqlite3.Connection, session: PostgresConnection, table: _Table) -> None:
-    """Raise MoveError unless a table has the same rows on both sides, value by value."""
+    """Raise MoveError unless a table has the same values in both databases, in the columns that SQLite has."""
     query = _select(table, table.columns)
     count = 0
     written = session.read_all(_select(table, table.columns))
@@ -159,7 +158,7 @@ def _compare(source: sqlite3.Connection, session: PostgresConnection, table: _Ta
 
 
 def _more(source: sqlite3.Connection) -> dict[str, Callable[[Any], tuple[str, ...]]]:
-    """Return the function that computes the values of the columns that only PostgreSQL has."""
+    """Return functions, by table, that compute the columns that only PostgreSQL has from a row of SQLite."""
     parents: dict[str, str | None] = dict(source.execute("SELECT id, parent_conversation_id FROM conversations"))
     text, audit = rows.PROFILE.index("profile"), LOG.index("audit")
 
