@@ -1,1 +1,1 @@
-"""MCP servers: programs and web services of others that offer tools (ports.McpServers)."""
+"""Connections to MCP servers: programs and web services of others that offer tools (implements ports.McpServers)."""

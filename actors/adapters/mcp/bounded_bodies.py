@@ -1,4 +1,4 @@
-"""Size limits for the bodies of HTTP answers that the caller reads whole."""
+"""Size limits for HTTP responses of MCP servers and authorization servers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def check_uncompressed(response: httpx2.Response) -> None:
-    """Raise httpx2.DecodingError if an answer is compressed: its uncompressed size could not be bounded."""
+    """Raise httpx2.DecodingError if a response is compressed, because its uncompressed size could not be bounded."""
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("it compresses its answers, unasked")
 
 
 def bound_body(response: httpx2.Response, most: int) -> None:
-    """Make reading more than `most` bytes of the answer raise httpx2.ReadError. Call this before reading anything."""
+    """Make reading more than `most` bytes of a response raise httpx2.ReadError. Call this before the body is read."""
     body: Any = response.stream
     response.stream = _BoundedBody(body, body.aclose, most)
 

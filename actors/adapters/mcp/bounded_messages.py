@@ -1,8 +1,8 @@
-"""Limits on the messages of an MCP server, applied before the MCP library parses them.
+"""Limits on the messages of an MCP server, applied before the MCP library parses the messages.
 
-An answer that is too large becomes an error. While a server sends requests without reading the answers, nothing more is
-read from it, because the library would hold all these answers in memory. A server that sends notifications without end
-is read slowly, because one thread reads the messages of all servers.
+A response that is too large becomes an error. While a server sends requests without reading the responses to them,
+nothing more is read from this server, because the library would hold all these responses in memory. A server that sends
+notifications without end is read slowly, because one thread reads the messages of all servers.
 """
 
 from __future__ import annotations
@@ -15,34 +15,31 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
 MAX_PARTS = 5_000
-"""Maximum length of each list of a result, such as the parts of its content.
+"""Maximum length of each list of a result, such as the list of its content parts.
 
-Longer lists would hold up all other servers.
+Parsing longer lists would delay all other servers.
 """
 
 MAX_UNSENT = 8
-"""Maximum number of messages that wait for a server to read them; above it, nothing more is read from that server."""
+"""Maximum number of messages that wait for a server to read them. Above it, nothing more is read from that server."""
 
 
 NOTIFICATIONS = 1_000
-"""How many notifications a server may send in one burst."""
+"""How many notifications a server may send without being slowed down."""
 
 NOTIFICATIONS_A_SECOND = 200
-"""How many notifications per second are read from a server that has used up its burst."""
+"""How many notifications per second are read from a server that has sent more than NOTIFICATIONS."""
 
 
 class Pace:
-    """Limits how fast notifications are read: a burst after a pause, then a constant rate (token bucket)."""
+    """Limits how fast notifications are read: many at once after a pause, otherwise a constant rate (token bucket)."""
 
     def __init__(self) -> None:
         self._left = float(NOTIFICATIONS)
         self._since = 0.0
 
     def seconds_after_one(self, now: float) -> float:
-        """Count one notification at the time `now` and return how long to wait before reading on.
-
-        Both are in seconds.
-        """
+        """Count one notification at the time `now`; return how long to wait before reading on. Both are in seconds."""
         self._left = min(NOTIFICATIONS, self._left + (now - self._since) * NOTIFICATIONS_A_SECOND) - 1
         self._since = now
         return max(0.0, -self._left / NOTIFICATIONS_A_SECOND)
@@ -50,14 +47,17 @@ class Pace:
 
 @asynccontextmanager
 async def bounded_transport(transport: Any) -> AsyncGenerator[tuple[Any, Any]]:
-    """Yield the two streams of a transport, bounded. An answer with too many parts arrives as the error of its call."""
+    """Yield the two streams (received, sent) of an MCP transport with the limits of this module applied."""
     async with transport as (received, sent):
         sending = _Sending(sent)
         yield _Bounded(received, sending), sending
 
 
 class _Wrapped:
-    """A stream of the MCP library; attributes that are not defined here come from it. Loop's thread only."""
+    """A stream of the MCP library; attributes that are not defined here come from it.
+
+    Used on the loop's thread only.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -78,7 +78,7 @@ class _Wrapped:
 
 
 class _Sending(_Wrapped):
-    """The stream of messages to the server (mcp.shared WriteStream)."""
+    """The stream of messages to the server (`WriteStream` of mcp.shared)."""
 
     def __init__(self, sent: Any) -> None:
         super().__init__(sent)
@@ -101,7 +101,7 @@ class _Sending(_Wrapped):
 
 
 class _Bounded(_Wrapped):
-    """The stream of messages from the server (mcp.shared ReadStream)."""
+    """The stream of messages from the server (`ReadStream` of mcp.shared)."""
 
     def __init__(self, received: Any, sending: _Sending) -> None:
         super().__init__(received)
@@ -139,9 +139,9 @@ def _bounded(item: Any) -> Any:
 
 
 def error_of(request_id: Any, text: str) -> Any:
-    """Return an error message that replaces the answer to a request."""
-    from mcp.shared.message import SessionMessage  # noqa: PLC0415 -- loaded by the connection already
-    from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError  # noqa: PLC0415 -- loaded by the connection already
+    """Return an error message that replaces the response to the request `request_id`."""
+    from mcp.shared.message import SessionMessage  # the connection has loaded this module before
+    from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError  # the connection has loaded this module before
 
     error = ErrorData(code=INTERNAL_ERROR, message=text)
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))

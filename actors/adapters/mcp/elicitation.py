@@ -1,8 +1,8 @@
-"""Questions that an MCP server asks a person in the middle of a call (MCP elicitation).
+"""Questions that an MCP server asks a person during a tool call (MCP elicitation).
 
-Each is turned into a question that every client can show. The message, the form and the URL are the server's own text:
-their sizes are bounded, and questions that must not be asked in this way, such as for passwords, are refused. Forms
-keep only the JSON schema keywords that the protocol defines.
+A question is converted to a form that every client can show. The message, the form and the URL are the server's own
+text, so their sizes are bounded, and questions that must not be asked in this way, such as for passwords, are refused.
+Forms keep only the JSON schema keywords that the protocol defines.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ MESSAGE_CHARACTERS = 4_096
 """Maximum characters of a question's message; the rest is cut off."""
 
 SCHEMA_BYTES = 16 << 10
-"""Maximum size of a form; a larger one is refused."""
+"""Maximum size of a form in bytes; a larger form is refused."""
 
 MAX_FIELDS = 32
 """Maximum number of fields of a form."""
 
 MAX_CHOICES = 2_048
-"""Maximum number of choices of a field; a form with more would exceed SCHEMA_BYTES in any case."""
+"""Maximum number of choices of a field. A form with more choices would exceed SCHEMA_BYTES in any case."""
 
 URL_CHARACTERS = 2_048
 """Maximum characters of a URL that a person is asked to visit."""
@@ -56,29 +56,29 @@ _SECRET = re.compile(
     r"\b(password|passphrase|passwd|secret|api ?key|private ?key|(access|auth|bearer|refresh|api) token|credentials?"
     r"|credit card|card number|cvv|cvc)\b"
 )
-"""Matches what a form must not ask for, in a name written as lower-case words."""
+"""Matches secrets that a form must not ask for, in a field name written as lower-case words."""
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class RefusedQuestionError(Exception):
-    """A server's question must not be put to a person; the text tells the server why."""
+    """A server's question must not be put to a person; the text explains to the server why."""
 
 
 class TimedCall:
-    """A running call with its time limit, which is suspended while a person is asked. Loop's thread only."""
+    """A running tool call with its time limit, which is suspended while a person is asked. Loop's thread only."""
 
     def __init__(self, ask: Callable[[PersonQuestion], Future[PersonAnswer]], seconds: float) -> None:
         self.ask = ask
         self.limit = asyncio.timeout(seconds)
-        """The time limit; the call runs within `async with call.limit`."""
+        """The time limit. The call runs within `async with call.limit`."""
         self._questions = 0
         self._left = 0.0
-        """Seconds that the call still has once no question waits for an answer any more."""
+        """Seconds that the call still has when no question waits for an answer any more."""
 
     @contextmanager
     def standing_still(self) -> Generator[None]:
-        """Suspend the time limit of the call while a question waits for its answer."""
+        """Suspend the call's time limit for the duration of the block, in which a question waits for its answer."""
         now = asyncio.get_running_loop().time
         if not self._questions and (when := self.limit.when()) is not None:
             self._left = when - now()
@@ -101,8 +101,11 @@ class TimedCall:
 async def put_to_person(
     server: McpServer, call: TimedCall | None, params: ElicitRequestParams
 ) -> ElicitResult | ErrorData:
-    """Ask a person what a server wants to know, and return the answer to send to the server."""
-    from mcp_types import ElicitResult  # noqa: PLC0415 -- loaded by the connection already
+    """Ask a person what a server wants to know, and return the message with which to answer the server.
+
+    `call` is the running tool call of the server; None if none runs, which gives an error, as a refused question does.
+    """
+    from mcp_types import ElicitResult  # the connection has loaded this module before
 
     if call is None:
         return _refusal("a person can be asked only while a tool of this server is called")
@@ -128,13 +131,13 @@ def _refusal(text: str) -> ErrorData:
 
 
 def question_of(server: McpServer, params: ElicitRequestParams) -> PersonQuestion:
-    """Return the question to show for a server's request. Raises RefusedQuestionError."""
+    """Convert a server's request to the question that clients show. Raises RefusedQuestionError."""
     message, time = _clean(params.message)[:MESSAGE_CHARACTERS], round(server.question_seconds * 1000)
     if params.mode == "url":
         url = params.url
         if len(url) > URL_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
             raise RefusedQuestionError(f"the address must be at most {URL_CHARACTERS} printable characters of ASCII")
-        if "\\" in url:  # browsers take it for a slash, so that the host may be another one than people read
+        if "\\" in url:  # browsers treat a backslash as a slash and may visit another host than people read
             raise RefusedQuestionError("the address must not contain a backslash")
         if fault := url_fault(url):
             raise RefusedQuestionError(f"the address {fault}")
@@ -143,7 +146,10 @@ def question_of(server: McpServer, params: ElicitRequestParams) -> PersonQuestio
 
 
 def form_of(given: Mapping[str, Any]) -> str:
-    """Return the JSON schema of a form with only the keywords that forms may have. Raises RefusedQuestionError."""
+    """Return the JSON schema of a form as text, with only the keywords that forms may have.
+
+    Raises RefusedQuestionError if the form is not valid, too large, or asks for a secret.
+    """
     properties = given.get("properties", {})
     if given.get("type", "object") != "object" or not isinstance(properties, dict):
         raise RefusedQuestionError("requestedSchema must be an object with properties")
@@ -163,7 +169,7 @@ def form_of(given: Mapping[str, Any]) -> str:
         text = json.dumps(schema, ensure_ascii=False)
         size = len(text.encode())
         if size <= SCHEMA_BYTES:
-            JsonSchema(parse_json(text))  # also refuses numbers that no message can hold
+            JsonSchema(parse_json(text))  # also refuses numbers that no protobuf message can contain
     except (ValueError, RecursionError, InvalidSchemaError) as error:
         raise RefusedQuestionError(f"requestedSchema is no schema of a form: {shortened(str(error))}") from None
     if size > SCHEMA_BYTES:
@@ -172,7 +178,10 @@ def form_of(given: Mapping[str, Any]) -> str:
 
 
 def _field(name: str, given: Any) -> dict[str, Any]:
-    """Return the schema of a field with only the keywords that it may have. Raises RefusedQuestionError."""
+    """Return the schema of a form's field with only the keywords that its type may have.
+
+    Raises RefusedQuestionError.
+    """
     kind = str(given.get("type")) if isinstance(given, dict) else ""
     if not name or len(name) > 128 or _CONTROLS.search(name) or kind not in _KEYWORDS:
         where = shortened(repr(name))
@@ -194,7 +203,7 @@ def _field(name: str, given: Any) -> dict[str, Any]:
 
 
 def _choices(name: str, given: Any) -> dict[str, Any]:
-    """Return the schema of the items of a field with several choices. Raises RefusedQuestionError."""
+    """Return the schema of the items of a field that allows several choices. Raises RefusedQuestionError."""
     if isinstance(given, dict) and given.get("type", "string") == "string" and _is_list_of_texts(given.get("enum")):
         return {"type": "string", "enum": given["enum"]}
     if isinstance(given, dict) and "anyOf" in given:
@@ -203,7 +212,7 @@ def _choices(name: str, given: Any) -> dict[str, Any]:
 
 
 def _titled(name: str, given: Any) -> list[dict[str, str]]:
-    """Return the choices that have titles, checked. Raises RefusedQuestionError."""
+    """Return choices that have titles, with no other keywords. Raises RefusedQuestionError if one has no value."""
     if isinstance(given, list) and len(given) <= MAX_CHOICES and all(isinstance(each, dict) for each in given):
         choices = [{key: each[key] for key in ("const", "title") if key in each} for each in given]
         if all("const" in each and _is_list_of_texts([*each.values()]) for each in choices):
@@ -222,5 +231,5 @@ def _words(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Replace characters that cannot be stored or shown: control characters, and halves of surrogate pairs."""
+    """Replace characters that cannot be stored or shown: control characters, and unpaired surrogates."""
     return _CONTROLS.sub("\ufffd", text[: 2 * MESSAGE_CHARACTERS])

@@ -1,4 +1,4 @@
-"""MCP servers that clients name for a conversation: the operator's rules for them, and their validation."""
+"""MCP servers that clients choose for a conversation: the operator's rules for these servers, and their validation."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 SETTING = "mcp_from_clients"
 REFERENCE = "secret:"
-"""A header value that begins with this refers to a secret of the operator; the secret's name follows."""
+"""A header value that begins with this text refers to a secret of the operator; the secret's name follows."""
 
 MAX_SERVERS = 8
 MAX_TEXT = 4096
-"""Maximum characters of an argument, a variable's value or a URL."""
+"""Maximum characters of an argument, a variable's value, a URL or a tool name."""
 MAX_ENTRIES = 64
-"""Maximum number each of arguments, variables, headers and read-only tools of a server."""
+"""Maximum number of arguments, of variables, of headers and of read-only tools that a server may have."""
 
 _SETTINGS = ("programs", "urls", "secrets")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -43,19 +43,23 @@ class BoundSecret(Struct, frozen=True):
 
 
 class FromClients(Struct, frozen=True):
-    """The operator's rules for MCP servers that clients name; by default clients may name none."""
+    """The operator's rules for MCP servers that clients choose. By default clients may choose none."""
 
     programs: bool = False
-    """Whether clients may name programs. Such a program runs under the same limits as the tools of its conversation."""
+    """Whether clients may choose programs.
+
+    Such a program runs under the same limits as the tools of its conversation.
+    """
     origins: frozenset[str] = frozenset()
     """The origins (scheme, host and port) that the URLs of clients may lead to."""
     secrets: Mapping[str, BoundSecret] = {}
 
 
 def from_clients(table: Mapping[str, Any], environ: Mapping[str, str]) -> FromClients:
-    """Read the table [mcp_from_clients].
+    """Read the table [mcp_from_clients] of the configuration.
 
-    Raises ValueError whose text begins with the setting's name and shows no secret.
+    `environ` has the variables to which values may refer. Raises ValueError; its text begins with the setting's name
+    and contains no secret.
     """
     check_keys(SETTING, table, _SETTINGS)
     programs, urls, secrets = table.get("programs", False), table.get("urls", []), table.get("secrets", {})
@@ -89,15 +93,16 @@ def _secret(where: str, given: Any, origins: frozenset[str], environ: Mapping[st
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a valid URL."""
+    """Return scheme, host and port of a valid http or https URL, as text."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{parts.port or _PORTS[parts.scheme]}"
 
 
 def servers_of(chosen: tuple[ChosenMcpServer, ...], rules: FromClients, taken: frozenset[str]) -> tuple[McpServer, ...]:
-    """Return the servers that a client names, checked. `taken` are the names of the operator's servers.
+    """Validate the servers that a client chooses, and return their settings.
 
-    Raises McpNotAllowedError or McpServerInvalidError.
+    `taken` are the names of the operator's servers. Raises McpNotAllowedError if the rules forbid a server,
+    McpServerInvalidError if its settings are wrong.
     """
     if len(chosen) > MAX_SERVERS:
         raise McpServerInvalidError(MAX_SERVERS, "name", f"a conversation has at most {MAX_SERVERS} MCP servers")
@@ -115,7 +120,10 @@ def servers_of(chosen: tuple[ChosenMcpServer, ...], rules: FromClients, taken: f
 
 
 def server_of(chosen: ChosenMcpServer, rules: FromClients, position: int = 0) -> McpServer:
-    """Return one server that a client names, with the secrets it refers to. Raises the same errors as `servers_of`."""
+    """Validate one server that a client chooses, and return its settings, including the secrets to which they refer.
+
+    `position` is the server's position in the client's list, for errors. Raises the same errors as `servers_of`.
+    """
 
     def invalid(field: str, text: str) -> McpServerInvalidError:
         return McpServerInvalidError(position, field, text)

@@ -23,7 +23,7 @@ class LoopThread:
     """Runs coroutines on a thread of its own, which starts with the first coroutine. Safe to call from any thread."""
 
     def __init__(self, threads: Threads) -> None:
-        """Keep `threads`, which are used for the blocking work of coroutines. Nothing is started yet."""
+        """Keep `threads`, on which the blocking work of coroutines runs. Nothing is started yet."""
         self._threads = threads
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -31,7 +31,10 @@ class LoopThread:
         self._closed = False
 
     def run(self, work: Coroutine[object, object, Found]) -> Future[Found]:
-        """Start a coroutine. Raises RuntimeError if the loop is closed or no thread can be started."""
+        """Start a coroutine and return its future.
+
+        Raises RuntimeError if the loop is closed or no thread can be started.
+        """
         try:
             return asyncio.run_coroutine_threadsafe(work, self._running())
         except BaseException:
@@ -55,16 +58,16 @@ class LoopThread:
             result, error = None, None
             try:
                 result = work()
-            except BaseException as raised:  # noqa: BLE001 -- handed to the coroutine
+            except BaseException as raised:  # raised again in the coroutine that waits
                 error = raised
-            with suppress(RuntimeError):  # the loop is closed, so nobody waits
+            with suppress(RuntimeError):  # raised if the loop is closed, so that nobody waits
                 loop.call_soon_threadsafe(finish, result, error)
 
         self._threads.run(job, "bedrock-mcp-work")
         return await done
 
     def close(self) -> None:
-        """Wait some seconds for all coroutines, cancel those that still run, and end the thread; idempotent."""
+        """Wait a few seconds for all coroutines, cancel those that still run, and end the thread. Idempotent."""
         with self._lock:
             self._closed = True
             loop, thread, self._loop = self._loop, self._thread, None
@@ -98,6 +101,6 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _finish(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until all tasks have ended, for END_SECONDS at most."""
+    """Run the loop until all tasks have ended, but for at most END_SECONDS."""
     if tasks := asyncio.all_tasks(loop):
         loop.run_until_complete(asyncio.wait(tasks, timeout=END_SECONDS))

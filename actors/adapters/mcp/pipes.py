@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16
 
 ID_WITHIN = 256
-"""Within how many bytes of the beginning or the end of an unreadable answer its id is searched."""
+"""How many bytes at the beginning and at the end of an unreadable response are searched for its id."""
 
 _ID = re.compile(rb'"id"\s*:\s*([0-9]{1,15}|"[^"\\\x00-\x1f]{1,64}")')
 
 LINE_BYTES = 32 << 20
-"""Maximum size of a message; a server that sends a larger one is disconnected."""
+"""Maximum size of a message in bytes. A server that sends a larger one is disconnected."""
 
 
 @asynccontextmanager
@@ -37,9 +37,10 @@ async def pipe_transport(
 ) -> AsyncGenerator[
     tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 ]:
-    """Yield the streams of messages from and to a program, through non-blocking descriptors that the caller closes.
+    """Yield the streams of messages from and to a program.
 
-    `ended` is set when the program can no longer be reached.
+    The descriptors are non-blocking pipes, which the caller closes. `ended` is set when the program can no longer be
+    reached.
     """
     arriving, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sent, leaving = anyio.create_memory_object_stream[SessionMessage](0)
@@ -92,7 +93,7 @@ async def _read(stdout: int, arriving: MemoryObjectSendStream[SessionMessage | E
 
 
 async def _chunk(stdout: int) -> bytes:
-    """Return what a program wrote; b"" at its end.
+    """Return the next bytes that a program wrote; b"" at the end of its output.
 
     Lets other tasks run first, even if the program writes all the time.
     """
@@ -107,7 +108,10 @@ async def _chunk(stdout: int) -> bytes:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """Return the message of a line; None for a line that is not a message: some programs print other text, too."""
+    """Return the message of a line; None for other text, which some programs print, too.
+
+    An unreadable response gives an error message, see `_unreadable`.
+    """
     if not line.lstrip().startswith(b"{"):
         return None
     try:
@@ -117,15 +121,18 @@ def _message(line: bytes) -> SessionMessage | None:
 
 
 def _unreadable(line: bytes) -> SessionMessage | None:
-    """Return an error for an answer that cannot be read, so that its call need not wait; None for other lines.
+    """Return an error message for a response that cannot be read, so that its call ends; None for other lines.
 
-    The id of the answer is searched near the beginning and near the end of the line.
+    The id of the response is searched near the beginning and near the end of the line.
     """
     return _answer_error(line[:ID_WITHIN] + b"\n" + line[-ID_WITHIN:], "its answer is no valid JSON-RPC")
 
 
 def _answer_error(ends: bytes, why: str) -> SessionMessage | None:
-    """Return an error for the answer whose beginning, or beginning and end, are `ends`; None if it has no id."""
+    """Return an error message that replaces a response; None if `ends` contains no id, or is no part of a response.
+
+    `ends` is the beginning of the response, or its beginning and end.
+    """
     found = _ID.search(ends)
     if found is None or b'"method"' in ends or not (b'"result"' in ends or b'"error"' in ends):
         return None

@@ -1,4 +1,4 @@
-"""Turns the result of an MCP tool into the output that the model gets."""
+"""Converts the result of an MCP tool to the output that the model gets."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
     from actors.core.content import Image
 
 TEXT_CHARACTERS = 128 * 1024
-"""Maximum characters of a result; of a longer result the beginning and the end are kept."""
+"""Maximum characters of a result. Of a longer result the beginning and the end are kept."""
 
 MAX_IMAGES = 8
-"""Maximum number of images of a result that are decoded, each by a process of its own."""
+"""Maximum number of images of a result that are decoded; a process is started for each of them."""
 
 
 def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note: str = "") -> ToolOutput:
-    """Return a tool's result with its texts joined and its images stored (tool thread).
+    """Return a tool's result with its texts joined and its images stored by `keep_image`.
 
-    `note` comes first. An image that cannot be stored is named in the text instead.
+    The text begins with `note`. An image that cannot be stored is mentioned in the text instead. Called on the tool's
+    thread.
     """
     texts = [note] if note else []
     images: list[Image] = []
@@ -73,7 +74,7 @@ def _resource(resource: TextResourceContents | BlobResourceContents) -> str:
 
 
 def _image(data: str, keep_image: Callable[[bytes], Image]) -> Image | str:
-    """Store an image and return it; if it cannot be shown, return the reason in brackets."""
+    """Store an image and return it; if that fails, return the reason in brackets, as text for the model."""
     try:
         return keep_image(base64.b64decode(data, validate=True))
     except (binascii.Error, ValueError):
@@ -85,7 +86,7 @@ def _image(data: str, keep_image: Callable[[bytes], Image]) -> Image | str:
 
 
 def _cut(text: str) -> str:
-    """Return a text, with its middle cut out if it is too long."""
+    """Return a text of at most about TEXT_CHARACTERS, by replacing the middle of a longer one with a remark."""
     over = len(text) - TEXT_CHARACTERS
     if over <= 0:
         return text
@@ -94,5 +95,5 @@ def _cut(text: str) -> str:
 
 
 def _well_formed(text: str) -> str:
-    """Replace characters that cannot be stored: NUL and halves of surrogate pairs."""
+    """Replace characters that cannot be stored: NUL and unpaired surrogates."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 HANDSHAKE_PROTOCOL = "2025-11-25"
-"""The last version of the MCP protocol that begins with a handshake: with it, servers can send requests, too."""
+"""The last version of the MCP protocol that begins with a handshake. With it, servers can send requests, too."""
 PROTOCOLS = ("auto", HANDSHAKE_PROTOCOL)
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
@@ -45,15 +45,15 @@ _KINDS: Mapping[Any, str] = {
     bool: "true or false",
     float: "a number",
 }
-"""The names of these types in error messages."""
+"""What error messages call these types."""
 _PLAIN = ("connect_seconds", "call_seconds", "question_seconds", "protocol")
 """Keys of a server's table whose values are used unchanged."""
 _OAUTH = ("client_id", "client_secret", "issuer", "scope")
-"""Keys of the tables `oauth` and `login`."""
+"""Keys of the tables `oauth` and `login` of a server."""
 
 
 class OAuth(Struct, frozen=True):
-    """Bedrock's own credentials for an MCP server, by the OAuth grant of client credentials."""
+    """Bedrock's own credentials for an MCP server, used by the OAuth grant "client credentials"."""
 
     client_id: str
     client_secret: str
@@ -68,13 +68,13 @@ class OAuth(Struct, frozen=True):
 class Login(Struct, frozen=True):
     """How a person logs in at an MCP server.
 
-    By default the server names the authorization server, and Bedrock registers there.
+    By default the MCP server names the authorization server, and Bedrock registers there as an OAuth client.
     """
 
     client_id: str = ""
     client_secret: str = ""
     issuer: str = ""
-    """The only authorization server that is used; "": the one that the MCP server names."""
+    """The only authorization server that is used; "" for the one that the MCP server names."""
     scope: str = ""
 
     def __repr__(self) -> str:
@@ -88,42 +88,49 @@ class McpServer(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     """The program and its arguments; () for a server with a URL. It runs in the conversation's working directory."""
     environment: Mapping[str, str] = {}
-    """Environment variables for the program, in addition to those that every tool gets. May hold secrets."""
+    """Environment variables for the program, in addition to those that every tool gets. Values may be secret."""
     url: str = ""
     headers: Mapping[str, str] = {}
-    """Headers of every request. May hold secrets."""
+    """Headers that are sent with every request. Values may be secret."""
     oauth: OAuth | None = None
     login: Login | None = None
-    """How the operator logs in if the server asks for a login; None: logging in is not possible."""
+    """How the operator logs in if the server asks for a login; None if logging in is not possible."""
     read_only: bool | frozenset[str] = False
-    """The names of the server's tools that change nothing; True: all tools. In restricted mode only these run."""
+    """The names of the server's tools that change nothing; True for all tools.
+
+    In restricted mode only these tools run.
+    """
     connect_seconds: float = 60.0
-    """Time limit in seconds for starting the program and for the first exchange."""
+    """Time limit in seconds for starting the program and for listing its tools."""
     call_seconds: float = 300.0
     """Time limit of a call in seconds; it is suspended while a person is asked."""
     question_seconds: float = 300.0
-    """How many seconds a person has to answer what the server asks in the middle of a call. 0: it may not ask."""
+    """How many seconds a person has to answer a question of the server; 0 if the server may not ask."""
     protocol: str = "auto"
-    """The newest protocol version that is offered, one of PROTOCOLS; "auto": the newest that both sides support."""
+    """The newest protocol version that Bedrock offers, one of PROTOCOLS.
+
+    "auto": the newest version that both sides support.
+    """
 
     def __repr__(self) -> str:
         return f"McpServer({self.name!r})"
 
     def changes_nothing(self, tool: str) -> bool:
-        """Return whether the operator declared a tool read-only."""
+        """Return whether the operator has declared a tool of this server read-only."""
         return self.read_only if isinstance(self.read_only, bool) else tool in self.read_only
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Return the values of these settings that must never be shown."""
+        """The values in these settings that must never be shown. Values of up to 3 characters are left out."""
         clients = tuple(each.client_secret for each in (self.oauth, self.login) if each)
         return tuple(text for text in (*self.environment.values(), *self.headers.values(), *clients) if len(text) > 3)
 
 
 def servers_from_tables(tables: Iterable[Mapping[str, Any]], environ: Mapping[str, str]) -> tuple[McpServer, ...]:
-    """Read the tables [[mcp_servers]], without disabled ones. Values may refer to variables in `environ` and to files.
+    """Read the tables [[mcp_servers]], without those that are disabled.
 
-    Raises ValueError whose text begins with the setting's name and contains no value of a variable or a file.
+    Values may refer to variables in `environ` and to files. Raises ValueError; its text begins with the setting's name
+    and contains no value of a variable or a file.
     """
     found: list[McpServer] = []
     names: set[str] = set()
@@ -175,7 +182,7 @@ def _server(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> 
 
 
 def _check_transport(where: str, command: tuple[str, ...], url: str, given: Mapping[str, Any]) -> None:
-    """Check that a table has either a command or a URL, and only settings that fit it."""
+    """Raise ValueError unless a server's table has either a command or a URL, and only settings that fit it."""
     if bool(command) == bool(url):
         raise ValueError(f"{where}.command: give either command, for a program, or url")
     if command and not command[0]:
@@ -212,7 +219,11 @@ def _oauth(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> 
 
 
 def _login(where: str, url: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> Login | None:
-    """Return how a person logs in at a URL; None if it has other credentials, or if others could read the traffic."""
+    """Return how a person logs in at a server's URL; None if nobody can.
+
+    Nobody can log in if the table has other credentials, or if others could read the traffic. Raises ValueError if the
+    table `login` is wrong.
+    """
     others = ["oauth"] if "oauth" in given else []
     others += ["headers"] if "authorization" in map(str.lower, given.get("headers", ())) else []
     wanted = given.get("login")
@@ -233,7 +244,7 @@ def _login(where: str, url: str, given: Mapping[str, Any], environ: Mapping[str,
 
 
 def is_private(url: str) -> bool:
-    """Return whether nobody else can read what is sent to a URL: it is an https URL, or a URL of this machine."""
+    """Return whether nobody else can read what is sent to a URL: it is an https URL, or leads to this machine."""
     try:
         scheme = urlsplit(url).scheme
     except ValueError:
@@ -254,7 +265,10 @@ def _values(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) ->
 
 
 def value_of(where: str, value: Any, environ: Mapping[str, str]) -> str:
-    """Return a value: a text in which $NAME and ${NAME} are variables and $$ is $, or {file = PATH}."""
+    """Return the text that a setting means: $NAME and ${NAME} stand for variables, $$ for $, {file = PATH} for a file.
+
+    Raises ValueError; its text begins with `where`, the name of the setting.
+    """
     if isinstance(value, str):
         text = _REFERENCE.sub(lambda found: _variable(where, found, environ), value)
     elif isinstance(value, dict) and value.keys() == {"file"} and isinstance(value["file"], str):

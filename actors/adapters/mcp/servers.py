@@ -36,13 +36,16 @@ IDLE_SECONDS = 30 * 60.0
 """Seconds without a call after which a connection is closed."""
 
 AGAIN_SECONDS = 30.0
-"""Seconds after which the start of a run asks a server that failed for its tools again."""
+"""Seconds after which the start of a run asks a server for its tools again if it could not be asked before."""
 
 PAUSE_SECONDS = 5.0
 """Seconds after a failed attempt to connect during which calls fail immediately."""
 
 MAX_CONVERSATIONS = 1_000
-"""Maximum number of conversations whose own servers are remembered without an open connection; others connect again."""
+"""Maximum number of conversations whose chosen servers are remembered without an open connection.
+
+The servers of a forgotten conversation are connected again when its next run begins.
+"""
 
 RESTARTED = "(The MCP server was started again since the last call: what it kept in memory is lost.)"
 
@@ -50,9 +53,10 @@ RESTARTED = "(The MCP server was started again since the last call: what it kept
 class McpServerHub:
     """Implements McpServers: the connections to MCP servers, and the tools they offer. Safe to call from any thread.
 
-    `start` asks all servers for their tools; `close` ends everything. Each connection belongs to one conversation and
-    one server. Connections with "" as the conversation only list the tools of the operator's servers. A server is
-    identified by its owner, which is a conversation or "" for the operator, and its name.
+    `start` asks all servers of the operator for their tools; `close` ends everything. A connection belongs to one
+    conversation and one server. Connections with "" as the conversation only list the tools of the operator's servers.
+    A server is identified by its owner and its name; the owner is the conversation that chose the server, or "" for the
+    operator.
     """
 
     def __init__(
@@ -67,10 +71,10 @@ class McpServerHub:
         logins: McpLogins | None = None,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """Keep the arguments; nothing is connected yet.
+        """Keep the arguments. Nothing is connected yet.
 
-        `environment` are the variables of every program, `rules` apply to servers that clients name, `logins` are those
-        of the operator.
+        `environment` are the variables of every program. `rules` apply to servers that clients choose. `logins` are
+        those of the operator.
         """
         self._operators = {server.name: server for server in servers}
         self._rules = rules or FromClients()
@@ -82,7 +86,7 @@ class McpServerHub:
         urls = {server.name: server.url for server in self._operators.values() if server.login is not None}
         self._logins = KeptLogins(logins, self._loop, urls, self._login_changed) if logins and urls else None
         self._watching: Future[None] | None = None
-        self._lock = threading.Lock()  # guards everything below; nothing blocks under it
+        self._lock = threading.Lock()  # guards everything below; never held while something blocks
         self._servers = {("", name): server for name, server in self._operators.items()}
         self._sessions: dict[tuple[str, str], McpSession] = {}
         self._states: dict[tuple[str, str], tuple[McpState, str]] = {}
@@ -91,7 +95,10 @@ class McpServerHub:
         self._all: tuple[ToolSpec, ...] = ()
         self._offered: dict[str, tuple[ToolSpec, ...]] = {}
         self._confined: dict[tuple[str, str], tuple[McpState, str]] = {}
-        """State and error of programs confined to a principal's files, by principal and server; the latest only."""
+        """State and error of programs confined to a principal's files, by principal and server name.
+
+        Only the latest MAX_CONVERSATIONS are kept.
+        """
 
     # --- offers and states ------------------------------------------------------------------------------------------
 
@@ -104,7 +111,7 @@ class McpServerHub:
             self._watching = self._loop.run(self._logins.watch())
 
     def close(self) -> None:
-        """Close all connections and kill their programs; idempotent."""
+        """Close all connections and kill the programs of servers. Idempotent."""
         if self._watching is not None:
             self._watching.cancel()
         with self._lock:
@@ -114,11 +121,11 @@ class McpServerHub:
         self._loop.close()
 
     def check(self, chosen: tuple[ChosenMcpServer, ...]) -> None:
-        """Check whether a conversation may have these servers; see ports.McpServers."""
+        """Raise an error if a conversation may not have these servers; see ports.McpServers."""
         servers_of(chosen, self._rules, frozenset(self._operators))
 
     def prepare(self, record: ConversationRecord) -> None:
-        """Begin to connect to the servers of a conversation; see ports.McpServers."""
+        """Begin to connect to the servers that a conversation has chosen; see ports.McpServers."""
         if not record.user_initiated:
             return
         own, refused = self._own(record)
@@ -141,7 +148,7 @@ class McpServerHub:
     def _own(
         self, record: ConversationRecord
     ) -> tuple[dict[tuple[str, str], McpServer], dict[tuple[str, str], tuple[McpState, str]]]:
-        """Return the servers that a conversation has chosen, and the states of those that are no longer allowed."""
+        """Return the servers that a conversation has chosen, and the states of those that are not allowed any more."""
         own: dict[tuple[str, str], McpServer] = {}
         refused: dict[tuple[str, str], tuple[McpState, str]] = {}
         confined = self._permissions(record.principal) != EVERYTHING
@@ -160,7 +167,7 @@ class McpServerHub:
         return own, refused
 
     def _make_room(self) -> None:
-        """Forget the servers of the conversation that chose them first, if there are too many.
+        """If too many servers are remembered, forget those of one conversation without an open connection, the oldest.
 
         The caller holds the lock.
         """
@@ -178,7 +185,7 @@ class McpServerHub:
             kept.pop(key, None)
 
     def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
-        """Decide which tools the next run is offered; see ports.McpServers."""
+        """Return the tools that the next run of a conversation is offered, and remember them; see ports.McpServers."""
         if not record.user_initiated:
             return ()
         if record.profile.mcp_servers:
@@ -191,9 +198,9 @@ class McpServerHub:
             tools = (*operators, *(tool for key in own for tool in self._tools.get(key, ())))
             self._offered[record.id] = tools
             unknown = [("", name) for name in self._operators if ("", name) not in self._tools]
-        # A principal limited to some directories must not influence this server: its program can read more than that
-        # principal may, and its tools are offered to others, too. So it does not run in the principal's directory,
-        # where files could make it run another program.
+        # A principal limited to some directories must not influence the operator's server: its program can read more
+        # than that principal may, and other principals get its tools, too. So the program does not run in the
+        # principal's directory, where files could make it run another program.
         where = (record.cwd, record.mode) if permissions.roots is None else ("/", Mode.RESTRICTED)
         for key in unknown:
             if permissions.allows_mcp_server(key[1]):
@@ -201,7 +208,7 @@ class McpServerHub:
         return tools
 
     def _tools_of(self, names: Iterable[str]) -> tuple[ToolSpec, ...]:
-        """Return the known tools of these operator's servers, in the order of the settings.
+        """Return the known tools of the operator's servers with these names, in the order of the settings.
 
         The caller holds the lock.
         """
@@ -209,7 +216,7 @@ class McpServerHub:
         return tuple(tool for name in self._operators if name in wanted for tool in self._tools.get(("", name), ()))
 
     def offered(self, conversation_id: str) -> tuple[ToolSpec, ...]:
-        """Return the tools that `offer` returned last for this conversation."""
+        """Return the tools that `offer` returned last for this conversation; () if there are none."""
         return self._offered.get(conversation_id, ())
 
     def release(self, conversation_id: str) -> None:
@@ -218,14 +225,14 @@ class McpServerHub:
             self._offered.pop(conversation_id, None)
 
     def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
-        """Return the operator's servers, in the order of the settings; see ports.McpServers."""
+        """Return the states of the operator's servers, in the order of the settings; see ports.McpServers."""
         confined = bool(principal) and self._permissions(principal).roots is not None
         with self._lock:
             found = [self._status(("", each.name), each.command, each.url) for each in self._operators.values()]
             return tuple(self._among_files_of(principal, each) if confined else each for each in found)
 
     def _among_files_of(self, principal: str, status: McpServerStatus) -> McpServerStatus:
-        """Return a status with the state of the program that runs for a principal limited to some directories.
+        """Return `status` with the state of the program that runs for a principal limited to some directories.
 
         The caller holds the lock.
         """
@@ -235,7 +242,7 @@ class McpServerHub:
         return replace(status, state=state, error=error)
 
     def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
-        """Return the servers that a conversation has chosen, in the order of its choice."""
+        """Return the states of the servers that a conversation has chosen, in the order of its choice."""
         with self._lock:
             chosen = record.profile.mcp_servers
             return tuple(self._status((record.id, each.name), each.command, each.url) for each in chosen)
@@ -259,7 +266,11 @@ class McpServerHub:
     # --- connections -----------------------------------------------------------------------------------------------
 
     def session(self, key: tuple[str, str], server: McpServer, context: ToolContext) -> McpSession:
-        """Return the connection of a conversation to a server; a new one if there is none. Raises ServerError."""
+        """Return a conversation's connection to a server; begin a new one if it has none.
+
+        Raises ServerError if connecting failed a moment ago, or if the server's program has more rights than the mode
+        gives.
+        """
         place = context.conversation_id, server.name
         with self._lock:
             session = before = self._sessions.get(place)
@@ -288,10 +299,10 @@ class McpServerHub:
         *,
         principal: str = "",
     ) -> McpSession:
-        """Connect in the background. The caller holds the lock. Raises ServerError.
+        """Begin to connect, and return the connection. The caller holds the lock. Raises ServerError.
 
-        `where` is the directory and the mode. The tools of a program that is confined to the files of a principal are
-        not shared with other conversations.
+        `where` is the directory and the mode for a program. The tools of a program that is confined to the files of a
+        principal are not offered to other conversations.
         """
         cwd, mode = where
         shared = bool(server.url) or not isinstance(sandbox, ConfinedSandbox)
@@ -319,7 +330,7 @@ class McpServerHub:
         return session
 
     def _changed(self, conversation_id: str, key: tuple[str, str], session: McpSession) -> None:
-        """Note the new state of a connection (thread of the loop)."""
+        """Record the new state of a connection (on the loop's thread)."""
         place = conversation_id, key[1]
         with self._lock:
             if self._servers.get(key) is session.server:
@@ -334,7 +345,7 @@ class McpServerHub:
             session.stop()
 
     def _changed_among_files(self, principal: str, session: McpSession) -> None:
-        """Note the new state of a program that is confined to the files of a principal (thread of the loop)."""
+        """Record the new state of a program that is confined to the files of a principal (on the loop's thread)."""
         if session.state is McpState.STOPPED:
             return
         with self._lock:
@@ -344,7 +355,7 @@ class McpServerHub:
                 del self._confined[next(iter(self._confined))]
 
     def _login_changed(self, name: str, logged_in: bool) -> None:
-        """Connect with a new login, or close the connections that used a login that is gone (thread of the loop)."""
+        """Connect with a new login, or close the connections of a login that has ended (on the loop's thread)."""
         key = "", name
         with self._lock:
             used = {place: each for place, each in self._sessions.items() if each.server is self._operators[name]}
@@ -359,7 +370,10 @@ class McpServerHub:
             self._learn(key, "/", Mode.RESTRICTED)
 
     def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
-        """End programs that were started in another mode than the conversation now has; see ports.McpServers."""
+        """End programs that were started in another mode than the conversation now has; see ports.McpServers.
+
+        Returns the names of their servers.
+        """
         with self._lock:
             ended = [session for session in self._of(record.id) if session.mode is not record.mode]
             ended = [session for session in ended if not session.server.url and not session.over]
@@ -389,7 +403,7 @@ class McpServerHub:
     # --- tools -----------------------------------------------------------------------------------------------------
 
     def tool(self, name: str, conversation_id: str) -> Tool | None:
-        """Return the tool with this full name; None if no MCP server has it."""
+        """Return the tool with this full name; None if the name is not that of an MCP tool."""
         parts = parted(name)
         if parts is None:
             return None
@@ -397,13 +411,13 @@ class McpServerHub:
         return McpTool(self, key, self._servers.get(key), parts[1])
 
     def spec(self, key: tuple[str, str], name: str) -> ToolSpec:
-        """Return a tool's specification as its server last listed it; a minimal one if it was not listed."""
+        """Return a tool's specification as its server last listed it; a minimal one if the tool was not listed."""
         listed = [tool for tool in self._tools.get(key, ()) if tool.name == name]
         return listed[0] if listed else ToolSpec("", {"type": "object"}, ToolTraits(name, ToolGroup.OTHER, writes=True))
 
 
 class McpTool:
-    """A tool of an MCP server (ports.Tool)."""
+    """A tool of an MCP server (implements ports.Tool)."""
 
     def __init__(self, hub: McpServerHub, key: tuple[str, str], server: McpServer | None, tool: str) -> None:
         self._hub = hub
@@ -413,11 +427,11 @@ class McpTool:
 
     @property
     def spec(self) -> ToolSpec:
-        """Return the tool's specification as its server last listed it; a minimal one if it was not listed."""
+        """The tool's specification as its server last listed it; a minimal one if the tool was not listed."""
         return self._hub.spec(self._key, full_name(self._key[1], self._tool))
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Call the tool at its server, connecting if necessary.
+        """Call the tool at its server, connecting if necessary, and return its output or an error for the model.
 
         A cancel cancels this call only: the server goes on running.
         """
@@ -443,14 +457,14 @@ class McpTool:
             return _error(str(error))
         finally:
             context.cancel.forget(cancel)
-        from actors.adapters.mcp.results import output_of  # noqa: PLC0415 -- loaded by the connection already
+        from actors.adapters.mcp.results import output_of  # the connection has loaded this module before
 
         note, session.note = session.note, ""
         return output_of(result, context.keep_image, note)
 
     def _refusal(self, server: McpServer, mode: Mode) -> str:
-        """Return why the mode does not allow this tool; "" if the mode allows it."""
-        held = mode is Mode.WORKSPACE and not server.url  # a program can write only in the working directory
+        """Return why the mode does not allow this tool, as text for the model; "" if the mode allows it."""
+        held = mode is Mode.WORKSPACE and not server.url  # it writes only in the working directory
         if mode is Mode.UNRESTRICTED or held or server.changes_nothing(self._tool):
             return ""
         return (

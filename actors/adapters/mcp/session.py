@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0
-"""Seconds for ending the protocol session with a server when a connection is closed."""
+"""Seconds that the end of the protocol session may take when a connection is closed."""
 
 GRACE_SECONDS = 0.5
 """Seconds that a program gets to end by itself once its stdin is closed; then its processes are killed."""
@@ -44,16 +44,19 @@ LISTEN_SECONDS = 30.0
 """Seconds after which Bedrock subscribes again if a server has stopped reporting changes of its tools."""
 
 DOWNLOADERS = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})
-"""Programs that download the one that they run."""
+"""Programs that first download the program that they then run."""
 
 ERROR_BYTES = 2048
 """How many of the last bytes that a program wrote to stderr are kept, to explain why it failed."""
 
 ENDED = frozenset({McpState.FAILED, McpState.NEEDS_LOGIN, McpState.STOPPED})
-"""The states in which a connection has ended."""
+"""The states of a connection that has ended."""
 
 MAX_QUESTIONS = 100
-"""A limit that no call can reach: the time limit of the library must not expire before that of the call."""
+"""More questions than a call can ask.
+
+Used for the library's time limit, which must not expire before the call's own.
+"""
 
 REASON_CHARACTERS = 500
 """Maximum characters of the reason why a call or a server failed."""
@@ -87,20 +90,24 @@ class McpSession:
         changed: Callable[[McpSession], None],
         logins: KeptLogins | None = None,
     ) -> None:
-        """Begin to connect. Raises RuntimeError if no thread can be started, or during shutdown."""
+        """Begin to connect. Raises RuntimeError if no thread can be started, or during shutdown.
+
+        `environment`, `cwd` and `mode` are for the server's program. The connection ends after `idle_seconds` without a
+        call.
+        """
         self.server = server
         self.mode = mode
-        """The mode that the server's program has been started in."""
+        """The mode in which the server's program was started."""
         self.state = McpState.CONNECTING
         self.error = ""
         """Why the connection failed; "" if it did not."""
         self.failed_at = 0.0
-        """When the connection failed, in monotonic seconds."""
+        """When the connection failed, in monotonic seconds; 0 if it did not."""
         self.served = False
         """Whether the connection was ever established."""
         self.tools: tuple[ToolSpec, ...] = ()
         self.note = ""
-        """A note for the model that is added to the result of the next call."""
+        """A note for the model that is added to the result of the next call; "" for none."""
         self._loop = loop
         self._sandbox = sandbox
         self._environment = environment
@@ -113,11 +120,11 @@ class McpSession:
         self._stopping = self._killing = False
         self._client: Client | None = None
         self._calls: list[TimedCall] = []
-        """Running calls: at most one, and earlier ones that were cancelled a moment ago."""
+        """The running calls: at most one, and earlier calls that were cancelled a moment ago."""
         self._activity = 0
-        """Counts the begin and the end of each call; no change during a period means that no tool was called."""
+        """Counts the beginnings and ends of calls. If it does not change for a while, no tool was called."""
         self._words = b""
-        """The last bytes that the program wrote to stderr, or the last error that its URL answered with."""
+        """The last bytes that the program wrote to stderr, or the last error with which its URL responded."""
         self._over: anyio.Event | None = None
         self._settled: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -125,9 +132,9 @@ class McpSession:
 
     @property
     def over(self) -> bool:
-        """Whether the connection has ended or failed, so that a call needs another one.
+        """Whether the connection has ended or failed, so that a call needs a new connection.
 
-        Safe to call from any thread.
+        Safe to read from any thread.
         """
         return self._stopping or self.state in ENDED
 
@@ -136,10 +143,11 @@ class McpSession:
         return bool(self.error) and not self.served and self.failed_at > when
 
     def call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> Future[CallToolResult]:
-        """Call a tool. Safe to call from any thread. Cancelling the future cancels the call; the server keeps running.
+        """Call a tool, and return the future of its result. Safe to call from any thread.
 
-        `context` receives the progress that the server reports, and questions of the server to a person. The future
-        raises ServerError. Raises RuntimeError at shutdown.
+        `context` receives the progress that the server reports, and the server's questions to a person. Cancelling the
+        future cancels the call; the server keeps running. The future raises ServerError if the call fails. Raises
+        RuntimeError at shutdown.
         """
         return self._loop.run(self._call(tool, arguments, context))
 
@@ -163,8 +171,8 @@ class McpSession:
             self._task.cancel()
 
     async def _live(self) -> None:
-        """Connect, list the tools, and stay connected until the end."""
-        import anyio  # noqa: PLC0415 -- a second of imports, for those who use MCP
+        """Connect, list the tools, and stay connected until the connection ends or fails."""
+        import anyio  # loading takes a second; done only if MCP is used
 
         self._task = asyncio.current_task()
         self._over = anyio.Event()
@@ -178,17 +186,17 @@ class McpSession:
             await self._until_over()
             if not self._stopping:
                 why = "it ended the connection"
-        except asyncio.CancelledError:  # stopped while it connected, or the loop is closed
+        except asyncio.CancelledError:  # stopped while connecting, or the loop is closed
             why = ""
         except TimeoutError:
             why = f"it did not answer within {self.server.connect_seconds:g} s"
-        except Exception as error:  # noqa: BLE001 -- whatever a library raises, the server is down
+        except Exception as error:  # whatever a library raises, the server cannot be used
             why = reason_of(error)
         finally:
             self._client, self._stopping = None, True
             with anyio.CancelScope(shield=True):
                 await self._close(stack)
-            if why:  # reported last: the program's last words may come after its end
+            if why:  # reported last, because the program's last output may arrive after its end
                 self._fail(why)
             else:
                 self._become(McpState.STOPPED)
@@ -230,7 +238,7 @@ class McpSession:
         return await http_transport(self.server, stack, self._logins, refused, needs_login)
 
     async def _program(self, stack: AsyncExitStack) -> Any:
-        """Start the server's program in the sandbox, and return the transport over its pipes."""
+        """Start the server's program in the sandbox, and return the transport over its pipes. Raises ServerError."""
         from actors.adapters.mcp.pipes import pipe_transport  # noqa: PLC0415 -- see _live
 
         theirs_in, ours_in = os.pipe()
@@ -255,11 +263,11 @@ class McpSession:
             os.close(theirs_out)
         os.set_blocking(ours_in, False)
         os.set_blocking(ours_out, False)
-        assert self._over is not None  # noqa: S101 -- set by _live
+        assert self._over is not None  # set by _live
         return pipe_transport(ours_in, ours_out, self._over)
 
     def _start(self, launch: Launch) -> None:
-        """Start the program (on a thread of its own, because this blocks). Raises ServerError."""
+        """Start the program. Blocks, so it is called on a thread of its own. Raises ServerError."""
         if not os.path.isdir(launch.cwd):
             raise ServerError(f"the working directory {launch.cwd} no longer exists")
         try:
@@ -270,7 +278,7 @@ class McpSession:
             self._process.kill()
 
     def _hear(self, output: bytes) -> None:
-        """Keep the end of what the program writes to stderr (thread of the sandbox)."""
+        """Keep the end of what the program writes to stderr. Called on a thread of the sandbox."""
         self._words = (self._words + output)[-ERROR_BYTES:]
 
     async def _listen(self, client: Client, relist: asyncio.Event) -> None:
@@ -294,19 +302,22 @@ class McpSession:
             await asyncio.sleep(LISTEN_SECONDS)
 
     async def _relist_when(self, wanted: asyncio.Event) -> None:
-        """List the tools again after the server reported a change; reports that come together cause one listing."""
+        """List the tools again after the server reported a change.
+
+        Reports that come together cause only one listing.
+        """
         while await wanted.wait():
             wanted.clear()
             await self._relist()
 
     async def _relist(self) -> None:
-        """List the tools again, since the server reported that they have changed."""
+        """List the tools again; if that fails, log a warning and keep the earlier list."""
         client = self._client
         if client is None:
             return
         try:
             self.tools = await tool_listing.tools_of(client, self.server)
-        except Exception as error:  # noqa: BLE001 -- the earlier list stays
+        except Exception as error:  # the earlier list stays
             log.warning("MCP server %s: its tools could not be listed again: %s", self.server.name, reason_of(error))
         else:
             self._changed(self)
@@ -329,7 +340,7 @@ class McpSession:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await stack.aclose()
-        except BaseException as error:  # noqa: BLE001 -- it is over in any case
+        except BaseException as error:  # the connection has ended in any case
             log.debug("MCP server %s: its connection was not closed in order: %s", self.server.name, error)
         process, self._process = self._process, None
         if process is None:
@@ -359,7 +370,10 @@ class McpSession:
         self._become(McpState.NEEDS_LOGIN if self._needs_login else McpState.FAILED)
 
     def _cannot_download(self) -> bool:
-        """Return whether its program is probably not there: one that downloads it was started where it cannot."""
+        """Return whether the program probably failed because it could not download the server that it runs.
+
+        In modes other than unrestricted, programs of DOWNLOADERS have no network.
+        """
         name = os.path.basename(self.server.command[0]) if self.server.command else ""
         return name in DOWNLOADERS and not self.served and self.mode is not Mode.UNRESTRICTED
 
@@ -370,15 +384,18 @@ class McpSession:
         self._changed(self)
 
     async def _asked(self, context: object, params: ElicitRequestParams) -> ElicitResult | ErrorData:
-        """Put a question of the server to a person. The server does not name the call; tools run one at a time."""
-        del context  # the library's signature
+        """Put a question of the server to a person, and return the answer for the server.
+
+        A question does not name the call to which it belongs, but tools run one at a time, so it is the latest call.
+        """
+        del context  # required by the library's signature
 
         return await put_to_person(self.server, self._calls[-1] if self._calls else None, params)
 
     async def _call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> CallToolResult:
         from mcp import MCPError  # noqa: PLC0415 -- see _live
 
-        assert self._settled is not None  # noqa: S101 -- tasks begin in order, and _live before any call
+        assert self._settled is not None  # tasks begin in order, and _live before any call
         await asyncio.shield(self._settled)
         client = self._client
         if client is None:
@@ -403,7 +420,7 @@ class McpSession:
             if self._needs_login:
                 raise ServerError(f"The MCP server {self.server.name} {needs_login(self.server.name)}.") from None
             raise ServerError(f"The MCP server {self.server.name} failed the call: {reason_of(error)}") from None
-        except Exception as error:  # noqa: BLE001 -- e.g. an answer that is none
+        except Exception as error:  # for example, the server's answer is not valid
             raise ServerError(f"The MCP server {self.server.name} failed: {reason_of(error)}.") from None
         finally:
             self._calls.remove(call)
@@ -411,16 +428,16 @@ class McpSession:
 
 
 def needs_login(name: str) -> str:
-    """Return a short text that a server needs a login, with the command for it."""
+    """Return a short text that says that a server needs a login, with the command for it."""
     return f"needs login: bedrock mcp login {name}"
 
 
 _NOT_FOR_PEOPLE = re.compile(r" \[type=\w+, input_value=.*?, input_type=\w+\]| For further information visit \S+")
-"""Text of the validation library that is removed from error messages."""
+"""Details of the validation library that are removed from error messages."""
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what happened in one line of readable text; of several errors, the first."""
+    """Return an error as one line of readable text; of a group of errors, only the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = _NOT_FOR_PEOPLE.sub("", " ".join(str(error).split()))
@@ -428,7 +445,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def first_words(text: str) -> str:
-    """Return the beginning of a text in one line of at most REASON_CHARACTERS, cut between words if possible."""
+    """Return the beginning of a one-line text: at most REASON_CHARACTERS, cut between words if possible."""
     if len(text) <= REASON_CHARACTERS:
         return text
     begin = text[:REASON_CHARACTERS]
@@ -436,7 +453,7 @@ def first_words(text: str) -> str:
 
 
 def last_words(text: str) -> str:
-    """Return the end of a text in one line of at most REASON_CHARACTERS, cut between words if possible."""
+    """Return the end of a one-line text: at most REASON_CHARACTERS, cut between words if possible."""
     if len(text) <= REASON_CHARACTERS:
         return text
     end = text[-REASON_CHARACTERS:]

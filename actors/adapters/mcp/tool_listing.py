@@ -1,4 +1,4 @@
-"""Lists the tools of an MCP server as the models are offered them.
+"""Lists the tools of an MCP server in the form in which models are offered tools.
 
 Tools that providers do not accept are left out: they would make every request that offers them fail, in all
 conversations.
@@ -28,39 +28,39 @@ log = logging.getLogger(__name__)
 PREFIX = "mcp__"
 
 MAX_TOOLS = 128
-"""Maximum number of tools of one server; further ones are not offered."""
+"""Maximum number of tools of one server; further tools are not offered."""
 
 MAX_PAGES = 100
 """Maximum number of pages of the tool list that are requested from a server."""
 
 DESCRIPTION_CHARACTERS = 4_096
-"""Maximum characters of a description; the rest is cut off."""
+"""Maximum characters of a tool's description; the rest is cut off."""
 
 SCHEMA_BYTES = 64 << 10
-"""Maximum size of an input schema; a tool with a larger one is not offered."""
+"""Maximum size of an input schema in bytes; a tool with a larger schema is not offered."""
 
 LIST_BYTES = 512 << 10
 """Maximum size in bytes of all schemas and descriptions of one server, to leave room in a model's context window."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PROPERTY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""The parameter names that providers accept."""
+"""Matches the parameter names that providers accept."""
 _REFERENCES = ("$ref", "$dynamicRef")
 
 
 class _NotOfferedError(Exception):
-    """A tool cannot be offered; the text says why."""
+    """A tool cannot be offered; the text contains the reason."""
 
 
 def full_name(server: str, tool: str) -> str:
-    """Return the name by which models call a tool."""
+    """Return the name by which models call a tool: "mcp__SERVER__TOOL"."""
     return f"{PREFIX}{server}__{tool}"
 
 
 def parted(name: str) -> tuple[str, str] | None:
-    """Return the server and the tool in a full name; None for names of other tools.
+    """Split the full name of an MCP tool into server and tool; return None for names of other tools.
 
-    Server names contain no underscore.
+    The split is unambiguous, because server names contain no underscore.
     """
     if not name.startswith(PREFIX):
         return None
@@ -69,9 +69,10 @@ def parted(name: str) -> tuple[str, str] | None:
 
 
 async def tools_of(client: Client, server: McpServer) -> tuple[ToolSpec, ...]:
-    """Ask a server for its tools, and return those that can be offered, in its order. Raises what the library raises.
+    """Ask a server for its tools, and return those that can be offered, in the server's order.
 
-    Descriptions are the server's own text: they may be wrong or hostile, and their length is bounded.
+    Descriptions are the server's own text: they may be wrong or hostile, and their length is bounded. Raises what the
+    library raises.
     """
     found: dict[str, ToolSpec] = {}
     left = LIST_BYTES
@@ -109,7 +110,7 @@ def _spec(server: McpServer, tool: Tool) -> tuple[ToolSpec, int]:
 
 
 def _schema(given: Any) -> tuple[dict[str, Any], int]:
-    """Return the input schema for models, and its size in bytes. Raises _NotOfferedError."""
+    """Return a tool's input schema for models, and its size in bytes. Raises _NotOfferedError."""
     try:
         text = json.dumps(given)
         if len(text) > SCHEMA_BYTES:
@@ -129,7 +130,7 @@ def _schema(given: Any) -> tuple[dict[str, Any], int]:
 
 
 def _refers_elsewhere(value: Any) -> bool:
-    """Return whether a schema (of bounded nesting) has a $ref to something outside of itself."""
+    """Return whether a schema (of bounded nesting) has a $ref to something outside of this schema."""
     if isinstance(value, dict):
         named = [value[key] for key in _REFERENCES if isinstance(value.get(key), str)]
         return any(not each.startswith("#") for each in named) or any(map(_refers_elsewhere, value.values()))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actors.adapters.mcp.server_settings import McpServer
 
 for _name in ("httpx2", "httpcore2", "mcp"):
-    logging.getLogger(_name).setLevel(logging.WARNING)  # they log every request, and what servers send
+    logging.getLogger(_name).setLevel(logging.WARNING)  # these libraries log every request, and what servers send
 
 
 class _LoginAuth(httpx2.Auth):
@@ -37,7 +37,11 @@ class _LoginAuth(httpx2.Auth):
         self._on_needs_login = on_needs_login
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Yield the request; once more with another token if the answer was 401 and there is another token."""
+        """Yield the request, and again with another token if the response is 401 and there is another token.
+
+        If the request is refused nevertheless, calls `on_refusal` with the reason why there is no token now, or else
+        `on_needs_login`.
+        """
         token, trouble = await self._asked(self._logins.token(self._name))
         for _ in range(2):
             if token:
@@ -56,7 +60,7 @@ class _LoginAuth(httpx2.Auth):
 
     @staticmethod
     async def _asked(asking: Awaitable[str]) -> tuple[str, str]:
-        """Return the access token, and the reason if there is none now."""
+        """Return the access token and ""; if there is none now, return "" and the reason."""
         try:
             return await asking, ""
         except LoginUnavailableError as error:
@@ -72,8 +76,8 @@ async def http_transport(
 ) -> Any:
     """Return the transport to a server's URL; closing `stack` closes its connections.
 
-    `on_refusal` is called with the text of each error answer, since the library's errors do not contain it.
-    `on_needs_login` is called if the server answers only after a person has logged in.
+    `on_refusal` is called with the text of each error response, because the library's errors do not contain that text.
+    `on_needs_login` is called if the server responds only after a person has logged in.
     """
 
     async def look(response: httpx2.Response) -> None:

@@ -1,7 +1,7 @@
-"""Prunes the log: removes its oldest rows in batches and records the position where the remaining rows begin.
+"""Decides which of the oldest rows of a log are pruned (deleted) in one batch, and where the log begins afterwards.
 
-The record distinguishes a pruned log from one whose beginning is missing for another reason. Rows that fail
-verification are kept, as evidence.
+The store records that position, which distinguishes a pruned log from a log whose beginning is missing for another
+reason. A log with rows that fail verification is not pruned, so that they are kept as evidence.
 """
 
 from __future__ import annotations
@@ -15,13 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ROWS = 256
-"""Maximum rows per batch, which blocks the writer."""
+"""Maximum rows per batch; a batch keeps other changes from being written."""
 CHARACTERS = 4 * 1024 * 1024
-"""Approximate maximum of characters per batch: a large row has overflow pages, each of which must be freed."""
+"""Approximate maximum of characters per batch.
+
+Large rows occupy further pages, and the database has to free each page.
+"""
 
 
 class LogPosition(NamedTuple):
-    """A position in the log: after a row, or at the very beginning."""
+    """A position between two rows of a log: the step, last revision and hash of the row before it.
+
+    Zeros and "" mean the beginning of a log from which nothing was pruned.
+    """
 
     step: int = 0
     revision: int = 0
@@ -37,12 +43,12 @@ def place_after(row: LogRow) -> LogPosition:
 
 
 class Bounds(NamedTuple):
-    """The limits of a pruning: which rows may be removed."""
+    """The limits of a pruning: only rows that satisfy both may be removed."""
 
     before_revision: int
-    """Only rows whose events all precede this revision."""
+    """Rows may be removed if all their events precede this revision."""
     older_than: int | None = None
-    """Only rows written before this time in milliseconds since the epoch; None: of any age."""
+    """Rows may be removed if they were written before this time, in milliseconds since 1970; None for any age."""
 
     def hold(self, row: LogRow) -> bool:
         """Return whether this row and all later ones must be kept."""
@@ -52,7 +58,11 @@ class Bounds(NamedTuple):
 
 
 def prunable(begins: LogPosition, rows: Iterable[LogRow], bounds: Bounds) -> list[LogRow]:
-    """Return the rows to prune now, oldest first. Raises StoreDamagedError for rows that fail verification."""
+    """Return the rows to prune in the next batch, oldest first; [] if there are none.
+
+    `rows` are the rows of the log after the position `begins`. Raises StoreDamagedError if a row to prune does not
+    follow the row before it, or differs from its hash.
+    """
     going: list[LogRow] = []
     characters, place = 0, begins
     for row in rows:

@@ -1,6 +1,7 @@
-"""Converts records and messages to rows and back.
+"""Converts conversation records and messages to rows of the database, and back.
 
-Text columns contain JSON written by msgspec. The order of the columns is defined here once.
+Defines the columns of these tables and their order. Values without a column of their own are encoded as JSON by
+msgspec.
 """
 
 from __future__ import annotations
@@ -30,20 +31,23 @@ CHANGING = (
     "labels", "approval_policy", "approval_rules", "follow_up_policy", "budget", "continued_by", "node", "epoch",
     "step", "last_seq", "digest",
 )  # fmt: skip
-"""Columns that every transition writes, except `slug` and `log_hash`."""
+"""Columns that every transition writes, except `log_hash`, which only the thread that writes can compute."""
 RECORD = (*FIXED, *CHANGING, "slug", "log_hash")
-"""The columns that `record_of` takes, before prompt and profile. `state_data` is read as bytes: it may be damaged."""
+"""The columns of a conversation. `record_of` takes them, followed by the system prompt and the profile.
+
+`state_data` is selected as bytes, because a damaged state may not be valid UTF-8.
+"""
 MESSAGE = (
     "id", "conversation_id", "sequence_id", "message_type", "actor_kind", "content", "display_data", "usage_data",
     "created_at", "request_id", "attempt", "through_sequence", "digest",
 )  # fmt: skip
 """Columns of a message."""
 PROMPT = ("conversation_id", "text", "text_digest")
-"""Columns of a system prompt."""
+"""Columns of the sums of tokens and costs that a principal spent on one day. These rows have no digest."""
 PROFILE = ("conversation_id", "profile", "profile_digest")
 """Columns of a profile; a conversation with the default profile has no row."""
 SPENDING = ("principal", "day", "tokens", "cost_micros")
-"""Columns of what a principal spent on a day: sums, which have no digest."""
+"""Columns of the sums that a principal spent on one day. These rows have no digest, because they are changed often."""
 COMMAND = ("conversation_id", "principal", "request_id", "body_hash", "answer", "at", "digest")
 """Columns of an accepted command."""
 ATTACHMENT = ("conversation_id", "id", "media_type", "data", "width", "height", "created_at", "digest")
@@ -63,14 +67,14 @@ Row = tuple[Any, ...]
 
 
 class StoredState(Struct, frozen=True):
-    """The content of `state_data`."""
+    """What the column `state_data` contains, as JSON."""
 
     version: int
     state: State
 
 
 class Display(Struct, frozen=True, omit_defaults=True):
-    """The content of `display_data`: the run of a message and how the message is displayed."""
+    """What the column `display_data` contains, as JSON: the run of a message, and how clients display the message."""
 
     run: str = ""
     delivery: str = ""
@@ -91,38 +95,41 @@ _USAGE = json.Decoder(Usage)
 
 
 def names(values: Iterable[str]) -> str:
-    """Encode names as a JSON array, for SQLite's json_each."""
+    """Encode texts as a JSON array, for SQLite's json_each."""
     return _encode(list(values)).decode()
 
 
 def _or_empty(value: int | str | None) -> int | str:
-    """Return a value for a column that may be NULL, with "" in place of None; see `statements.NULLABLE`."""
+    """Return "" for None and other values unchanged; the SQL statements turn "" into NULL in nullable columns."""
     return "" if value is None else value
 
 
 def digest_of(values: Sequence[object]) -> str:
-    """Return the digest by which changes of a row are detected.
+    """Return the digest of a row, by which later changes of the row are detected.
 
-    SHA-256 over its other values as a JSON array, with bytes in base64 and an empty text for NULL.
+    The digest is SHA-256 over the row's other values as a JSON array, with bytes in base64 and "" for NULL.
     """
     return hashlib.sha256(_encode(values)).hexdigest()
 
 
 def is_as_written(row: Row) -> bool:
-    """Return whether a row ends with the digest of its other values."""
+    """Return whether the last value of a row is the digest of its other values, as it was when the row was written."""
     digest: str = row[-1]
     return digest_of(["" if value is None else value for value in row[:-1]]) == digest
 
 
 def refuse_non_numbers(*values: object) -> None:
-    """Raise ValueError unless all values are counts, revisions or times: SQLite stores any type in any column."""
+    """Raise ValueError unless all values are integers from 0 to LATEST_MS, as counts, revisions and times are.
+
+    The check is needed because SQLite stores values of any type in any column.
+    """
     for value in values:
         if type(value) is not int or not 0 <= value <= LATEST_MS:
             raise ValueError("a value that must be a number is not one")
 
 
 def fixed_values(record: ConversationRecord) -> Row:
-    """Return the values of the columns FIXED."""
+    """Return the values of the columns FIXED for a conversation."""
     return (
         record.id, record.cwd, _or_empty(record.parent_conversation_id), int(record.user_initiated), record.created_at,
         record.continued_from, record.workspace_label, record.principal,
@@ -130,7 +137,7 @@ def fixed_values(record: ConversationRecord) -> Row:
 
 
 def changing_values(record: ConversationRecord) -> Row:
-    """Return the values of the columns CHANGING; the digest covers FIXED and the slug as well."""
+    """Return the values of the columns CHANGING for a conversation; the digest covers FIXED and the slug as well."""
     values = (
         name_of(record.state), _encode(StoredState(STATE_VERSION, record.state)).decode(), record.state_updated_at,
         record.updated_at, int(record.archived_at is not None), _or_empty(record.archived_at), record.mode.value,
@@ -142,7 +149,7 @@ def changing_values(record: ConversationRecord) -> Row:
 
 
 def state_of(state_data: bytes | None) -> State | None:
-    """Decode a stored state; None if it is missing, damaged, or of another version."""
+    """Decode the stored state of a conversation; return None if it is missing, damaged, or of another version."""
     try:
         stored = _STATE.decode(state_data or b"")
     except (DecodeError, UnicodeDecodeError):
@@ -151,10 +158,10 @@ def state_of(state_data: bytes | None) -> State | None:
 
 
 def record_of(row: Row) -> tuple[ConversationRecord, bool]:
-    """Convert a row of RECORD, system prompt and profile; return the record and whether its state was readable.
+    """Convert a row with the columns RECORD, system prompt and profile to a record.
 
-    An unreadable state becomes Idle with an empty ledger. Raises msgspec.DecodeError or ValueError if another column is
-    damaged.
+    Also returns whether the state was readable; an unreadable state becomes Idle with an empty ledger. Raises
+    msgspec.DecodeError or ValueError if another column is damaged.
     """
     (
         id_, cwd, parent, user_initiated, created_at, continued_from, workspace_label, principal,
@@ -199,10 +206,12 @@ def record_of(row: Row) -> tuple[ConversationRecord, bool]:
 
 
 def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agents: int) -> Idle:
-    """Rebuild an Idle state from messages, for a conversation whose state cannot be read.
+    """Return an Idle state for a conversation whose stored state cannot be read.
 
-    Its counters must not be lower than what was used: each run begins with a message, and each step begins at most one
-    request and one tool, so `last_sequence` and `step` are upper bounds; gaps do no harm.
+    The counters in it must not be lower than those that were used. Each run begins with a message, and each step begins
+    at most one request and one tool, so `last_sequence` and `step` are upper bounds; gaps do no harm. `usages` are the
+    encoded usages of the messages in order, `agents` is the highest number of a sub-agent. Raises msgspec.DecodeError
+    if a usage is damaged.
     """
     total, used = Usage(), 0
     for encoded in usages:
@@ -223,23 +232,26 @@ def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agent
 
 
 def prompt_values(conversation_id: str, text: str) -> Row:
-    """Return the values of the columns PROMPT."""
+    """Return the values of the columns PROMPT for a system prompt."""
     return conversation_id, text, digest_of((conversation_id, text))
 
 
 def profile_values(conversation_id: str, profile: Profile) -> Row:
-    """Return the values of the columns PROFILE."""
+    """Return the values of the columns PROFILE for a profile."""
     values = (conversation_id, _encode(profile).decode())
     return (*values, digest_of(values))
 
 
 def message_key(conversation_id: str, message_id: str) -> str:
-    """Return the key of a message; it contains the conversation id, because other conversations repeat message ids."""
+    """Return the primary key of a message, which contains the conversation's id.
+
+    Message ids alone are not unique, because other conversations use the same ids.
+    """
     return f"{conversation_id}/{message_id}"
 
 
 def message_values(conversation_id: str, message: Message) -> Row:
-    """Return the values of the columns MESSAGE."""
+    """Return the values of the columns MESSAGE for a message."""
     display = Display(message.run, message.delivery, message.kind, message.meta, message.error_kind)
     values = (
         message_key(conversation_id, message.id), conversation_id, message.sequence, message.type.value,
@@ -251,7 +263,10 @@ def message_values(conversation_id: str, message: Message) -> Row:
 
 
 def message_of(row: Row) -> Message:
-    """Convert a row with the columns MESSAGE to a message. Raises msgspec.DecodeError or ValueError."""
+    """Convert a row with the columns MESSAGE to a message.
+
+    Raises msgspec.DecodeError, ValueError or KeyError if the row is damaged.
+    """
     (
         key, conversation_id, sequence, type_, _, content, display_data, usage_data,
         at, request_id, attempt, through, _,

@@ -1,7 +1,7 @@
-"""Outcomes of runs and queued inputs: extracted from a commit's events, and kept when the log is pruned.
+"""Rows about how runs and queued inputs ended, which are kept when the log is pruned.
 
-The table `runs` has a row for every stopped run, `fates` one for every steer and follow-up that is no longer queued.
-Together with the messages they contain everything that clients need from the log.
+The table `runs` has a row for every stopped run. The table `fates` has a row for every steer and follow-up that is no
+longer queued. Together with the messages these rows contain everything that clients need from a pruned log.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RUN = ("conversation_id", "revision", "run", "reason", "detail", "message", "last_sequence", "at", "digest")
-"""Columns of a run."""
+"""Columns of a stopped run."""
 FATE = ("conversation_id", "revision", "message_id", "delivery", "fate", "input", "run", "at", "digest")
-"""Columns of the outcome of a queued input."""
+"""Columns of a queued input that was settled."""
 
 _encode = json.Encoder().encode
 _INPUT = json.Decoder(QueuedInput)
 
 
 def stopped_runs(part: Commit) -> Iterator[StoppedRun]:
-    """Yield the runs that stopped in this commit, in order."""
+    """Yield the runs that stopped in the commit `part`, in order."""
     sequence = part.messages[0].sequence - 1 if part.messages else part.record.state.ledger.seq
     for entry in part.log:
         for revision, event in enumerate(entry.notifications, entry.first_revision):
@@ -39,7 +39,7 @@ def stopped_runs(part: Commit) -> Iterator[StoppedRun]:
 
 
 def settled_inputs(part: Commit) -> Iterator[SettledInput]:
-    """Yield the queued inputs that were settled in this commit, in order."""
+    """Yield the queued inputs that were settled (delivered, returned, discarded or withdrawn) in `part`, in order."""
     runs = {message.id: message.run for message in part.messages}
     for entry in part.log:
         for revision, event in enumerate(entry.notifications, entry.first_revision):
@@ -48,7 +48,10 @@ def settled_inputs(part: Commit) -> Iterator[SettledInput]:
 
 
 def run_values(conversation_id: str, ended: StoppedRun) -> tuple[str | int, ...]:
-    """Return the values of the columns RUN. For a run that did not fail, `message` contains the run's output."""
+    """Return the values of the columns RUN for a stopped run.
+
+    The column `message` contains the error message of a failed run, and the output of any other run.
+    """
     stop = ended.stop
     values = (
         conversation_id, ended.revision, stop.run, stop.reason.value, stop.detail, stop.message or stop.output,
@@ -58,7 +61,7 @@ def run_values(conversation_id: str, ended: StoppedRun) -> tuple[str | int, ...]
 
 
 def run_of(row: tuple[Any, ...]) -> StoppedRun:
-    """Convert a row with the columns RUN to a stopped run. Raises ValueError."""
+    """Convert a row with the columns RUN to a stopped run. Raises ValueError if the row is damaged."""
     _, revision, run, reason, detail, message, last_sequence, at, _ = row
     refuse_non_numbers(revision, last_sequence, at)
     failed = StopReason(reason) is StopReason.ERROR
@@ -67,7 +70,7 @@ def run_of(row: tuple[Any, ...]) -> StoppedRun:
 
 
 def fate_values(conversation_id: str, settled: SettledInput) -> tuple[str | int, ...]:
-    """Return the values of the columns FATE."""
+    """Return the values of the columns FATE for a settled input."""
     outcome = settled.outcome
     waited = _encode(outcome.input).decode()
     values = (
@@ -78,7 +81,10 @@ def fate_values(conversation_id: str, settled: SettledInput) -> tuple[str | int,
 
 
 def fate_of(row: tuple[Any, ...]) -> SettledInput:
-    """Convert a row with the columns FATE to a settled input. Raises msgspec.DecodeError or ValueError."""
+    """Convert a row with the columns FATE to a settled input.
+
+    Raises msgspec.DecodeError or ValueError if the row is damaged.
+    """
     _, revision, _, delivery, fate, waited, run, at, _ = row
     refuse_non_numbers(revision, at)
     return SettledInput(revision, at, QueueChanged(_INPUT.decode(waited), delivery, Fate(fate)), run)

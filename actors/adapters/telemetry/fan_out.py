@@ -20,15 +20,15 @@ _METHODS = tuple(name for name, member in vars(Telemetry).items() if callable(me
 
 
 class FanOut(Telemetry):
-    """Passes each observation to the observers whose classes override its method.
+    """Passes each observation on to those observers whose classes override the method for it.
 
-    The failure of one observer affects neither the others nor the observed work. An observation that no observer takes
-    costs one call: most observers take few kinds of observations, and a turn makes many.
+    The failure of one observer affects neither the others nor the observed work. An observation that no observer uses
+    costs only one call. That matters because most observers use few kinds of observations, and a turn makes many.
     """
 
     def __init__(self, observers: Sequence[Telemetry]) -> None:
         self._takers: dict[str, tuple[Callable[..., Any], ...]] = dict.fromkeys(_METHODS, ())
-        """For each method, the bound methods of the observers whose classes override it."""
+        """For each method of Telemetry, the bound methods of the observers whose classes override it."""
         self._failed = False
         for observer in observers:
             self.add(observer)
@@ -46,7 +46,7 @@ class FanOut(Telemetry):
             try:
                 take(*facts)
             except Exception:
-                if not self._failed:  # logged once only: each further event would fail, too
+                if not self._failed:  # logged once only, because later observations would probably fail, too
                     log.exception("what is observed could not be passed on; this is said once")
                 self._failed = True
 

@@ -34,7 +34,7 @@ LINES: dict[str, tuple[str, ...]] = {
 
 
 class LogLines(Telemetry):
-    """Writes the log lines: reads and refused calls at level debug, everything else at info."""
+    """Writes the log lines: reads and refused calls at level debug, everything else at level info."""
 
     on = True
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, RunEnd, RunStart, ToolEnd, ToolStart
 
 MODELS = 50
-"""How many names of models and providers get a label value of their own; further ones are counted as OTHER."""
+"""How many names of models get a label value of their own; further names are counted as OTHER."""
 OTHER = "other"
 
 _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
@@ -27,7 +27,7 @@ _COUNTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
 class Kind(Enum):
-    """The kinds of metrics."""
+    """The kinds of metrics: sums that only grow, distributions of values, and present values."""
 
     COUNTER = "counter"
     HISTOGRAM = "histogram"
@@ -35,13 +35,13 @@ class Kind(Enum):
 
 
 class Metric(Struct, frozen=True, eq=False):
-    """One metric; it equals itself only, so that it is found quickly in tables."""
+    """The definition of one metric. A metric equals only itself, so that it is found quickly in dictionaries."""
 
     name: str
     """The metric's name in OpenTelemetry."""
     kind: Kind
     unit: str
-    """The unit as UCUM writes it: "s", "{token}" and so on."""
+    """The unit in the notation of UCUM, such as "s" or "{token}"."""
     labels: tuple[str, ...]
     help: str
     buckets: tuple[float, ...] = ()
@@ -157,29 +157,29 @@ class Exporter(Protocol):
     """Exports the values of metrics. Safe to call from any thread; `add` and `gauge` do not block."""
 
     def add(self, metric: Metric, value: float, labels: tuple[str, ...]) -> None:
-        """Add a value to a counter or a histogram; `labels` are the values of the metric's labels."""
+        """Add a value to a counter or a histogram. `labels` are the values of the metric's labels, in their order."""
         ...
 
     def gauge(self, metric: Metric, read: Callable[[], float]) -> None:
-        """Register the function that returns a gauge's value; it is called at each export.
+        """Register the function that returns a gauge's value. The function is called at each export.
 
         Call this once per metric.
         """
         ...
 
     def close(self) -> None:
-        """Export the remaining values, and end; idempotent. May block for some seconds."""
+        """Export the remaining values, and end. Idempotent. May block for some seconds."""
         ...
 
 
 class Metrics(Telemetry):
-    """Updates the metrics of one exporter."""
+    """Updates the metrics of one exporter from what it observes."""
 
     on = True
     measures = True
 
     def __init__(self, exporter: Exporter, clock: Clock, gauges: Mapping[Metric, Callable[[], float]]) -> None:
-        """`gauges` are the gauges whose values other objects supply."""
+        """`gauges` are the functions that return the values of those gauges that other objects supply."""
         self._exporter = exporter
         self._clock = clock
         self._models: set[str] = set()

@@ -1,4 +1,4 @@
-"""The event bus, wrapped for telemetry: derives from the published events when runs begin and end."""
+"""An event bus that derives from the published events when runs begin and end, and reports that to telemetry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CANCEL = "CancelConversationCommand"
 
 
 class _Open:
-    """The live run of a conversation."""
+    """The run that is under way in a conversation."""
 
     __slots__ = ("began", "begun", "calls", "cancelled_at", "names", "run")
 
@@ -35,19 +35,20 @@ class _Open:
         self.run = run
         self.began = began
         self.cancelled_at: float | None = None
-        """When the first cancel of the run was requested, in monotonic seconds."""
+        """When the first cancel of the run was requested, in monotonic seconds; None if there was none."""
         self.calls: dict[str, float] = {}
-        """The ids of the calls that wait for a client, and since when, in monotonic seconds."""
+        """The ids of the tool calls that wait for a client, and since when, in monotonic seconds."""
         self.names: dict[str, str] = {}
-        """The names of the tools that the latest answer calls, by the ids of the calls."""
+        """The names of the tools that the latest answer of the model calls, by the ids of the calls."""
         self.begun: set[str] = set()
-        """The ids of the calls that were carried out, or given to a client."""
+        """The ids of the tool calls that were carried out, or passed to a client."""
 
 
 class ObservedBus(EventBus, Telemetry):
-    """Implements EventBus by another bus, and observes commands, which may be why a run begins or stops.
+    """Implements EventBus on another bus, and reports runs to telemetry.
 
-    The events and commands of one conversation must be reported one after the other.
+    It also observes commands, because a command may be the reason why a run begins or stops. The events and commands of
+    one conversation must be reported one after the other.
     """
 
     on = True
@@ -64,7 +65,7 @@ class ObservedBus(EventBus, Telemetry):
 
     @property
     def open_runs(self) -> int:
-        """How many runs are under way."""
+        """The number of runs that are under way."""
         return len(self._open)
 
     def command_taken(self, conversation: str, kind: str, asked_at: float, trace_parent: str) -> None:
@@ -109,7 +110,7 @@ class ObservedBus(EventBus, Telemetry):
                     self._begin(record, state.run)
             case RunStop(reason=reason, detail=detail, run=run):
                 open_ = self._open.get(conversation_id)
-                if open_ is not None and open_.run.run == run:  # else a follow-up that never began
+                if open_ is not None and open_.run.run == run:  # else it belongs to a follow-up that never began
                     self._end(conversation_id, reason.value, detail)
             case ToolTreeReaped(milliseconds=milliseconds, leaked=leaked):
                 self._telemetry.reaped(conversation_id, milliseconds / 1000, leaked)
@@ -142,7 +143,7 @@ class ObservedBus(EventBus, Telemetry):
             self._telemetry.cancelled(conversation_id, now - open_.cancelled_at)
 
     def _look_for_calls(self, record: ConversationRecord, message: Message) -> None:
-        """Note the calls of an answer; report results of calls that were never carried out."""
+        """Remember the tool calls of an answer, and report calls that ended without being carried out."""
         open_ = self._open.get(record.id)
         if open_ is None:
             return

@@ -1,4 +1,4 @@
-"""Toolboxes that report each tool call to telemetry: the server's own tools, and those of MCP servers."""
+"""Wrappers of the server's own tools and of the tools of MCP servers that report each tool call to telemetry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ObservedToolbox:
-    """Implements Toolbox by another toolbox."""
+    """Implements Toolbox on another toolbox, and reports the calls of its tools."""
 
     def __init__(self, toolbox: Toolbox, telemetry: Telemetry, clock: Clock) -> None:
         self._toolbox = toolbox
@@ -58,7 +58,7 @@ class ObservedToolbox:
 
 
 class ObservedMcpServers:
-    """Implements McpServers by another implementation."""
+    """Implements McpServers on another implementation, and reports the calls of its tools."""
 
     def __init__(self, servers: McpServers, telemetry: Telemetry, clock: Clock) -> None:
         self._servers = servers
@@ -104,7 +104,7 @@ class ObservedMcpServers:
 
 
 class ObservedTool:
-    """Implements Tool by another tool."""
+    """Implements Tool on another tool, and reports each call."""
 
     def __init__(self, tool: Tool, group: str, telemetry: Telemetry, clock: Clock) -> None:
         self._tool = tool

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 def otlp(
     endpoint: str, contents: Iterable[str], clock: Clock, gauges: Mapping[Metric, Callable[[], float]]
 ) -> tuple[Telemetry, ...]:
-    """Return observers that export traces and metrics to a collector, without setting OpenTelemetry's global providers.
+    """Return observers that export traces and metrics to the collector at `endpoint`.
 
-    Everything but the endpoint is set by OpenTelemetry's environment variables, such as OTEL_EXPORTER_OTLP_HEADERS,
-    OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER and OTEL_METRIC_EXPORT_INTERVAL.
+    OpenTelemetry's global providers are not changed. `contents` are the names of the span attributes with contents to
+    include, `gauges` the functions that return the values of gauges. Everything but the endpoint is set by
+    OpenTelemetry's environment variables, such as OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES,
+    OTEL_TRACES_SAMPLER and OTEL_METRIC_EXPORT_INTERVAL.
     """
     plain = endpoint.startswith("http://")
     resource = Resource.create({"service.name": "bedrock", "service.version": version("phoenix-bedrock")})

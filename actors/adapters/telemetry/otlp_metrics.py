@@ -1,7 +1,7 @@
 """Exports metrics over OTLP (extra `otel`).
 
-They are summed here, and handed to the exporter in the form that the SDK's own readers produce: the SDK's instruments
-cost five times as much for each value.
+The values are summed here, and passed to OpenTelemetry's exporter in the form that the SDK's own readers produce. The
+SDK's instruments are not used, because they take five times as long for each value.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class _Series:
 
 
 class OtlpMetrics:
-    """Implements Exporter: every `seconds`, and at `close`, it exports the sums since its start."""
+    """Implements Exporter: exports the sums since its start, every `seconds` and at `close`."""
 
     def __init__(self, exporter: MetricExporter, resource: Resource, seconds: float) -> None:
-        """Start the thread that exports every `seconds`."""
+        """Start the thread that exports the values every `seconds`."""
         self._exporter = exporter
         self._resource = resource
         self._seconds = seconds
         self._began_ns = time.time_ns()
-        self._lock = threading.Lock()  # guards the sums
+        self._lock = threading.Lock()  # guards the sums in _series
         self._series: dict[Metric, dict[tuple[str, ...], _Series]] = {metric: {} for metric in METRICS}
         self._gauges: dict[Metric, Callable[[], float]] = {}
         self._closed = threading.Event()

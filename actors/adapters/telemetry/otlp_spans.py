@@ -1,7 +1,7 @@
 """Makes and encodes spans for OpenTelemetry (extra `otel`), in place of the SDK's slower code.
 
-The SDK starts each trace, decides whether it is recorded, and sends it. The spans inside of a trace are made and
-encoded here, because the SDK takes three times as long for that.
+The SDK starts each trace, decides whether it is recorded, and sends it. The spans inside a trace are made and encoded
+here, because the SDK takes three times as long for that.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OpenSpan:
         *,
         recorded: bool,
     ) -> None:
-        """`begun` is the name and the kind of the span."""
+        """`begun` is the name and the kind of the span; `context` its identity, `parent` that of the span around it."""
         self.name, self.kind = begun
         self.attributes = attributes
         self.context = context
@@ -64,15 +64,15 @@ class OpenSpan:
 
 
 class Spans:
-    """Begins spans, and hands them to a processor when they end.
+    """Begins spans, and passes them to a processor when they end.
 
-    Safe to call from any thread; a span may end on another thread than it began on.
+    Safe to call from any thread. A span may end on another thread than the one on which it began.
     """
 
     def __init__(self, provider: TracerProvider, processor: SpanProcessor) -> None:
-        """Take the settings of a provider, which decides which traces are recorded.
+        """Use the settings of a provider, which decides which traces are recorded.
 
-        `close` shuts the processor down, too.
+        `processor` gets the ended spans; `close` shuts it down.
         """
         self._provider = provider
         self._processor = processor
@@ -94,7 +94,11 @@ class Spans:
         attributes: dict[str, AttributeValue],
         parent: OpenSpan | SpanContext | None = None,
     ) -> OpenSpan:
-        """Begin a span inside an open one; with a span context, inside a trace of another program; else a new trace."""
+        """Begin a span and return it.
+
+        An OpenSpan as the parent puts the new span inside that one, a SpanContext inside a trace of another program.
+        Without a parent a new trace begins.
+        """
         if isinstance(parent, OpenSpan):
             above = parent.context
             number = self._provider.id_generator.generate_span_id()
@@ -105,7 +109,7 @@ class Spans:
         return OpenSpan((name, kind), attributes, begun.get_span_context(), parent, recorded=begun.is_recording())
 
     def end(self, span: OpenSpan, facts: Mapping[str, AttributeValue], error: str = "") -> None:
-        """End a span, with further attributes; `error` is the kind of its failure, "" for none."""
+        """End a span and add the attributes `facts`; `error` is the kind of its failure, "" for none."""
         if not span.recorded:
             return
         attributes = span.attributes
@@ -128,7 +132,7 @@ class Spans:
         )
 
     def _limited(self, attributes: dict[str, AttributeValue]) -> Attributes:
-        """Return the attributes, cut to the limits that the operator has set for OpenTelemetry."""
+        """Return the attributes, reduced to the limits that the operator has set for OpenTelemetry."""
         within = self._most is None or len(attributes) <= self._most
         if within and self._longest is None:
             return attributes
@@ -139,7 +143,7 @@ _UNSET, _FAILED = Status(), Status(StatusCode.ERROR)
 
 
 def trace_parent(span: OpenSpan) -> str:
-    """Return the W3C header `traceparent` for work done within this span; "" if there is no trace."""
+    """Return the W3C header `traceparent` for work within this span; "" if the span belongs to no valid trace."""
     carrier: dict[str, str] = {}
     if span.context.is_valid:
         _PROPAGATOR.inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(span.context)))
@@ -147,7 +151,7 @@ def trace_parent(span: OpenSpan) -> str:
 
 
 def context_of(trace_parent: str) -> SpanContext | None:
-    """Return the span context that a `traceparent` header names; None if the header is not valid."""
+    """Return the span context that a `traceparent` header describes; None if the header is not valid."""
     named = trace.get_current_span(_PROPAGATOR.extract({"traceparent": trace_parent})).get_span_context()
     return named if named.is_valid else None
 
@@ -155,7 +159,8 @@ def context_of(trace_parent: str) -> SpanContext | None:
 class SpanSender(OTLPSpanExporter):
     """The SDK's exporter with a faster encoding.
 
-    It overrides a private method of the SDK; a version of the SDK that does not call this method uses its own encoding.
+    The class overrides a private method of the SDK. If a version of the SDK does not call this method, the SDK's own
+    encoding is used.
     """
 
     def _translate_data(self, data: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
@@ -163,7 +168,10 @@ class SpanSender(OTLPSpanExporter):
 
 
 def encoded(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
-    """Return the export request for at least one span; all have the same resource and scope, no events and no links."""
+    """Return the export request for at least one span.
+
+    All spans must have the same resource and scope, and no events and no links.
+    """
     request = encode_spans(spans[:1])
     sent = request.resource_spans[0].scope_spans[0]
     for span in spans[1:]:
@@ -174,7 +182,7 @@ def encoded(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
 def _add(sent: ScopeSpans, span: ReadableSpan) -> None:
     """Add a span to the request in place.
 
-    A message that is built separately is copied, which takes three times as long.
+    A message that is built separately would be copied, which takes three times as long.
     """
     context, parent = span.context or trace.INVALID_SPAN_CONTEXT, span.parent
     one = sent.spans.add(

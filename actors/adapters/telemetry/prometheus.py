@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_READERS = 8
-"""Maximum number of connections at a time: more are closed at once, so that file descriptors are left for clients."""
+"""Maximum number of connections at a time. Further ones are closed at once, to leave file descriptors for clients."""
 
 READ_SECONDS = 5.0
 """Seconds after which a connection that sends nothing is closed."""
@@ -28,7 +28,7 @@ class _Handler(WSGIRequestHandler):
     timeout = READ_SECONDS
 
     def log_message(self, format: str, *_: Any) -> None:  # noqa: A002 -- the name of the base class
-        """Log nothing."""
+        """Do nothing, so that requests are not logged."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -42,7 +42,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection, or close it if there are too many."""
+        """Answer a connection on a new thread, or close the connection if there are too many."""
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -53,7 +53,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer a connection (thread of its own)."""
+        """Answer a connection. Called on the connection's own thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -71,7 +71,7 @@ class Prometheus:
     """Implements Exporter: serves the metrics over HTTP, on threads of its own, until `close`."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Listen on `port`; 0 means any free one. Raises OSError."""
+        """Listen on `port` of `host`; 0 means any free port. Raises OSError."""
         self._registry = CollectorRegistry()
         self._families: dict[Metric, Any] = {metric: self._family(metric) for metric in METRICS}
         self._adders: dict[tuple[Metric, tuple[str, ...]], Callable[[float], None]] = {}
@@ -81,7 +81,7 @@ class Prometheus:
         self._thread = threading.Thread(target=self._server.serve_forever, name="bedrock-metrics", daemon=True)
         self._thread.start()
         self.port: int = self._server.server_port
-        """The port that is listened on."""
+        """The port on which the metrics are served."""
 
     def add(self, metric: Metric, value: float, labels: tuple[str, ...]) -> None:
         key = metric, labels

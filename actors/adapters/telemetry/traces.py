@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry's GenAI conventions (extra `otel`): one per run, which includes the runs of its sub-agents.
+"""Makes traces by OpenTelemetry's GenAI conventions (extra `otel`): one per run, with the runs of its sub-agents.
 
 A run is a span `invoke_agent`. It contains a span `chat` for each attempt of a model request and a span `execute_tool`
 for each tool call. Contents of messages are left out, except in the attributes that the operator has named.
@@ -44,7 +44,7 @@ class Traces(Telemetry):
     on = True
 
     def __init__(self, spans: Spans, contents: Iterable[str] = ()) -> None:
-        """`contents` are the names, from CONTENTS, of the attributes with contents that spans get."""
+        """`contents` are names from CONTENTS: the attributes with contents of messages that spans get."""
         self._spans = spans
         self._contents = frozenset(contents)
         self._runs: dict[str, _OpenRun] = {}
@@ -174,7 +174,7 @@ def _finish_reason(answer: ModelAnswer) -> str:
 
 
 def _messages(role: str, content: Iterable[Content]) -> str:
-    """Return one message as JSON in the form of the conventions; it contains only its texts and tool calls."""
+    """Return one message as JSON in the form of the conventions; it contains only texts and tool calls."""
     parts: list[dict[str, str]] = []
     for each in content:
         if isinstance(each, Text):

@@ -1,1 +1,1 @@
-"""Logins of the operator at MCP servers (OAuth with an authorization code, in a browser), and renewal of the tokens."""
+"""Logs the operator in at MCP servers (OAuth authorization code flow, in a browser), and renews the tokens."""

@@ -42,10 +42,10 @@ ALL_SECONDS = 60.0
 """Time limit in seconds for all requests before the person is sent to the browser, and again for all that follow."""
 
 ANSWER_BYTES = 1 << 20
-"""Maximum size of an answer, in bytes."""
+"""Maximum size of a response, in bytes."""
 
 EARLY_SECONDS = 3600
-"""A client registration is replaced this many seconds before it expires, because renewing tokens needs a valid one."""
+"""How many seconds before it expires a client registration is replaced, because renewing tokens needs a valid one."""
 
 _METHOD = "S256"
 
@@ -55,7 +55,7 @@ class LoggedIn(NamedTuple):
 
     login: McpLogin
     registration: McpRegistration | None
-    """The OAuth client that was registered for the login, now or earlier; None if the settings name a client."""
+    """The OAuth client that was registered for this login or an earlier one; None if the settings name a client."""
 
 
 async def log_in(
@@ -67,13 +67,13 @@ async def log_in(
     seconds: float = SECONDS,
     known: McpRegistration | None = None,
 ) -> LoggedIn:
-    """Log in at a server that has `login`, and return the tokens.
+    """Log in at a server whose settings have `login`, and return the tokens.
 
-    `show` is called with the address that the person is to open in a browser. With `paste`, the person copies the
-    address that the browser is redirected to in the end, and `paste` returns it; without `paste`, the browser is
-    redirected to `port` of this machine. `known` is an earlier client registration, which is used if it was made for
-    this server and this redirect address. Raises LoginError; ClientRefusedError if the authorization server refuses the
-    client.
+    `show` is called with the URL that the person has to open in a browser. With `paste`, the person copies the URL to
+    which the browser is redirected in the end, and `paste` returns it. Without `paste`, the browser is redirected to
+    `port` of this machine; 0 means any free port. `seconds` is the time limit for the person. `known` is an earlier
+    client registration, which is used if it was made for this server and this redirect URL. Raises LoginError, or
+    ClientRefusedError if the authorization server refuses the client.
     """
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the library logs the errors that it raises
     limit = asyncio.timeout(ALL_SECONDS)
@@ -83,8 +83,8 @@ async def log_in(
             provider = _Provider(server, listener, show, paste, _Waiting(seconds, limit), known=known)
             hooks: Any = {"request": [provider.check], "response": [_bound]}
             async with httpx2.AsyncClient(auth=provider, timeout=None, event_hooks=hooks) as client:
-                # Without a login every request is answered with 401 and where to log in. A ping changes nothing at the
-                # server.
+                # Without a login, the server responds to any request with status 401 and where to log in. A ping is
+                # sent because it changes nothing at the server.
                 answer = await client.post(
                     server.url,
                     json={"jsonrpc": "2.0", "id": 1, "method": "ping"},
@@ -108,13 +108,13 @@ async def log_in(
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Bound the size of an answer before it is read. Called for every answer."""
+    """Limit the size of a response before it is read. Called for every response."""
     check_uncompressed(response)
     bound_body(response, ANSWER_BYTES)
 
 
 class _Waiting:
-    """How long a person may take. Within `with`, the time limit of the requests is suspended."""
+    """Suspends the time limit of the requests, within `with`, while a person logs in; keeps the person's own limit."""
 
     def __init__(self, seconds: float, limit: asyncio.Timeout) -> None:
         self.seconds = seconds
@@ -128,7 +128,7 @@ class _Waiting:
 
 
 class _Provider(OAuthClientProvider):
-    """The OAuth flow of the MCP library for one login, with checks that the library leaves to its users."""
+    """The OAuth flow of the MCP library for one login, with checks that the library leaves to its callers."""
 
     def __init__(
         self,
@@ -151,12 +151,12 @@ class _Provider(OAuthClientProvider):
         metadata = OAuthClientMetadata(
             redirect_uris=[AnyUrl(listener.address)],
             client_name="Bedrock",
-            token_endpoint_auth_method="none",  # noqa: S106 -- it is public
+            token_endpoint_auth_method="none",  # it is public
         )
         super().__init__(server.url, metadata, TokensInMemory(), self._lead, self._led)
 
     async def check(self, request: httpx2.Request) -> None:
-        """Refuse to send a request where others could read it. Called for every request."""
+        """Raise LoginError for a request that others could read. Called for every request."""
         self._check_endpoint(str(request.url))
 
     def _is_safe(self, url: str) -> bool:
@@ -168,7 +168,10 @@ class _Provider(OAuthClientProvider):
             raise LoginError(f"{shown}: must be an https URL of another machine than this one")
 
     async def _initialize(self) -> None:
-        """Set the OAuth client: that of the settings, or the registration of an earlier login; begin without tokens."""
+        """Set the OAuth client: that of the settings, or else the registration of an earlier login.
+
+        Called by the library at the beginning. The login begins without tokens.
+        """
         if self._settings.client_id:
             self.context.client_info = OAuthClientInformationFull(
                 client_id=self._settings.client_id,
@@ -189,7 +192,10 @@ class _Provider(OAuthClientProvider):
         self._initialized = True
 
     def _is_for_this(self, known: McpRegistration) -> bool:
-        """Return whether an earlier registration can be used. The library itself checks that it is for this issuer."""
+        """Return whether an earlier client registration can be used for this login.
+
+        The library itself checks that the registration was made at this authorization server.
+        """
         lasts = not known.expires_at or known.expires_at > time.time() + EARLY_SECONDS
         return lasts and (known.url, known.redirect_uri) == (self._server.url, self._listener.address)
 
@@ -203,7 +209,7 @@ class _Provider(OAuthClientProvider):
         raise LoginError(f"the server names another authorization server than {wanted}: {advertised[0]}")
 
     async def _perform_authorization_code_grant(self) -> tuple[str, str]:
-        """Check the discovered addresses before the person is sent there, then run the library's flow."""
+        """Check the discovered URLs before the person is sent there, then run the library's flow. Raises LoginError."""
         metadata, client = self.context.oauth_metadata, self.context.client_info
         if metadata is None or client is None:
             raise LoginError("the server does not say where to log in")
@@ -220,17 +226,20 @@ class _Provider(OAuthClientProvider):
         return await super()._perform_authorization_code_grant()
 
     async def _lead(self, address: str) -> None:
-        """Show the person the address at which to log in."""
+        """Show the person the URL at which to log in. Called by the library."""
         metadata = self.context.oauth_metadata
         endpoint = str(metadata.authorization_endpoint) if metadata else ""
-        if urlsplit(endpoint).query:  # kept, because the library would append its own with a second ?
+        if urlsplit(endpoint).query:  # kept, because the library would append its own parameters with a second "?"
             address = f"{endpoint}&{address.removeprefix(f'{endpoint}?')}"
         self._state = parse_qs(urlsplit(address).query)["state"][-1]
         self._listener.expect(self._state)
         self._show(address)
 
     async def _led(self) -> AuthorizationCodeResult:
-        """Return what the authorization server's redirect of the browser contained."""
+        """Return the parameters with which the authorization server has redirected the browser.
+
+        Called by the library.
+        """
         with self._waiting:
             found = self._pasted(self._paste()) if self._paste else await self._listener.answer(self._waiting.seconds)
         return AuthorizationCodeResult(code=found.code, state=found.state, iss=found.issuer)
@@ -243,9 +252,9 @@ class _Provider(OAuthClientProvider):
             raise LoginError(f"this is not the address that this login leads to: that begins with {begins}") from None
 
     def login(self, status: int) -> McpLogin:
-        """Return the finished login; `status` is the HTTP status of the server's answer to the ping.
+        """Return the finished login. `status` is the HTTP status of the server's response to the ping.
 
-        Raises LoginError.
+        Raises LoginError if the server asked for no login, or refuses this one.
         """
         context = self.context
         if context.current_tokens is None or context.client_info is None or context.oauth_metadata is None:

@@ -1,4 +1,4 @@
-"""The MCP logins that this server uses: read again when other programs change them, renewed before they expire."""
+"""Keeps the operator's logins at MCP servers for use: reads them when other programs change them, and renews tokens."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""Seconds between two looks at whether another program has changed the stored logins."""
+"""Seconds between two checks whether another program has changed the stored logins."""
 
 AGAIN_SECONDS = 30.0
 """Seconds between attempts to renew tokens in the background."""
 
 PAUSE_SECONDS = 5.0
-"""Seconds after a failed attempt in which none is made even for a call."""
+"""Seconds after a failed attempt in which calls do not try again to renew tokens."""
 
 
 class LoginUnavailableError(Exception):
-    """No access token can be had now; the text says why."""
+    """No access token is available now; the text contains the reason."""
 
 
 class KeptLogins:
-    """The stored logins at the MCP servers in `urls`, by the servers' names. Loop's thread only.
+    """The stored logins at the MCP servers in `urls`, by the servers' names. Used on the loop's thread only.
 
-    `changed` is called with the name of a server when its login was replaced by another one (True) or is gone (False).
+    `changed` is called with the name of a server when its login was replaced by another login (True) or has ended
+    (False).
     """
 
     def __init__(
         self, stored: McpLogins, loop: LoopThread, urls: Mapping[str, str], changed: Callable[[str, bool], None]
     ) -> None:
-        """Keep the arguments; nothing is read yet."""
+        """Keep the arguments. Nothing is read yet."""
         self._stored = stored
         self._loop = loop
         self._urls = urls
@@ -55,10 +56,13 @@ class KeptLogins:
         """When renewing a login last failed, in monotonic seconds, and why; by the server's name."""
         self._storing = asyncio.Lock()
         self._unsaved: dict[str, McpLogin] = {}
-        """Logins as they are still stored although their tokens are used up: the renewed ones could not be stored."""
+        """Logins that are still stored although their tokens are used up.
+
+        The renewed logins could not be stored yet.
+        """
 
     async def watch(self) -> None:
-        """Follow changes by other programs, and renew tokens before they expire, until this task is cancelled."""
+        """Read changes by other programs, and renew tokens before they expire, until this task is cancelled."""
         while True:
             await self._look()
             now = time.time() * 1000
@@ -72,7 +76,7 @@ class KeptLogins:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def token(self, name: str) -> str:
-        """Return the access token of a server, renewed if it has expired; "" if there is no login.
+        """Return the access token for a server, renewed if it has expired; "" if there is no login.
 
         Raises LoginUnavailableError.
         """
@@ -85,9 +89,9 @@ class KeptLogins:
         return login.access_token if login else ""
 
     async def another(self, name: str, refused: str) -> str:
-        """Return another access token than the one that was refused; "" if a person has to log in to get one.
+        """Return another access token than `refused`, which the server rejected; "" if a person has to log in again.
 
-        Raises LoginUnavailableError.
+        Raises LoginUnavailableError if the token could not be renewed now.
         """
         login = self._logins.get(name)
         if login is not None and login.access_token == refused:
@@ -100,7 +104,7 @@ class KeptLogins:
         return login.access_token if login else ""
 
     async def _look(self) -> None:
-        """Read the logins again if they have changed."""
+        """Read the stored logins again if they have changed; after an error keep the logins that were read before."""
         async with self._looking:
             version = self._stored.version()
             if version == self._version:
@@ -116,7 +120,10 @@ class KeptLogins:
             self._take(found, tell=not first)
 
     def _take(self, found: Mapping[str, McpLogin], *, tell: bool = True) -> None:
-        """Use the logins that were read, except those in `_unsaved`: for these, the renewed logins stay in use."""
+        """Use the logins that were read from the store.
+
+        For those in `_unsaved`, the renewed logins stay in use. With `tell`, `changed` is called for each change.
+        """
         before = self._logins
         self._unsaved = {name: spent for name, spent in self._unsaved.items() if found.get(name) == spent}
         kept = {name: login for name, login in before.items() if name in self._unsaved}
@@ -141,8 +148,8 @@ class KeptLogins:
         return under_way
 
     async def _renewed(self, name: str, login: McpLogin) -> None:
-        """Renew the tokens of a login, or drop it if a person has to log in again."""
-        from actors.adapters.mcp.login.renewal import (  # noqa: PLC0415 -- a second of imports, for those who use MCP
+        """Renew the tokens of a login, or drop the login if a person has to log in again."""
+        from actors.adapters.mcp.login.renewal import (  # loading takes a second; done only if MCP is used
             RenewalFailedError,
             RenewalRefusedError,
             renewed,
@@ -166,7 +173,10 @@ class KeptLogins:
             await revoked(after)  # after a logout or another login meanwhile, nobody uses these tokens
 
     async def _store(self, name: str, login: McpLogin, after: McpLogin | None) -> bool:
-        """Store the renewed login, or its end, now or later; return False if another login was stored meanwhile."""
+        """Store the renewed login, or that it has ended (`after` is None), in place of `login`.
+
+        If that fails, `watch` tries again. Returns False if another login was stored meanwhile.
+        """
         spent = self._unsaved.get(name, login)
         try:
             replaced = await self._loop.blocking(functools.partial(self._stored.replace, name, spent, after))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PATH = "/callback"
 
 SECONDS = 10.0
-"""Time limit for one browser's request."""
+"""Time limit in seconds for one request of a browser."""
 
 LINE_BYTES = 16 << 10
 
@@ -26,11 +26,11 @@ _UNKNOWN = "This is not the answer to the login that is under way."
 
 
 class LoginError(Exception):
-    """The login failed; the text says why."""
+    """The login failed; the text contains the reason."""
 
 
 class ClientRefusedError(LoginError):
-    """The authorization server does not know the OAuth client, or not with its present registration any more."""
+    """The authorization server does not know the OAuth client, or no longer accepts its registration."""
 
 
 CLIENT_REFUSALS = frozenset({"invalid_client", "invalid_scope", "unauthorized_client"})
@@ -38,7 +38,7 @@ CLIENT_REFUSALS = frozenset({"invalid_client", "invalid_scope", "unauthorized_cl
 
 
 class Redirected(Struct, frozen=True):
-    """What the authorization server reported in the redirect of the browser."""
+    """The parameters with which the authorization server has redirected the browser."""
 
     code: str
     state: str
@@ -49,9 +49,9 @@ class Redirected(Struct, frozen=True):
 
 
 def redirected(address: str, state: str) -> Redirected:
-    """Read the address that a browser was redirected to.
+    """Read the URL to which a browser was redirected at the end of the login with this `state`.
 
-    Raises LoginError; LookupError if it belongs to another login.
+    Raises LoginError if the login was refused, LookupError if the URL is not that of this login.
     """
     try:
         asked = parse_qs(urlsplit(address.strip()).query, keep_blank_values=True, max_num_fields=32)
@@ -70,12 +70,12 @@ def redirected(address: str, state: str) -> Redirected:
 
 
 class RedirectListener:
-    """Listens on 127.0.0.1 within `async with`, until the browser has come back with the `state` of this login."""
+    """Listens on 127.0.0.1 within `async with` for the browser's redirect at the end of a login."""
 
     def __init__(self, port: int = 0, *, rather: int = 0) -> None:
-        """Choose the port: `port` if it is not 0, else `rather` if that is free, else any.
+        """Choose the port: `port` unless that is 0, else `rather` if it is free, else any free port.
 
-        Entering raises OSError if `port` is in use.
+        `async with` raises OSError if `port` is in use.
         """
         self._port = port
         self._rather = rather
@@ -85,15 +85,15 @@ class RedirectListener:
 
     @property
     def address(self) -> str:
-        """Return the redirect address, to which the browser is sent after the login."""
+        """The redirect URL, to which the browser is sent after the login."""
         return f"http://127.0.0.1:{self._port}{PATH}"
 
     def expect(self, state: str) -> None:
-        """Accept the redirect with this `state`; before this call none is accepted."""
+        """Accept the redirect with this `state`. Before this call none is accepted."""
         self._state = state
 
     async def answer(self, seconds: float) -> Redirected:
-        """Wait for the redirect, at most `seconds`.
+        """Wait at most `seconds` for the redirect, and return its parameters.
 
         Raises LoginError if the login was refused, or if no redirect came in time.
         """
@@ -105,7 +105,7 @@ class RedirectListener:
 
     async def __aenter__(self) -> Self:
         if self._rather and not self._port:
-            with suppress(OSError):  # another program has the port
+            with suppress(OSError):  # another program may have the port
                 self._server = await self._listen(self._rather)
         self._server = self._server or await self._listen(self._port)
         self._port = self._server.sockets[0].getsockname()[1]
@@ -135,7 +135,7 @@ class RedirectListener:
         writer.close()
 
     def _take(self, line: str) -> tuple[str, str]:
-        """Handle the first line of an HTTP request; return the status and the text to answer with."""
+        """Handle the first line of an HTTP request; return the status and the text with which to answer."""
         method, _, rest = line.partition(" ")
         target = rest.partition(" ")[0]
         if method != "GET" or target.partition("?")[0] != PATH:

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from actors.ports.mcp import McpLogin
 
 SECONDS = 30.0
-"""Time limit for a request and its whole answer, in seconds."""
+"""Time limit in seconds for a request and its whole response."""
 
 ANSWER_BYTES = 1 << 20
-"""Maximum size of an answer, in bytes."""
+"""Maximum size of a response, in bytes."""
 
 _REFUSALS = frozenset({400, 401, 403})
 
 for _name in ("httpx2", "httpcore2", "mcp"):
-    logging.getLogger(_name).setLevel(logging.WARNING)  # they log every request, and what servers send
+    logging.getLogger(_name).setLevel(logging.WARNING)  # these libraries log every request, and what servers send
 
 
 class RenewalRefusedError(Exception):
@@ -34,7 +34,7 @@ class RenewalRefusedError(Exception):
 
 
 class RenewalFailedError(Exception):
-    """There are no new tokens now; the text says why. Renewing can be tried again."""
+    """The tokens could not be renewed now; the text contains the reason. A later attempt may succeed."""
 
 
 async def renewed(login: McpLogin) -> McpLogin:
@@ -55,7 +55,7 @@ async def renewed(login: McpLogin) -> McpLogin:
 
 
 async def revoked(login: McpLogin) -> bool:
-    """Make the tokens of a login invalid; return whether the authorization server confirmed it."""
+    """Ask the authorization server to make the tokens of a login invalid; return whether it confirmed that."""
     if not login.revocation_endpoint:
         return False
     hint = "refresh_token" if login.refresh_token else "access_token"
@@ -64,14 +64,14 @@ async def revoked(login: McpLogin) -> bool:
         async with asyncio.timeout(SECONDS):
             status, _ = await _answer(login, login.revocation_endpoint, form)
     except (OAuthTokenError, RenewalFailedError, httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError):
-        return False  # ValueError: the stored login has an unusable address
+        return False  # ValueError: the stored login has an unusable URL
     return status == httpx2.codes.OK
 
 
 async def _answer(login: McpLogin, url: str, form: dict[str, str]) -> tuple[int, bytes]:
-    """Send a form as the OAuth client of the login; return the status and the body of the answer.
+    """Send a form as the OAuth client of the login; return the status and the body of the response.
 
-    Raises RenewalFailedError if the answer is too large, and what the libraries raise.
+    Raises RenewalFailedError if the response is too large, and what the libraries raise.
     """
     metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(login.url)])
     context = OAuthContext(login.url, metadata, TokensInMemory(), None, None)

@@ -1,4 +1,4 @@
-"""Reads the answers of OAuth token endpoints into logins."""
+"""Converts the responses of OAuth token endpoints to logins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ RENEWED_AT = 0.8
 """The fraction of its lifetime after which an access token is renewed."""
 
 MIN_SECONDS = 30
-"""Shorter lifetimes, in seconds, are ignored: to avoid constant renewals, such a token is used until it is refused."""
+"""Lifetimes below this many seconds are ignored, so that tokens are not renewed constantly.
+
+Such a token is used until the server refuses it.
+"""
 
 MAX_SECONDS = 10 * 365 * 86_400
 
@@ -25,11 +28,14 @@ _TOKEN = re.compile(r"[\x21-\x7e]{1,16384}")
 
 
 class TokenAnswerError(Exception):
-    """A token endpoint's answer holds no usable token; the text says what is wrong, and shows nothing of the answer."""
+    """A token endpoint's response has no usable token; the text explains what is wrong, without quoting it."""
 
 
 class TokensInMemory:
-    """Keeps the tokens of one connection in memory (mcp.client.auth.TokenStorage); data of the client is not kept."""
+    """Keeps the tokens of one connection in memory (implements mcp.client.auth.TokenStorage).
+
+    Client data is not kept.
+    """
 
     def __init__(self) -> None:
         self._tokens: OAuthToken | None = None
@@ -44,11 +50,14 @@ class TokensInMemory:
         return None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Keep nothing."""
+        """Do nothing: the data of the OAuth client is not kept."""
 
 
 def with_tokens(login: McpLogin, answer: OAuthToken) -> McpLogin:
-    """Return a login with new tokens; fields that the answer leaves out keep their values. Raises TokenAnswerError."""
+    """Return a login with the tokens of `answer`; a missing refresh token or scope keeps its value.
+
+    Raises TokenAnswerError if a token cannot be sent in a header.
+    """
     if not _TOKEN.fullmatch(answer.access_token) or not _TOKEN.fullmatch(answer.refresh_token or "x"):
         raise TokenAnswerError("it answered a token that cannot be sent")
     now, renew_at, expires_at = int(time.time() * 1000), 0, 0

@@ -95,7 +95,11 @@ class WriteBatch:
                 self.left.append(change)
 
     def write(self, session: PostgresConnection) -> list[Change]:
-        """Write the batch; return the changes that were not written, as their heads differed. Raises psycopg.Error."""
+        """Write the changes in `taken`, and return those that were not written.
+
+        A change is not written if the stored row is at another position than the remembered head; if one row is
+        refused, none of the changes is written. Raises psycopg.Error if the connection or the database fails.
+        """
         statement, values, after = self._statement()
         try:
             done = {str(id_) for (id_,) in session.execute(statement, values)}
@@ -136,7 +140,7 @@ class WriteBatch:
 
 
 def _json(many: list[dict[str, object]]) -> str:
-    """Return rows as JSON, with texts as they are stored, because PostgreSQL accepts no NUL in JSON either."""
+    """Return rows as JSON, with NUL replaced as in other texts, because PostgreSQL rejects NUL in JSON, too."""
     encoded = _encode(many)
     if any(escaped in encoded for escaped in _ESCAPED):  # rare; otherwise no text has to be searched
         encoded = _encode(

@@ -120,7 +120,11 @@ class CommitPart(EncodedCommit):
         return log
 
     def _family(self, session: PostgresConnection) -> str:
-        """Return the family's top-level conversation, and lock it: nobody can claim it until the sub-agent is added."""
+        """Return the top-level conversation of the family, and lock its row until the transaction ends.
+
+        So nobody can claim the family before the sub-agent is added. Raises FencedError if the parent does not exist,
+        NotOwnerError if this server does not own the family.
+        """
         if not self.parent:
             return self.id
         found = session.execute(_PARENT, (self.parent,)).fetchone()

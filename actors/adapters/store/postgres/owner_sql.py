@@ -1,7 +1,7 @@
-"""The SQL by which servers claim conversations, and find the owner of a conversation that another server owns.
+"""The SQL by which servers claim conversations, and find out which server owns a conversation.
 
-A family, which is a top-level conversation with all sub-agents beneath it, has one owner. Every claim locks the
-top-level conversation first, so that the second of two claims sees the result of the first.
+A family, which is a top-level conversation with all its sub-agents, has one owner. Every claim locks the top-level
+conversation first, so that the second of two claims sees the result of the first.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 
 
 def has_workspace(conversation: str) -> str:
-    """Return the SQL condition that the node `mine` has the workspace of a row, like `placement.has` in Python."""
+    """Return the SQL condition that the node `mine` has the workspace of a row; the same as `placement.has` in Python.
+
+    `conversation` is the name or alias of the table `conversations` in the statement.
+    """
     label = f"{conversation}.workspace_label"
     return f"({label} = '' OR mine.labels && ARRAY[{label}, '{EVERYTHING}'])"
 
 
 ALIVE = "EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = :me AND NOT mine.dead)"
-"""Whether this server may write at all. As a condition of every write, it stops a server that was declared dead."""
+"""The condition that this server may write at all.
+
+Every write has it, so that a server declared dead writes nothing.
+"""
 _TAKING = f"""
     EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = :me AND NOT mine.dead AND NOT mine.draining
             AND mine.expires > clock_timestamp() AND {has_workspace("conversations")})
@@ -32,10 +38,10 @@ FREE = """
     (owner IS NULL OR EXISTS (SELECT FROM nodes AS theirs WHERE theirs.incarnation = owner AND theirs.dead)
      OR owner < :me AND NOT EXISTS (SELECT FROM nodes AS theirs WHERE theirs.incarnation = owner))
 """
-"""Whether no living server owns a row of `conversations`.
+"""The condition that no living server owns a row of `conversations`.
 
-A server without a row in `nodes` has left; only a server with a greater number may be so new that this statement does
-not see its row.
+A server without a row in `nodes` has left. But the row of a server with a greater number than this one may only be too
+new for this statement to see it.
 """
 
 _MINE = f"SELECT owner = :me AND {ALIVE} FROM conversations WHERE id = :id AND {NOT_DELETED}"  # noqa: S608
@@ -56,15 +62,15 @@ MINE_UNSETTLED = f"SELECT id FROM conversations WHERE owner = ? AND ({UNSETTLED}
 
 
 def is_mine(connection: Connection, conversation_id: str, me: int) -> bool | None:
-    """Return whether this server owns a conversation and may write it; None if there is no such conversation."""
+    """Return whether the server `me` owns a conversation and may write to it; None if there is no such conversation."""
     found = connection.execute(_MINE, {"id": conversation_id, "me": me}).fetchone()
     return None if found is None else bool(found[0])
 
 
 def claimed(connection: Connection, conversation_id: str, me: int) -> tuple[str, ...] | None:
-    """Make this server the owner of a family; return None if there is no such conversation.
+    """Make the server `me` the owner of a conversation's family; return None if there is no such conversation.
 
-    Returns the family's unsettled conversations if this changed their owner, else (). Raises NotOwnerError.
+    Returns the unsettled conversations of the family if it got this new owner just now, else (). Raises NotOwnerError.
     """
     values = {"id": conversation_id, "me": me}
     if (mine := is_mine(connection, conversation_id, me)) is None:
@@ -81,7 +87,10 @@ def claimed(connection: Connection, conversation_id: str, me: int) -> tuple[str,
 
 
 def not_owner(connection: Connection, conversation_id: str, me: int) -> NotOwnerError:
-    """Return the error for a conversation that this server does not own; it contains the owner if that is alive."""
+    """Return the error for a conversation that the server `me` does not own.
+
+    It contains the owner if that one is alive.
+    """
     row = connection.execute(_OWNER, {"id": conversation_id, "me": me}).fetchone()
     owner = None if row is None else Owner(*row)
     who = "nobody alive" if owner is None else f"server {owner.incarnation}"

@@ -1,4 +1,4 @@
-"""PostgreSQL's parts of the statements that differ from SQLite's."""
+"""The parts of SQL statements that are different in PostgreSQL and SQLite, as PostgreSQL needs them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from actors.adapters.store import rows
 from actors.adapters.store.sql.dialect import Clause, Dialect
 
 FOLD = "bedrock_fold"
-"""A function of our schema that folds case like Python's `str.casefold`; PostgreSQL's own depends on the locale."""
+"""The function in our schema that folds case as Python's `str.casefold`; PostgreSQL's own depends on the locale."""
 
 
 def _contains(text: str, folded: str) -> Clause:
@@ -16,9 +16,10 @@ def _contains(text: str, folded: str) -> Clause:
 
 
 def _has_label(key: str, value: str | None) -> Clause:
-    """Return the condition for a label.
+    """Return the condition that a conversation has a label with this key and, if given, this value.
 
-    Labels are JSON with one encoding only, so searching the text finds nothing else.
+    Labels are stored as JSON in which every text is encoded in one way only, so a search for the encoded pair finds no
+    other text.
     """
     pair = json.encode(key).decode() + ":" + ("" if value is None else json.encode(value).decode())
     return Clause("(strpos(labels, ?) = 1 OR strpos(labels, ?) > 0)", ("{" + pair, "," + pair))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Readers(ReaderPool[PostgresConnection]):
-    """Lends connections to any thread, each for one read at a time."""
+    """Lends connections to any thread. A borrower has a connection for one read, and nobody else uses it meanwhile."""
 
     def __init__(self, address: Address, outages: OutageLog) -> None:
         super().__init__(PostgresConnection.close)
@@ -27,7 +27,7 @@ class Readers(ReaderPool[PostgresConnection]):
 
     @contextmanager
     def lend(self) -> Generator[PostgresConnection]:
-        """Lend a connection for the duration of the block. Raises StoreUnavailableError or StoreDamagedError."""
+        """Lend a connection for the duration of the `with` block. Raises StoreUnavailableError or StoreDamagedError."""
         with self._places:
             session = None
             try:
@@ -49,11 +49,11 @@ class Readers(ReaderPool[PostgresConnection]):
         while (session := self._take_idle()) is not None:
             if not session.ended:
                 return session
-            session.close()  # the connection to the database was lost meanwhile
+            session.close()  # the connection was lost while it was in the pool
         return connect(self._address)
 
     def _after_error(self, session: PostgresConnection, error: BaseException) -> None:
-        """Keep the connection if the store refused the request and the connection itself is fine; else close it."""
+        """Keep the connection if the store refused the request and the connection itself works; else close it."""
         if isinstance(error, StoreError) and not session.lost:
             if session.in_transaction:
                 try:

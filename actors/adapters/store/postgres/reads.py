@@ -1,4 +1,4 @@
-"""The reads of the PostgreSQL store, and claims, over pooled connections."""
+"""The reading methods of the PostgreSQL store, and `claim`, over pooled connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Found = TypeVar("Found")
 
 
 class PostgresReads(StoreReads):
-    """Implement the reads of ports.Store over pooled connections. Safe to call from any thread."""
+    """Implements the reading methods of ports.Store over pooled connections. Safe to call from any thread."""
 
     def __init__(self, readers: Readers, me: int) -> None:
         super().__init__(self._read_pooled, POSTGRES)
@@ -30,9 +30,9 @@ class PostgresReads(StoreReads):
     def _read_pooled(
         self, body: Callable[[Connection], Found], *, at_one_moment: bool = False, texts: str = "strict"
     ) -> Found:
-        """Return what `body` returns, called with a connection; see `Reading`.
+        """Call `body` with a connection and return its result; see `Reading`.
 
-        In PostgreSQL all texts are valid UTF-8.
+        `texts` has no effect, because all texts in PostgreSQL are valid UTF-8.
         """
         with self._readers.lend() as session:
             if not at_one_moment:
@@ -54,10 +54,10 @@ class PostgresReads(StoreReads):
         return self.load(conversation_id)
 
     def unsettled(self) -> tuple[str, ...]:
-        """Return the conversations of this server that must be recovered on start; see ports.Store."""
+        """Return the ids of the conversations of this server that must be recovered on start; see ports.Store."""
         return self._column(MINE_UNSETTLED, (self._me,))
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes that a principal has stored; with "" the size of the database; see ports.Store."""
+        """Return the bytes that a principal has stored; with "" the size of the whole database; see ports.Store."""
         query = STORED_BYTES if principal else "SELECT pg_database_size(current_database())"
         return self._read(lambda connection: int(connection.execute(query, {"principal": principal}).fetchone()[0]))

@@ -1,11 +1,11 @@
-"""Removes deleted conversations in the background, in small slices; any server does it, whichever deleted them.
+"""Removes deleted conversations in the background, in small slices. Any server removes what any of them has deleted.
 
 A deletion only hides conversations: they are recorded in the table `deletions`, lose their slug, and get an epoch that
 makes every late change fail. Their rows are removed afterwards, so that no caller waits for the removal of a
 conversation with many sub-agents.
 
-An unfinished fork is hidden in the same way, with the negative number of its server as its depth. It is removed only if
-it is abandoned, or if that server is dead.
+An unfinished fork is hidden in the same way; in its row of `deletions`, the column `depth` contains the negative number
+of its server. Its rows are removed only if the fork is abandoned or that server is dead.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SLICE_ROWS = 256
 """Maximum number of rows that one statement removes."""
 
 _TABLES = ("messages", "log", "runs", "fates", "commands", "attachments", "prunings", "prompts", "profiles")
-"""The tables with rows of conversations."""
+"""The tables, besides `conversations`, with rows that belong to conversations."""
 _NO_EPOCH = (1 << 63) - 1
-"""An epoch later than that of any actor, so that every commit of an actor is refused."""
+"""An epoch greater than that of any actor, so that every commit of an actor is refused."""
 
 _LOCK = "SELECT id, owner = :me FROM conversations WHERE family = :family ORDER BY id FOR UPDATE"
 _FAMILY = f"SELECT family, {ALIVE} FROM conversations WHERE id = :id AND {NOT_DELETED}"  # noqa: S608
@@ -49,7 +49,10 @@ WHERE depth < 0 AND NOT EXISTS (SELECT FROM nodes WHERE incarnation = -depth AND
 
 
 def hide(connection: Connection, conversation_id: str, me: int) -> bool:
-    """Mark a conversation and its sub-agents for removal; return whether it existed. Raises NotOwnerError."""
+    """Mark a conversation and its sub-agents for removal; return whether the conversation existed.
+
+    Raises NotOwnerError.
+    """
     found = connection.execute(_FAMILY, {"id": conversation_id, "me": me}).fetchone()
     if found is None:
         return False
@@ -63,7 +66,7 @@ def hide(connection: Connection, conversation_id: str, me: int) -> bool:
 
 
 def remove_slice(connection: Connection) -> bool:
-    """Remove some rows of a deleted conversation; return whether there was one (on the thread of the writer)."""
+    """Remove some rows of one deleted conversation; return False if there is none. Runs on the thread that writes."""
     connection.execute(_ABANDON_OF_THE_DEAD)
     found = connection.execute(_NEXT).fetchone()
     if found is None:
@@ -76,22 +79,22 @@ def remove_slice(connection: Connection) -> bool:
 
 
 def hide_unfinished(connection: Connection, conversation_id: str, me: int) -> None:
-    """Hide the conversation that an unfinished fork of this server will become."""
+    """Hide a conversation that will be a fork, until this server has finished it."""
     connection.execute(_HIDE_UNFINISHED, (conversation_id, -me))
 
 
 def hold_unfinished(connection: Connection, conversation_id: str, me: int) -> bool:
-    """Return whether a fork of this server is unfinished; it then cannot be abandoned before the transaction ends."""
+    """Return whether a fork of this server is unfinished, and keep others from abandoning it in this transaction."""
     return connection.execute(_HOLD_UNFINISHED, (conversation_id, -me)).fetchone() is not None
 
 
 def show_unfinished(connection: Connection, conversation_id: str, me: int) -> bool:
-    """Make a fork of this server visible that is now finished; return whether it was hidden as unfinished."""
+    """Make a finished fork of this server visible; return False if it was not hidden as unfinished."""
     return connection.execute(_SHOW_UNFINISHED, (conversation_id, -me)).rowcount == 1
 
 
 def abandon_unfinished(connection: Connection, conversation_id: str, me: int) -> None:
-    """Mark a fork of this server for removal if it is unfinished."""
+    """Mark a fork of this server for removal if the fork is unfinished."""
     connection.execute(_ABANDON_UNFINISHED, (conversation_id, -me))
 
 

@@ -1,4 +1,4 @@
-"""The SQL statements that write to PostgreSQL, for one row or many.
+"""The SQL statements that write to PostgreSQL, for one row or for many rows.
 
 Many rows are passed as one JSON parameter, which is encoded much faster than an array for each column.
 """
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NULLABLE = frozenset({"parent_conversation_id", "slug", "archived_at", "usage_data", "context", "audit"})
-"""Columns whose NULL is an empty text in the rows that both databases share."""
+"""Columns that are NULL in PostgreSQL where the code that both databases share has ""."""
 NULLABLE_OF_COMMAND = frozenset({"conversation_id", "principal"})
 
 LOGGED = (*LOG, "principal")
-"""The columns of the log, and here in addition who sent the command, "" for nobody."""
+"""The columns of the log, and "principal": who sent the command, "" for nobody."""
 CHOSEN = (*PROFILE, "forked_from")
-"""The columns of a profile, and here in addition the origin of a fork, "" for other conversations."""
+"""The columns of a profile, and "forked_from": the origin of a fork, "" for other conversations."""
 CREATED = (*FIXED, *CHANGING, "slug", "log_hash")
 """The columns of a new conversation, except its family and its owner."""
 CHANGED = ("id", *CHANGING, "log_hash", "expected_step", "expected_revision", "expected_hash")
-"""The columns that a change of a conversation writes, and the values that it expects in the stored row."""
+"""The columns that a change of a conversation writes, and the values that its stored row must have before."""
 
 _NUMBERS = frozenset({
     "user_initiated", "created_at", "state_updated_at", "updated_at", "archived", "archived_at", "epoch", "step",
@@ -77,8 +77,8 @@ HEADS = """
 SELECT id, epoch, step, last_seq, log_hash, coalesce(slug, '') FROM conversations WHERE id = ANY(?)
 """
 
-# "IS TRUE" keeps the planner from using the index of owners: that index leads to all conversations of this server, not
-# to the few that change.
+# "IS TRUE" keeps the planner from using the index on owners, which would lead it to all conversations of this server
+# instead of the few that change.
 _UPDATE = f"""
 WITH done AS (
     UPDATE conversations SET {", ".join(f"{name} = new.{name}" for name in (*CHANGING, "log_hash"))}
@@ -100,16 +100,17 @@ GROUP BY principal, day ORDER BY day, principal {ADD_TO_DAY}
 
 @lru_cache
 def update_many(tables: tuple[str, ...]) -> str:
-    """Return the statement that changes many conversations and returns the ids of those whose expectations were met.
+    """Return the statement that changes many conversations, and that returns the ids of the changed ones.
 
-    `tables` are the tables that get rows, too; each has a parameter of its name.
+    A conversation is changed only if its stored row has the expected values. `tables` are the tables that get new rows
+    as well; for each of them, the statement has a parameter with its name.
     """
     inserts = [_insert_done(table) for table in tables]
     return f"{', '.join((_UPDATE, *inserts))} SELECT id FROM done"  # noqa: S608 -- names of ours
 
 
 def _insert_done(table: str) -> str:
-    """Return the part that adds rows to a table for the conversations whose expectations were met."""
+    """Return the part that adds rows to a table, for those conversations that the statement has changed."""
     if table == "spendings":
         return f"into_spendings AS ({_SPENDINGS})"
     columns = _TABLES[table]

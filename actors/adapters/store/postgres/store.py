@@ -1,4 +1,4 @@
-"""The PostgreSQL implementation of the store: its writes, and how it is opened and closed."""
+"""The PostgreSQL store: its writing methods, and how it is opened and closed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class PostgresStore(PostgresReads, StoreWrites[Writer]):
-    """Implement ports.Store on a PostgreSQL database, for one of the servers that share it.
+    """Implements ports.Store on a PostgreSQL database, for one of the servers that share it.
 
-    Safe to call from any thread. Open it with `open_postgres`.
+    Safe to call from any thread. Open a store with `open_postgres`.
     """
 
     def __init__(self, writer: Writer, readers: Readers, *, me: int, version: str, clock: Clock | None) -> None:
@@ -57,9 +57,9 @@ class PostgresStore(PostgresReads, StoreWrites[Writer]):
             raise
 
     def _prepare(self, fork: Commit) -> None:
-        """Copy the attachments of a fork, which stays hidden meanwhile; others can write between two pieces.
+        """Copy the attachments of a fork, which stays hidden meanwhile. Between two pieces other changes are written.
 
-        Raises FencedError if the origin is gone, StoreError.
+        Raises FencedError if the origin does not exist, and other StoreErrors.
         """
         self._writer.write(changes.UnfinishedFork(fork, self._me))
         for piece in copied_pieces(fork, self.attachment):
@@ -67,7 +67,10 @@ class PostgresStore(PostgresReads, StoreWrites[Writer]):
                 self._writer.write(changes.AttachmentCopies(piece, self._me))
 
     def _abandon(self, forks: Sequence[Commit]) -> None:
-        """Remove what was written of forks that could not be finished, now or once this server is known to be dead."""
+        """Remove what was written of forks that could not be finished.
+
+        If that fails, it is done once this server is declared dead.
+        """
         with suppress(StoreError):
             for fork in forks:
                 self._writer.write(changes.AbandonedFork(fork.record.id, self._me))
@@ -86,18 +89,18 @@ class PostgresStore(PostgresReads, StoreWrites[Writer]):
         return len(going)
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Do nothing, because PostgreSQL's autovacuum frees the space; see ports.Store."""
+        """Do nothing and return False, because PostgreSQL's autovacuum frees the space; see ports.Store."""
         return False
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
-        """Store an attachment, unless it exists already; see ports.Store."""
+        """Store an attachment, unless one with the same id exists; see ports.Store."""
         self._writer.write(changes.NewAttachment(conversation_id, self._me, attachment, self._now_ms()))
 
     # --- lifetime ---------------------------------------------------------------------------------------------
 
     @property
     def engine_version(self) -> str:
-        """Version of the database engine; see ports.Store."""
+        """The version of PostgreSQL, such as "16.4"; see ports.Store."""
         return self._version
 
 
@@ -110,13 +113,13 @@ def open_postgres(
     written: Callable[[int, float], None] | None = None,
     outages: OutageLog | None = None,
 ) -> PostgresStore:
-    """Open the store in a database whose tables `migrate` has brought up to date.
+    """Open the store in a database to which `migrate` has applied all migrations.
 
-    The server with the incarnation `me` claims and writes; it can do neither before its row is in the table `nodes`.
-    The fault points store.before_begin, store.before_savepoint (once per change), store.before_commit and
-    store.after_commit (once per transaction) of `faults` are hit on the thread that writes. `written` is called there
-    after each batch, with the number of its changes and the seconds it took. `outages` gets the outages of the
-    database. Raises StoreUnusableError.
+    `me` is the incarnation (number) of this server; the store can neither claim nor write before this server has a row
+    in the table `nodes`. The fault points store.before_begin, store.before_savepoint (once per change),
+    store.before_commit and store.after_commit (once per transaction) of `faults` are hit on the thread that writes.
+    `written` is called there after each batch, with the number of its changes and the seconds it took. `outages` logs
+    when the database cannot be reached. Raises StoreUnusableError.
     """
     address = address_of(url)
     session = reached(address)

@@ -1,10 +1,10 @@
-"""The only connection of this server that writes to PostgreSQL (group commit).
+"""The only connection of this server that writes to PostgreSQL; commits queued changes in groups.
 
-The thread that has the right to write takes all queued changes, urgent ones first. Changes that one statement can write
-together form a first transaction. The others form a second one, in which each has a savepoint, so that a refused change
-does not affect the others. If a transaction fails, nothing of it is written and its callers get the error. If the
-connection is lost during a transaction, it is unknown whether the database committed it: the callers get an error that
-says so, and read the stored state.
+The thread that has the right to write takes all queued changes, urgent ones first. The changes that one statement can
+write together form a first transaction. The others form a second one, in which each has a savepoint, so that a refused
+change does not affect the others. If a transaction fails, none of its changes is written, and their callers get the
+error. If the connection is lost during a transaction, it is unknown whether the database committed it: the callers get
+an error that says so, and read the stored state.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-"""Seconds between two searches for what other servers have deleted but not removed; also the pause after a failure."""
+"""Seconds between two searches for rows that are still to be removed; also the pause after a failed removal.
+
+The searches are needed because other servers delete conversations, too.
+"""
 
 
 class Writer(ChangeQueue[Change]):
-    """Owns the writing connection from its start to `close`."""
+    """Owns the connection that writes, until `close`."""
 
     def __init__(
         self,
@@ -45,7 +48,10 @@ class Writer(ChangeQueue[Change]):
         *,
         written: Callable[[int, float], None] | None = None,
     ) -> None:
-        """Start the thread, with its first connection; `written` is called after each batch; see ChangeQueue."""
+        """Start the background thread, and use `session` as the first connection.
+
+        `written` is called after each batch; see ChangeQueue.
+        """
         super().__init__(faults, written, longest_wait=LOOK_SECONDS)
         self._address = address
         self._session: PostgresConnection | None = session
@@ -56,7 +62,7 @@ class Writer(ChangeQueue[Change]):
         self._thread.start()
 
     def _between(self, batch: int) -> None:
-        """Remove some rows of deleted conversations, if no change waits or the last slice was long ago."""
+        """Remove some rows of deleted conversations, if no change waits or the last removal was long ago."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_SECONDS:
             self._tidying, self._looked_at = True, now
@@ -64,14 +70,14 @@ class Writer(ChangeQueue[Change]):
             return
         try:
             self._tidying = remove_slice(self._connected())
-        except Exception as error:  # noqa: BLE001 -- background work is repeated, and no caller waits for it
+        except Exception as error:  # nobody waits for background work, and it is repeated later
             self._outages.failed(f"what was deleted could not be removed yet: {_said(error)}")
             self._disconnect()
             self._tidying = False
         self._tidied_at = time.monotonic()
 
     def _serve(self, batch: list[Ticket[Change]]) -> None:
-        """Write the changes, in two transactions at most, and release their callers."""
+        """Write the changes, in at most two transactions, and release the callers that wait for them."""
         try:
             self._transact(batch)
         except BaseException as error:
@@ -103,7 +109,7 @@ class Writer(ChangeQueue[Change]):
             self._one_by_one(session, [tickets[change] for change in together.left])
 
     def _one_by_one(self, session: PostgresConnection, tickets: list[Ticket[Change]]) -> None:
-        """Write changes in one transaction; each has a savepoint."""
+        """Write changes in one transaction, in which each change has a savepoint."""
         session.execute("BEGIN")
         for ticket in tickets:
             session.execute("SAVEPOINT change")
@@ -119,7 +125,7 @@ class Writer(ChangeQueue[Change]):
             ticket.written = ticket.error is None
 
     def _refused(self, session: PostgresConnection, change: Change) -> Exception | None:
-        """Apply a change; return the exception that refuses it, if any.
+        """Apply a change; return the exception that refuses the change, None if it is applied.
 
         Raises errors of the database or the connection.
         """
@@ -133,12 +139,12 @@ class Writer(ChangeQueue[Change]):
             if not isinstance(error, psycopg.DataError):
                 raise  # an error of the database, which may have become read-only
             return error
-        except Exception as error:  # noqa: BLE001 -- raised in the caller
+        except Exception as error:  # raised again in the caller that made the change
             return error
         return None
 
     def _connected(self) -> PostgresConnection:
-        """Return the connection; if it was lost, open another one."""
+        """Return the connection; open a new one if it was lost."""
         if self._session is not None and self._session.ended:
             self._disconnect()
         if self._session is None:
@@ -149,7 +155,7 @@ class Writer(ChangeQueue[Change]):
         self._disconnect()
 
     def _disconnect(self) -> None:
-        """Close the connection, which ends an open transaction without a commit."""
+        """Close the connection; the database then rolls back an open transaction."""
         session, self._session = self._session, None
         if session is not None:
             session.close()

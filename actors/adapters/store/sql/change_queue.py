@@ -1,9 +1,9 @@
-"""A queue of changes for the only connection that writes to the database (group commit).
+"""A queue of changes for the only connection that writes to a database; queued changes are committed in groups.
 
 One thread at a time has the right to write. A caller that finds the right free takes it and writes its change itself,
 so that a lone commit needs no other thread. Callers that come while somebody writes wait; then one of them is woken,
-and writes the changes of all of them in one batch. Background work has a thread of its own, which gets the right once
-such work is due.
+and writes the changes of all of them in one batch. Background work is done by the queue's own thread, which gets the
+right to write once such work is due.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _log = logging.getLogger(__name__)
 ChangeT = TypeVar("ChangeT")
 
 MAX_BATCH = 128
-"""Maximum number of changes in one batch, which limits how long a change waits for those before it."""
+"""Maximum number of changes in one batch, which limits how long a change waits for the changes before it."""
 TIDY_SECONDS = 0.25
-"""Seconds between two slices of background work under constant load."""
+"""Seconds between two slices of background work while changes are always waiting."""
 
 
 class Ticket(Generic[ChangeT]):
-    """A queued change and its waiting caller."""
+    """A queued change, and how its caller is woken and gets the result."""
 
     __slots__ = ("change", "done", "error", "leads", "written")
 
@@ -40,15 +40,15 @@ class Ticket(Generic[ChangeT]):
         self.change = change
         self.error: Exception | None = None
         self.written = False
-        """Whether the change is written, even if the rest of its batch fails."""
+        """Whether the change is written, even if other changes of its batch are not."""
         self.leads = False
         """Whether the caller was woken because it now has the right to write."""
-        self.done = threading.Lock()  # held until the caller is woken; cheaper than an Event per change
+        self.done = threading.Lock()  # held until the caller is woken; a Lock is cheaper than an Event
         self.done.acquire()
 
 
 class ChangeQueue(ABC, Generic[ChangeT]):
-    """Lets callers queue a change and wait; one of them writes all queued changes, urgent ones first.
+    """Lets callers queue a change and wait. One of them writes all queued changes, urgent ones first.
 
     A subclass defines how a batch is written, and what the queue's own thread does between two batches.
     """
@@ -56,32 +56,38 @@ class ChangeQueue(ABC, Generic[ChangeT]):
     def __init__(
         self, faults: FaultPoints, written: Callable[[int, float], None] | None, *, longest_wait: float
     ) -> None:
-        """Create the queue's thread, which the subclass starts once it is ready itself.
+        """Create the queue's thread. The subclass starts the thread at the end of its own constructor.
 
         `written` is called after each batch with the number of its changes and the seconds it took; it must not raise.
-        After `longest_wait` seconds without a request the thread checks for background work.
+        After `longest_wait` seconds without a request the thread checks whether background work is due.
         """
         self._faults = faults
         self._longest_wait = longest_wait
         self._written = written
         self._tidying = False
         self._tidied_at = 0.0
-        self._lock = threading.Lock()  # guards the queues, _writing, _closing and the two conditions of the thread
+        self._lock = threading.Lock()  # guards the queues, _writing, _closing, _asking and _handed
         self._due = threading.Condition(self._lock)
-        """The queue's thread waits on this until background work is due, then until it has the right to write."""
+        """The queue's thread waits on this until background work is due, and then until it has the right to write."""
         self._urgent: deque[Ticket[ChangeT]] = deque()
         self._normal: deque[Ticket[ChangeT]] = deque()
         self._writing = False
-        """Whether a thread has the right to write. That thread passes it on to one that waits, if there is one."""
+        """Whether a thread has the right to write.
+
+        That thread passes the right on to a waiting thread if there is one.
+        """
         self._asking, self._handed = False, False
-        """Whether the queue's thread waits for the right to write; whether it was just given it."""
+        """`_asking`: the queue's thread waits for the right to write.
+
+        `_handed`: that thread was just given the right.
+        """
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
 
     def write(self, change: ChangeT, *, urgent: bool = False) -> None:
-        """Return once `change` is durable. Safe to call from any thread that is not writing.
+        """Return once `change` is durable. Safe to call from any thread that does not have the right to write.
 
-        Raises the errors of the change, or StoreUnavailableError.
+        Raises the exception that refuses the change, or StoreUnavailableError.
         """
         ticket = Ticket(change)
         try:
@@ -93,7 +99,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
             while leads or self._woken_to_write(ticket):
                 self._write_next()
                 leads = False
-        except BaseException:  # of a signal handler, on the main thread
+        except BaseException:  # raised by a signal handler, on the main thread
             self._leave(ticket)
             raise
         if ticket.error is not None:
@@ -101,17 +107,17 @@ class ChangeQueue(ABC, Generic[ChangeT]):
 
     @property
     def waiting(self) -> int:
-        """How many changes wait for the next transaction. Safe to call from any thread."""
+        """The number of queued changes that no batch contains yet. Safe to call from any thread."""
         return len(self._urgent) + len(self._normal)
 
     def tidy(self) -> None:
-        """Request background work. Safe to call from any thread."""
+        """Request background work, and return at once. Safe to call from any thread."""
         with self._lock:
             self._tidying = True
             self._due.notify()
 
     def close(self) -> None:
-        """Write the queued changes and end the thread. Idempotent."""
+        """Write the queued changes and end the queue's thread. Later changes are refused. Idempotent."""
         with self._lock:
             self._closing = True
             self._due.notify()
@@ -121,37 +127,40 @@ class ChangeQueue(ABC, Generic[ChangeT]):
 
     @abstractmethod
     def _serve(self, batch: list[Ticket[ChangeT]]) -> None:
-        """Write the changes and release their callers, even if this raises; an exception ends all writing."""
+        """Write the changes of a batch and wake their callers. The callers must be woken even if this method raises.
+
+        An exception ends all writing.
+        """
 
     @abstractmethod
     def _between(self, batch: int) -> None:
         """Do the background work that is due, after `batch` changes were written.
 
-        Queue's thread only; an error ends it.
+        Called on the queue's thread. An exception ends all writing.
         """
 
     def _has_work(self) -> bool:
-        """Whether the queue's thread has to do something before the next change is written."""
+        """Return whether the queue's thread has to do something before the next change is written."""
         return False
 
     def _end(self) -> None:
-        """Release the resources of the connection, at the end of the queue's thread."""
+        """Close the connection. Called on the queue's thread when it ends."""
 
     def _write_next(self) -> None:
-        """Write a batch on the thread of a caller, then pass on the right to write."""
+        """Write a batch on a caller's thread, then pass on the right to write."""
         try:
             with self._lock:
                 batch = self._take()
             self._serve_measured(batch)
-        except BaseException:  # noqa: BLE001 -- the errors of changes are in their tickets; this one ends all writing
+        except BaseException:  # Errors of single changes are in their tickets; any other error ends all writing.
             self._abandon()
         with self._lock:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """Give the right to write to the queue's thread if it has work, else to a waiting caller, else free it.
+        """Pass on the right to write: to the queue's thread if it has work, else to a waiting caller, else to nobody.
 
-        The caller holds the lock.
+        The caller of this method holds the lock.
         """
         if self._closing or self._asking or self._has_work():
             self._handed = True
@@ -169,7 +178,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         return leads
 
     def _leave(self, ticket: Ticket[ChangeT]) -> None:
-        """Withdraw the change of a caller that no longer waits, and pass on the right to write if it was just given it.
+        """Withdraw the change of a caller that stops waiting; if the caller has the right to write, pass it on.
 
         A change that is already part of a batch is still written.
         """
@@ -181,7 +190,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
                 self._hand_over()
 
     def _take(self) -> list[Ticket[ChangeT]]:
-        """Remove and return the next batch, urgent changes first. The caller holds the lock."""
+        """Remove the next batch from the queues and return it, urgent changes first. The caller holds the lock."""
         batch: list[Ticket[ChangeT]] = []
         for queue in (self._urgent, self._normal):
             while queue and len(batch) < MAX_BATCH:
@@ -189,7 +198,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         return batch
 
     def _run(self) -> None:
-        """Each time background work is due, write the changes that wait, then do the work (queue's thread)."""
+        """Run the queue's thread: whenever background work is due, write the queued changes, then do the work."""
         try:
             while (batch := self._turn()) is not None:
                 if batch:
@@ -197,15 +206,16 @@ class ChangeQueue(ABC, Generic[ChangeT]):
                 self._between(len(batch))
                 with self._lock:
                     self._hand_over()
-        except BaseException:  # noqa: BLE001 -- after any error the callers must be released
+        except BaseException:  # the waiting callers must be woken after any error
             self._abandon()
         finally:
             self._end()
 
     def _turn(self) -> list[Ticket[ChangeT]] | None:
-        """Wait until background work may be due and no other thread writes; return the next batch.
+        """Wait until background work may be due and no other thread writes; then take the right to write.
 
-        Returns None at the end of the thread; it then keeps the right to write, so that nobody else writes.
+        Returns the next batch. Returns None when the thread has to end; it then keeps the right to write, so that
+        nobody else writes.
         """
         with self._lock:
             if not (self._handed or self._closing or self._tidying):
@@ -224,7 +234,10 @@ class ChangeQueue(ABC, Generic[ChangeT]):
             self._written(len(batch), time.monotonic() - began)
 
     def _may_tidy(self, batch: int) -> bool:
-        """Return whether background work is requested, and no change waits or the last slice was long ago."""
+        """Return whether background work is requested and may be done now.
+
+        That is so if the last batch had no changes, or if the last slice of background work was TIDY_SECONDS ago.
+        """
         return self._tidying and (not batch or time.monotonic() - self._tidied_at >= TIDY_SECONDS)
 
     def _admit(self, ticket: Ticket[ChangeT]) -> bool:
@@ -235,7 +248,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         return ticket.error is None
 
     def _abandon(self) -> None:
-        """Refuse all further changes and release all waiting callers, after an error outside of a single change."""
+        """Refuse all further changes and wake all waiting callers, after an error that no single change has caused."""
         _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
         with self._lock:
             self._closing = True
@@ -250,7 +263,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
 def fail_unwritten(
     batch: list[Ticket[ChangeT]], why: str, error: type[StoreUnavailableError] = StoreUnavailableError
 ) -> int:
-    """Set an error with the text `why` for the changes that are neither written nor refused; return their number."""
+    """Set `error(why)` as the error of the changes that are neither written nor refused; return their number."""
     lost = [ticket for ticket in batch if ticket.error is None and not ticket.written]
     for ticket in lost:
         ticket.error = error(why)

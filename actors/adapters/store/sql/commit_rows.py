@@ -1,4 +1,7 @@
-"""Converts a commit to rows: encoded on the calling thread, and hashed into the log by the thread that writes."""
+"""Converts a commit to database rows.
+
+The calling thread encodes them; the thread that writes adds the hashes of the log.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ if TYPE_CHECKING:
     from actors.ports import Attachment, CommandRecord, Commit
 
 PIECE_BYTES = 1 << 20
-"""Bytes of attachments that are copied for a fork in one transaction; a single larger attachment exceeds it."""
+"""Bytes of attachments that one transaction copies for a fork, unless a single attachment is larger."""
 
 
 class Head(NamedTuple):
-    """The current position of a stored conversation."""
+    """The current position of a stored conversation, which the next commit must continue."""
 
     id: str
     epoch: int
@@ -33,29 +36,29 @@ class Head(NamedTuple):
 
 
 class CopiedAttachment(NamedTuple):
-    """An attachment to copy from the origin of a fork; the database engine copies the bytes."""
+    """An attachment to copy from the origin of a fork; the database engine itself copies the bytes."""
 
     to: str
     origin: str
     id: str
     at: int
-    """The time of the copy, in milliseconds since the epoch."""
+    """The time of the copy, in milliseconds since 1970."""
     digest: str
     """The digest of the new row."""
 
 
 def is_prepared(commit: Commit) -> bool:
-    """Return whether the commit creates a fork with attachments: these are copied first, in several transactions."""
+    """Return whether the commit creates a fork with attachments, which are copied before it in several transactions."""
     return commit.fork is not None and bool(commit.fork.attachments)
 
 
 def copied_pieces(
     commit: Commit, attachment: Callable[[str, str], Attachment | None]
 ) -> Iterator[list[CopiedAttachment]]:
-    """Yield the existing attachments that a fork copies, in lists of one transaction each; one is in memory at a time.
+    """Yield the attachments that a fork copies, in lists for one transaction each; missing attachments are left out.
 
-    The digests are computed here, because that takes long and would otherwise delay other writers. Raises what
-    `attachment` raises.
+    Only one attachment is in memory at a time. The digests are computed here, because that takes long and would
+    otherwise delay other writers. Raises what `attachment` raises.
     """
     piece, size, fork, record = list[CopiedAttachment](), 0, commit.fork, commit.record
     for attachment_id in () if fork is None else fork.attachments:
@@ -94,7 +97,7 @@ class EncodedCommit:
         self.expected_step = commit.expected_step
         self.next_revision = next_revision(commit)
         self.fixed = rows.fixed_values(record) if commit.create else None
-        """Values of the columns FIXED, for a new conversation; None for an existing one."""
+        """Values of the columns FIXED for a new conversation; None for an existing one."""
         self.parent = record.parent_conversation_id or ""
         self.prompt = record.system_prompt if commit.create else ""
         chosen = record.profile != Profile() if commit.create else commit.profile_changed
@@ -102,7 +105,10 @@ class EncodedCommit:
         self._log = [seal(record.id, record.epoch, entry) for entry in commit.log]
 
     def fits(self, head: Head) -> bool:
-        """Return whether this is a plain update whose expectations match the stored head."""
+        """Return whether this commit changes an existing conversation that is at the expected position.
+
+        False for a commit that also changes the profile or the slug, since a batch does not write these.
+        """
         return (
             self.fixed is None
             and self.profile is None
@@ -113,7 +119,7 @@ class EncodedCommit:
         )
 
     def links(self, log_hash: str) -> tuple[list[rows.Row], str]:
-        """Return the log's rows, chained to the row with the hash `log_hash`, and the hash of the last one."""
+        """Return the rows of the log, chained to the row with the hash `log_hash`, and the hash of the last row."""
         linked: list[rows.Row] = []
         for sealed in self._log:
             log_hash, row = sealed.after(log_hash)
@@ -121,7 +127,7 @@ class EncodedCommit:
         return linked, log_hash
 
     def misfit(self, head: Head) -> FencedError:
-        """Return the error for a commit whose expectations differ from what is stored."""
+        """Return the error for a commit that does not continue the stored conversation."""
         return FencedError(
             f"{self.id} is at step {head.step}, revision {head.last_seq}, epoch {head.epoch}; "
             f"not at step {self.expected_step}, revision {self.next_revision - 1}, epoch {self.epoch}"
@@ -135,7 +141,7 @@ def _command_values(commit: Commit, command: CommandRecord) -> rows.Row:
 
 
 def attachment_row(conversation_id: str, attachment: Attachment, at: int) -> rows.Row:
-    """Return the values of the columns ATTACHMENT for an attachment."""
+    """Return the values of the columns ATTACHMENT for an attachment that is stored at the time `at` (milliseconds)."""
     values = (
         conversation_id, attachment.id, attachment.media_type, attachment.data, attachment.width, attachment.height, at,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Translates the conditions of a list to SQL, with the same meaning as `matches` in the port.
+"""Translates conditions on conversations to SQL, with the meaning that `matches` of the store port gives them.
 
 Every translation is true or false, never NULL, so that a negation is the exact opposite.
 """
@@ -33,7 +33,7 @@ _NULLABLE_TIME = frozenset({TimeField.ARCHIVED})
 
 
 def clause_of(condition: Condition, dialect: Dialect) -> Clause:
-    """Return a condition on the table `conversations` as SQL."""
+    """Return the SQL of a condition on a row of the table `conversations`."""
     match condition:
         case Every(parts):
             return joined(" AND ", "TRUE", [clause_of(part, dialect) for part in parts])
@@ -62,7 +62,7 @@ def clause_of(condition: Condition, dialect: Dialect) -> Clause:
 
 
 def joined(operator: str, empty: str, clauses: Sequence[Clause]) -> Clause:
-    """Return clauses connected by an operator; `empty` if there are no clauses."""
+    """Return one clause that connects clauses by an operator; `empty` if there are no clauses."""
     if not clauses:
         return Clause(empty)
     values = tuple(value for clause in clauses for value in clause.values)

@@ -1,4 +1,4 @@
-"""The interface that shared SQL code needs of a connection, and the SQL that differs between SQLite and PostgreSQL.
+"""The methods that shared SQL code needs of a connection, and the SQL that differs between SQLite and PostgreSQL.
 
 Statements have `?` or `:name` for their parameters, as in SQLite.
 """
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class StatementResult(Protocol):
-    """The result of a statement."""
+    """The result of an executed statement."""
 
     @property
     def rowcount(self) -> int:
-        """How many rows were changed."""
+        """The number of changed rows."""
         ...
 
     def fetchone(self) -> Any:
-        """Return the next row, or None."""
+        """Return the next row; None after the last one."""
         ...
 
     def fetchall(self) -> list[Any]:
@@ -31,44 +31,44 @@ class StatementResult(Protocol):
 
 
 class Connection(Protocol):
-    """A connection to a database."""
+    """A connection to a database, for statements of any kind."""
 
     def execute(self, sql: str, values: Any = ..., /) -> StatementResult:
-        """Execute a statement with its parameters, a sequence or a mapping."""
+        """Execute a statement with its parameters, a sequence for `?` or a mapping for `:name`."""
         ...
 
 
 class WritingConnection(Connection, Protocol):
-    """A connection of a writer."""
+    """A connection on which the thread that writes can also execute a statement for many rows."""
 
     def executemany(self, sql: str, many: Any, /) -> object:
-        """Execute a statement for each row of parameters."""
+        """Execute a statement once for each sequence of parameters."""
         ...
 
 
 class Clause(NamedTuple):
-    """A condition in SQL with the values of its parameters."""
+    """A condition in SQL with the values of its `?` parameters."""
 
     sql: str
     values: tuple[object, ...] = ()
 
 
 class Dialect(NamedTuple):
-    """The parts of statements that differ between SQLite and PostgreSQL."""
+    """The SQL that differs between SQLite and PostgreSQL."""
 
     records: str
-    """The columns RECORD; the state is selected so that damaged text can be read, too."""
+    """The columns RECORD as a SELECT list. The state is selected in a way that works for damaged text, too."""
     visible: str
-    """A condition on `conversation_id`, with " AND " before it, that excludes deleted conversations.
+    """A condition on `conversation_id`, beginning with " AND ", that excludes deleted conversations.
 
-    "" if the deleted ids are known without a query.
+    "" if the store knows the deleted conversations without a query.
     """
     unsettled_index: str
-    """Text after a table's name that makes a query use the index of unsettled conversations."""
+    """Text after a table's name that makes a query use the index of unsettled conversations; "" if none is needed."""
     forked_from: str
-    """An expression for the origin of the conversation if it is a fork, else ""."""
+    """An SQL expression for the id of the conversation from which a conversation was forked, "" for others."""
     audited: str
-    """A condition on a row of `log`: its command was sent by the principal `:principal`; "": by no principal."""
+    """A condition that a row of `log` has a command of the principal `:principal`; of nobody if that is ""."""
     contains: Callable[[str, str], Clause]
     """Returns the condition that a text (an SQL expression) contains another, case-folded text, regardless of case."""
     has_label: Callable[[str, str | None], Clause]

@@ -1,4 +1,4 @@
-"""Verifies stored conversations: every row against its digest, and the hash chains between rows."""
+"""Verifies stored conversations: compares every row with its digest, and checks the hash chain of every log."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ _CREATED = f"SELECT {', '.join(rows.COMMAND)} FROM commands WHERE conversation_i
 
 
 def check(connection: Connection, conversation_id: str, dialect: Dialect, queries: Queries) -> tuple[str, ...]:
-    """Return the findings about a conversation, as text; () if it does not exist.
+    """Verify a conversation, and return the findings as texts; () if there are none, or no such conversation.
 
-    Call it inside one transaction, on a connection that decodes every text. Raises what the database raises.
+    Call it inside one transaction, on a connection that also decodes texts that are not valid UTF-8. Raises what the
+    database raises.
     """
     row = f"SELECT {dialect.records} FROM conversations WHERE id = ? AND {NOT_DELETED}"  # noqa: S608
     conversation = connection.execute(row, (conversation_id,)).fetchone()
@@ -51,9 +52,10 @@ def check(connection: Connection, conversation_id: str, dialect: Dialect, querie
 
 
 def check_all(connection: Connection, dialect: Dialect, queries: Queries) -> Iterator[tuple[str, str]]:
-    """Yield each damaged object in the database with its first finding, as text.
+    """Verify all conversations, and yield a description of each damaged one with its first finding.
 
-    Call it on a connection that decodes every text. Raises what the database raises.
+    The remembered create commands are verified, too. Call it on a connection that also decodes texts that are not valid
+    UTF-8. Raises what the database raises.
     """
     ids = [str(id_) for (id_,) in connection.execute(_IDS)]
     for conversation_id in ids:
@@ -64,6 +66,6 @@ def check_all(connection: Connection, dialect: Dialect, queries: Queries) -> Ite
 
 
 def beginning(connection: Connection, conversation_id: str, queries: Queries) -> LogPosition:
-    """Return the position at which the stored log begins: after the pruned rows."""
+    """Return the position at which the stored log of a conversation begins, which is after the pruned rows."""
     row = connection.execute(queries.pruned, (conversation_id,)).fetchone()
     return LogPosition(*row) if row else BEGINNING

@@ -1,7 +1,7 @@
-"""Builds the queries for lists of conversations, with checks so that one damaged row does not break a list.
+"""Builds the queries for lists of conversations, and checks rows so that one damaged row does not break a list.
 
-A list in the order of an index is read in windows, each a fixed number of index entries. One query finds where the
-window ends; a second one searches the rows of the window. So the cost of a call is bounded even if nothing matches.
+A list in the order of an index is read in windows of a fixed number of index entries. One query finds where the next
+window ends; a second query searches the rows of the window. So the cost of a call is bounded even if no row matches.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from actors.adapters.store.sql.dialect import Dialect
 
 WINDOW = 2_000
-"""How many rows one call examines if it has to read rows in order to know whether they match."""
+"""Number of rows in a window if the index alone does not show which rows match."""
 
 _SETTLED = frozenset({"idle", "context_exhausted", "completed", "failed"})
-"""Kinds of states that the index of unsettled conversations does not contain, or not always."""
+"""Kinds of states of which some or all conversations are missing in the index of unsettled conversations."""
 _ORDERED_BY_INDEX = frozenset({OrderKey.UPDATED, OrderKey.CREATED})
 
 
@@ -49,7 +49,7 @@ class Query(NamedTuple):
 def window_end(selection: Selection, after: ListPosition | None, limit: int, dialect: Dialect) -> Query | None:
     """Return the query for the position (key, id) at which the next window ends; it finds no row in the last window.
 
-    None if the list is not read in windows.
+    Returns None if the list is not read in windows. `limit` is the size of the page.
     """
     if not _has_index(selection):
         return None
@@ -66,11 +66,14 @@ def window_end(selection: Selection, after: ListPosition | None, limit: int, dia
 def page(
     selection: Selection, after: ListPosition | None, until: ListPosition | None, limit: int, dialect: Dialect
 ) -> Query:
-    """Return the query for rows of RECORD, prompt and profile, after one position up to and including another."""
+    """Return the query for one page of conversations: columns RECORD, system prompt and profile.
+
+    The page begins after the position `after` and ends at `until`, inclusive; None means that there is no such bound.
+    """
     where = [*_scope(selection), clause_of(selection.where, dialect), *_between(selection, after, until)]
     wanted = joined(" AND ", "TRUE", where)
     order = _ordered(selection)
-    if not _has_index(selection):  # only the ids are sorted, not whole rows
+    if not _has_index(selection):  # so that the ids are sorted and not whole rows
         index = dialect.unsettled_index if _unsettled(selection) else ""
         ids = f"SELECT id FROM conversations {index} WHERE {wanted.sql} {order} LIMIT ?"  # noqa: S608 -- names of ours
         wanted = Clause(f"id IN ({ids})", (*wanted.values, limit))
@@ -84,12 +87,12 @@ def page(
 
 
 def place_of(row: rows.Row, selection: Selection) -> ListPosition:
-    """Return the position of a row, from which the next page continues."""
+    """Return the position of a row in the list; the next page continues after it."""
     return ListPosition(row[rows.RECORD.index(selection.order.key)], row[rows.RECORD.index("id")])
 
 
 def refuse_broken_texts(row: rows.Row) -> None:
-    """Raise UnicodeEncodeError if a text that was read with surrogates is not valid UTF-8."""
+    """Raise UnicodeEncodeError if a text of the row is not valid UTF-8, so that it was decoded with surrogates."""
     for value in row:
         if isinstance(value, str):
             value.encode()
@@ -111,7 +114,7 @@ def _unsettled(selection: Selection) -> bool:
 
 
 def _in_index(condition: Condition, key: OrderKey) -> bool:
-    """Return whether the index with this order key contains what the condition needs."""
+    """Return whether a condition can be decided from the entries of the index that is ordered by `key`."""
     match condition:
         case TimeCompares(field):
             return field == {OrderKey.UPDATED: TimeField.UPDATED, OrderKey.CREATED: TimeField.CREATED}.get(key)
@@ -122,7 +125,10 @@ def _in_index(condition: Condition, key: OrderKey) -> bool:
 
 
 def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Condition, ...]]:
-    """Return the conditions that divide a list into parts, each of which is ordered by an index."""
+    """Return conditions that divide a list into parts, so that each part has the order of an index.
+
+    `()` stands for no condition. The entries of the index on update times begin with `archived`, so it has two parts.
+    """
     if selection.order.key is OrderKey.CREATED or any(isinstance(part, IsArchived) for part in indexed):
         return [()]
     return [(IsArchived(archived=False),), (IsArchived(archived=True),)]
@@ -131,7 +137,7 @@ def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Co
 def _entries(
     selection: Selection, indexed: Sequence[Condition], after: ListPosition | None, limit: int, dialect: Dialect
 ) -> Query:
-    """Return the query for the next entries of the index that orders the list."""
+    """Return the query for the next entries of the index that has the order of the list."""
     known = [clause_of(each, dialect) for each in indexed]
     wanted = joined(" AND ", "TRUE", [*_scope(selection), *known, *_between(selection, after, None)])
     key = selection.order.key
@@ -148,7 +154,7 @@ def _scope(selection: Selection) -> list[Clause]:
     if _unsettled(selection):
         clauses.append(Clause(f"({UNSETTLED})"))
     elif _has_index(selection) and selection.order.key is OrderKey.UPDATED:
-        clauses.append(Clause("archived IN (0, 1)"))  # the first column of the index
+        clauses.append(Clause("archived IN (0, 1)"))  # always true; for the index that begins with `archived`
     return clauses
 
 

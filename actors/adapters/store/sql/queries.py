@@ -1,4 +1,4 @@
-"""The SQL texts of reads that SQLite and PostgreSQL share, and of conditions on the table `conversations`."""
+"""The SQL texts of queries that SQLite and PostgreSQL share, and of conditions on the table `conversations`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from actors.adapters.store.sql.dialect import Dialect
 
 ALL = (1 << 63) - 1
-"""A LIMIT that never limits anything."""
+"""A LIMIT that is greater than any number of rows."""
 UNSETTLED = (
     "state NOT IN ('idle', 'context_exhausted', 'completed', 'failed') OR (user_initiated = 0 AND state = 'idle')"
 )
-"""Matches conversations that a restart must recover; the partial index and the query must use the same text."""
+"""Matches conversations that a restart must recover. SQLite uses its partial index only for exactly this text."""
 NOT_DELETED = "id NOT IN (SELECT conversation_id FROM deletions)"
-"""Matches conversations that are not waiting to be removed after a deletion."""
+"""Matches conversations that are not deleted. Deleted ones are listed in `deletions` until their rows are removed."""
 LOG_NOT_DELETED = f"conversation_{NOT_DELETED}"
 
 PRUNED = "SELECT step, revision, hash FROM prunings WHERE conversation_id = ?"

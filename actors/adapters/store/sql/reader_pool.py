@@ -1,4 +1,4 @@
-"""A pool of database connections for reads; each serves one read at a time."""
+"""A pool of database connections for reads. A connection serves one read at a time."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ if TYPE_CHECKING:
 ConnectionT = TypeVar("ConnectionT")
 
 READERS = 16
-"""Maximum number of connections; further reads wait for one."""
+"""Maximum number of connections in use; further reads wait for a free one."""
 
 
 class ReaderPool(Generic[ConnectionT]):
     """Keeps connections for reads by any thread.
 
-    No connection belongs to a thread, so none leaks when a thread ends.
+    Connections do not belong to threads, so none is left open when a thread ends.
     """
 
     def __init__(self, close_one: Callable[[ConnectionT], None]) -> None:
-        """Create an empty pool; `close_one` closes a connection and must not raise."""
+        """Create an empty pool. `close_one` closes a connection and must not raise."""
         self._close_one = close_one
-        # limits connections; `close` acquires all permits to wait for reads
+        # Limits the connections in use. `close` takes all permits, and so waits for the current reads.
         self._places = threading.BoundedSemaphore(READERS)
         self._idle: list[ConnectionT] = []
         self._lock = threading.Lock()  # guards _idle and _closed; not held while a connection is opened or used
         self._closed = False
 
     def _take_idle(self) -> ConnectionT | None:
-        """Return a connection that is not in use; None if there is none. Raises StoreUnavailableError once closed."""
+        """Return a connection that is not in use; None if the pool has none.
+
+        Raises StoreUnavailableError once closed.
+        """
         with self._lock:
             if self._closed:
                 raise StoreUnavailableError("the store is closed")
@@ -46,7 +49,7 @@ class ReaderPool(Generic[ConnectionT]):
         self._close_one(connection)
 
     def close(self) -> None:
-        """Refuse new reads, wait for current ones, and close every connection; idempotent."""
+        """Refuse new reads, wait for current ones, and close every connection. Idempotent."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

@@ -1,4 +1,4 @@
-"""The reads of a store on SQL: runs fixed statements and converts rows to records."""
+"""The reading methods that the stores on SQLite and PostgreSQL share: they run queries and convert rows to objects."""
 
 from __future__ import annotations
 
@@ -47,21 +47,25 @@ class Reading(Protocol):
     def __call__(
         self, body: Callable[[Connection], Found], *, at_one_moment: bool = False, texts: str = "strict"
     ) -> Found:
-        """Return what `body` returns, called with a connection.
+        """Call `body` with a connection, and return its result.
 
-        With `at_one_moment` all its statements see the same snapshot. `texts` is how texts that are not valid UTF-8 are
-        handled: an error handler of `bytes.decode`, such as "strict" or "replace".
+        With `at_one_moment`, all statements of `body` see the same snapshot. `texts` is the error handler for texts
+        that are not valid UTF-8, such as "strict" or "replace"; see `bytes.decode`.
         """
         ...
 
 
 class StoreReads:
-    """Implement ports.StoreReader and the other reads of ports.Store. Safe to call from any thread."""
+    """Implements most reading methods of ports.Store. Safe to call from any thread."""
 
     def __init__(
         self, read: Reading, dialect: Dialect, visible: Callable[[str], str] = lambda conversation_id: conversation_id
     ) -> None:
-        """`visible` maps ids of deleted conversations to "", so that queries find nothing, and others to themselves."""
+        """`read` runs a read on a connection; `dialect` is the SQL of the database.
+
+        `visible` maps the ids of deleted conversations to "", so that queries find nothing, and other ids to
+        themselves.
+        """
         self._read = read
         self._dialect = dialect
         self._queries = queries.Queries(dialect)
@@ -70,7 +74,7 @@ class StoreReads:
     # --- conversations ----------------------------------------------------------------------------------------
 
     def load(self, conversation_id: str) -> ConversationRecord | None:
-        """Return the record of a conversation; None if there is none; see ports.Store."""
+        """Return the record of a conversation; None if there is no such conversation; see ports.Store."""
         return self._read(lambda connection: self._load(connection, self._visible(conversation_id)))
 
     def owner(self, conversation_id: str) -> str | None:
@@ -78,7 +82,7 @@ class StoreReads:
         return next(iter(self._column(queries.PRINCIPAL, (self._visible(conversation_id),))), None)
 
     def find_slug(self, principal: str, slug: str) -> str | None:
-        """Return the conversation of a principal with this slug; see ports.Store."""
+        """Return the id of the principal's conversation with this slug; None if there is none; see ports.Store."""
         return next(iter(self._column(queries.OF_SLUG, (principal, slug))), None)
 
     def list(
@@ -89,7 +93,7 @@ class StoreReads:
         limit: int,
         skipped: Callable[[str], object] = lambda _conversation_id: None,
     ) -> Listed:
-        """Return the next conversations of a list; see ports.Store."""
+        """Return at most `limit` selected conversations after the position `after`; see ports.Store."""
 
         def body(connection: Connection) -> Listed:
             until = None
@@ -105,7 +109,7 @@ class StoreReads:
     def _readable(
         self, connection: Connection, page: Sequence[rows.Row], skipped: Callable[[str], object]
     ) -> Iterator[ConversationRecord]:
-        """Yield the records of rows; report and skip unreadable rows, so that the others are still listed."""
+        """Yield the records of rows. Unreadable rows are logged, given to `skipped` by their id, and left out."""
         for row in page:
             try:
                 listing.refuse_broken_texts(row)
@@ -121,11 +125,11 @@ class StoreReads:
         return self._column(queries.CHILDREN, (self._visible(conversation_id),))
 
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """Return conversations whose log may be pruned; see ports.Store."""
+        """Return the ids of at most `limit` conversations whose log has rows to prune; see ports.Store."""
         return self._column(queries.AGED, {"before": before, "keep": keep, "after": after, "limit": limit})
 
     def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """Return conversations that were archived before a time; see ports.Store."""
+        """Return the ids of at most `limit` conversations archived before the time `before`; see ports.Store."""
         return self._column(queries.ARCHIVED, {"before": before, "after": after, "limit": limit})
 
     def _column(self, query: str, values: Sequence[int | str] | Mapping[str, int | str] = ()) -> tuple[str, ...]:
@@ -142,12 +146,12 @@ class StoreReads:
         limit: int,
         descending: bool = False,
     ) -> tuple[Message, ...]:
-        """Return a page of messages; see ports.Store."""
+        """Return at most `limit` messages between two sequences, exclusive; see ports.Store."""
         query = _between(self._queries.messages, "sequence_id", before, descending=descending)
         return self._page(rows.message_of, query, (self._visible(conversation_id), after, limit))
 
     def message(self, conversation_id: str, message_id: str) -> Message | None:
-        """Return a message; see ports.Store."""
+        """Return the message with this id; None if the conversation has none; see ports.Store."""
         visible = self._visible(conversation_id)
         values = visible, rows.message_key(visible, message_id)
 
@@ -158,11 +162,11 @@ class StoreReads:
         return self._read(body)
 
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
-        """Return all messages up to and including a sequence number; see ports.Store."""
+        """Return all messages up to the sequence `through`, inclusive; see ports.Store."""
         return self.messages(conversation_id, before=through + 1, limit=queries.ALL)
 
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
-        """Return events after a revision; see ports.Store."""
+        """Return at most `limit` events after the revision `after`; see ports.Store."""
         visible = self._visible(conversation_id)
         bounds = {"id": visible, "next": after + 1, "limit": limit}
 
@@ -184,13 +188,13 @@ class StoreReads:
         limit: int,
         descending: bool = False,
     ) -> tuple[StoppedRun, ...]:
-        """Return a page of stopped runs; see ports.Store."""
+        """Return how runs ended: at most `limit` run-stops between two revisions, exclusive; see ports.Store."""
         query = _between(self._queries.runs, "revision", before, descending=descending)
         return self._page(run_of, query, (self._visible(conversation_id), after, limit))
 
     def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
         """Return how a run ended; None if it has not ended; see ports.Store."""
-        query = f"{self._queries.runs} AND run = ? ORDER BY revision DESC LIMIT 1"  # mostly recent runs are asked for
+        query = f"{self._queries.runs} AND run = ? ORDER BY revision DESC LIMIT 1"  # usually a recent run is asked for
 
         def body(connection: Connection) -> StoppedRun | None:
             row = connection.execute(query, (self._visible(conversation_id), run)).fetchone()
@@ -207,7 +211,7 @@ class StoreReads:
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
-        """Return a page of settled inputs; see ports.Store."""
+        """Return what became of queued inputs, at most `limit`, between two revisions, exclusive; see ports.Store."""
         query = _between(self._queries.fates, "revision", before, descending=descending)
         return self._page(fate_of, query, (self._visible(conversation_id), after, limit))
 
@@ -217,7 +221,7 @@ class StoreReads:
         return self._read(lambda connection: tuple(map(convert, connection.execute(query, values))))
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
-        """Return the record and the latest messages of a conversation, read in one snapshot; see ports.Store."""
+        """Return a conversation's record and latest messages at one moment; None if it is unknown; see ports.Store."""
         conversation_id = self._visible(conversation_id)
         query = f"{self._queries.messages} ORDER BY sequence_id DESC LIMIT ?"
 
@@ -231,12 +235,12 @@ class StoreReads:
         return self._read(body, at_one_moment=True)
 
     def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
-        """Return rows of the log; see ports.Store."""
+        """Return at most `limit` rows of the log after the step `after_step`; see ports.Store."""
         values = self._visible(conversation_id), after_step, limit
         return self._page(lambda row: stored_transition(LogRow(*row)), self._queries.logged, values)
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
-        """Return the findings of a verification, as text; see ports.Store."""
+        """Verify the stored rows of a conversation, and return the findings as texts; see ports.Store."""
 
         def body(connection: Connection) -> tuple[str, ...]:
             return check(connection, self._visible(conversation_id), self._dialect, self._queries)
@@ -250,7 +254,7 @@ class StoreReads:
     def _to_prune(
         self, conversation_id: str, before_revision: int, older_than: int | None
     ) -> tuple[LogPlace, Sequence[LogRow]]:
-        """Return the position where the log begins, and the rows to prune next. Raises StoreError."""
+        """Return the position where the log begins, and the rows to prune in the next batch. Raises StoreError."""
 
         def body(connection: Connection) -> tuple[LogPlace, Sequence[LogRow]]:
             visible = self._visible(conversation_id)
@@ -265,11 +269,11 @@ class StoreReads:
     # --- commands and attachments -----------------------------------------------------------------------------
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
-        """Return an accepted command of a conversation; see ports.Store."""
+        """Return an accepted command of a conversation; None if it has no command `request_id`; see ports.Store."""
         return self._command(self._queries.command, self._visible(conversation_id), request_id)
 
     def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
-        """Return an accepted create command of a principal; see ports.Store."""
+        """Return an accepted create command of a principal; None if it has no command `request_id`; see ports.Store."""
         return self._command(queries.CREATE_COMMAND, principal, request_id)
 
     def _command(self, query: str, whose: str, request_id: str) -> CommandRecord | None:
@@ -277,19 +281,19 @@ class StoreReads:
         return None if row is None else CommandRecord(row[0], row[1], row[2].encode(), row[3])
 
     def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
-        """Return an attachment; None if there is none; see ports.Store."""
+        """Return an attachment of a conversation; None if there is none with this id; see ports.Store."""
         values = self._visible(conversation_id), attachment_id
         row = self._read(lambda connection: connection.execute(self._queries.attachment, values).fetchone())
         return None if row is None else Attachment(*row)
 
     def spendings(self, since: int) -> tuple[Spending, ...]:
-        """Return what principals spent on each day from `since` on; see ports.Store."""
+        """Return what each principal spent on each day from the day `since` on; see ports.Store."""
         return self._read(
             lambda connection: tuple(Spending(*row) for row in connection.execute(queries.SPENDINGS, (since,)))
         )
 
     def audit(self, wanted: AuditFilter, *, after: AuditPlace | None = None, limit: int) -> tuple[AuditEntry, ...]:
-        """Return the next entries of the audit trail; see ports.Store."""
+        """Return at most `limit` matching entries of the audit trail after the place `after`; see ports.Store."""
         logged = audit_rows.logged_query(wanted, after, queries.LOG_NOT_DELETED, self._dialect.audited)
         unlogged, values = audit_rows.unlogged_query(wanted, after)
 
@@ -309,7 +313,7 @@ class StoreReads:
         return None if row is None else self._record(connection, row)
 
     def _record(self, connection: Connection, row: rows.Row) -> ConversationRecord:
-        """Return a row's record. If its state is unreadable, log an error and return the conversation as Idle."""
+        """Return the record of a row. For an unreadable state, log an error and return a rebuilt Idle state."""
         record, intact = rows.record_of(row)
         if intact:
             return record
@@ -323,7 +327,7 @@ class StoreReads:
 
 
 def _between(select: str, column: str, before: int | None, *, descending: bool) -> str:
-    """Return a query for one page, with the parameters (conversation, after, limit)."""
+    """Return the query `select`, restricted to one page; its parameters are (conversation, after, limit)."""
     order = "DESC" if descending else "ASC"
     bound = "" if before is None else f"AND {column} < {before:d}"
     return f"{select} AND {column} > ? {bound} ORDER BY {column} {order} LIMIT ?"

@@ -1,4 +1,4 @@
-"""The writes of a store on SQL that are the same for SQLite and PostgreSQL."""
+"""The writing methods that the stores on SQLite and PostgreSQL share."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from actors.ports.store.audit import AuditEntry
 
 PRUNED_ENTRIES = 500
-"""Maximum entries of the audit trail that are deleted in one transaction."""
+"""Maximum number of entries of the audit trail that one transaction deletes."""
 
 
 class NewSpending:
-    """A change that adds an amount to what a principal has spent on a day."""
+    """A change that adds amounts to what a principal has spent on a day."""
 
     def __init__(self, spending: Spending) -> None:
         self._values = msgspec.structs.astuple(spending)
 
     def apply(self, connection: WritingConnection) -> None:
-        """Add the amounts to the row of the principal and the day."""
+        """Add the amounts to the row of the principal and the day; insert the row if it is missing."""
         connection.execute(ADD_SPENDING, self._values)
 
 
 class AuditEntries:
-    """A change that adds entries to the audit trail: those that belong to no conversation's log."""
+    """A change that adds entries to the audit trail that belong to no conversation's log."""
 
     def __init__(self, entries: Iterable[AuditEntry]) -> None:
         self._rows = list(map(audit_values, entries))
 
     def apply(self, connection: WritingConnection) -> None:
-        """Insert the rows."""
+        """Insert the entries into the table `audit`."""
         connection.executemany(INSERT_AUDIT, self._rows)
 
 
@@ -51,7 +51,7 @@ class AuditPruning:
     def __init__(self, before: int, keep: int) -> None:
         self._values = {"before": before, "keep": keep, "limit": PRUNED_ENTRIES}
         self.deleted = 0
-        """How many entries were deleted, once the change is applied."""
+        """The number of deleted entries, once the change is applied."""
 
     def apply(self, connection: WritingConnection) -> None:
         """Delete at most PRUNED_ENTRIES entries."""
@@ -59,7 +59,7 @@ class AuditPruning:
 
 
 class StoreWriter(Protocol):
-    """The part of ChangeQueue that these writes use."""
+    """The methods of ChangeQueue that these writes use."""
 
     def write(self, change: NewSpending | AuditEntries | AuditPruning, /) -> None:
         """Return once `change` is durable."""
@@ -67,7 +67,7 @@ class StoreWriter(Protocol):
 
     @property
     def waiting(self) -> int:
-        """How many changes wait for the next transaction."""
+        """The number of queued changes."""
         ...
 
 
@@ -75,19 +75,19 @@ WriterT = TypeVar("WriterT", bound=StoreWriter)
 
 
 class StoreWrites(Generic[WriterT]):
-    """Implement the writes of ports.Store that concern no conversation, and `close`. Safe to call from any thread."""
+    """Implements the writes of ports.Store that concern no conversation, and `close`. Safe to call from any thread."""
 
     def __init__(self, writer: WriterT, clock: Clock | None, closing: ExitStack) -> None:
-        """Keep the writer; `closing` is the stack that `close` unwinds."""
+        """`closing` is the stack of callbacks that `close` runs. `clock` is None for the system's clock."""
         self._writer = writer
         self._clock = clock
-        # Held while one batch of a fork's attachments is copied, so that no transaction contains two.
+        # Held while a batch of a fork's attachments is copied, so that no transaction copies two batches.
         self._copying = threading.Lock()
-        self._close_once = threading.Lock()  # a concurrent second close returns only after the first
+        self._close_once = threading.Lock()  # a second, concurrent close returns only after the first
         self._closing = closing
 
     def put_spending(self, spending: Spending) -> None:
-        """Add to what a principal spent on a day; see ports.Store."""
+        """Add tokens and costs to what a principal spent on a day; see ports.Store."""
         self._writer.write(NewSpending(spending))
 
     def put_audit(self, entries: Sequence[AuditEntry]) -> None:
@@ -102,11 +102,11 @@ class StoreWrites(Generic[WriterT]):
 
     @property
     def waiting(self) -> int:
-        """How many changes wait for the next transaction."""
+        """The number of changes that wait to be written."""
         return self._writer.waiting
 
     def close(self) -> None:
-        """Release everything; idempotent; see ports.Store."""
+        """Write the queued changes, then close every connection. Idempotent; see ports.Store."""
         with self._close_once:
             self._closing.close()
 

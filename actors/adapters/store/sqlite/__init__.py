@@ -1,4 +1,4 @@
-"""The implementation of the store on SQLite."""
+"""The SQLite implementation of the store port."""
 
 from actors.adapters.store.sql.peewee_import import import_peewee
 

@@ -1,8 +1,8 @@
 """Writes the commits of many conversations in a few long SQL statements.
 
-Every statement releases Python's interpreter lock, and getting it back from busy threads costs more than the rows it
-writes. Only changes that match the stored conversations are written here. All others are written one by one, so that
-each is refused for its own reason; so are all changes if a constraint is violated.
+Every statement releases Python's interpreter lock, and getting the lock back from busy threads costs more time than
+writing the rows. Only changes that continue the stored conversations are written here. All other changes are written
+one by one, so that each is refused for its own reason. So are all changes if a batch violates a constraint.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     from actors.adapters.store import rows
 
 MAX_ROWS = 128
-"""Maximum rows of one statement. Statements are padded with empty rows to a power of two, so that few have to be
-prepared."""
+"""Maximum number of rows of one statement.
+
+Statements are padded with empty rows to a power of two, so that SQLite has to prepare only a few different statements.
+"""
 
 
 def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> list[Change]:
-    """Write all changes that can be batched, or none; return those to be written one by one.
+    """Write all changes that can be batched, or none of them; return the changes that are to be written one by one.
 
-    Call it at the beginning of a transaction; if nothing can be written, the transaction is rolled back and begun
-    again.
+    Call this at the beginning of a transaction. If the batch cannot be written, the transaction is rolled back and a
+    new one is begun.
     """
     plain = {change: change.only for change in changes if isinstance(change, Transition)}
     ids = [part.id for part in plain.values() if part and part.fixed is None]  # the conversations that exist already
@@ -38,7 +40,7 @@ def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> li
     left: list[Change] = []
     for change in changes:
         part = plain.get(change) if isinstance(change, Transition) else None
-        # popped, so that only the first change of each conversation is batched
+        # popped, so that a second change of the same conversation is not in the batch
         head = found.pop(part.id, None) if part else None
         if part and head and part.fits(head):
             taken.append((part, head.log_hash))
@@ -55,7 +57,7 @@ def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> li
 
 
 def _write(connection: sqlite3.Connection, taken: list[tuple[CommitPart, str]]) -> bool:
-    """Write the rows; return whether every conversation existed and was updated."""
+    """Write the rows of all commits; return whether every conversation existed and was updated."""
     updates: list[rows.Row] = []
     messages: list[rows.Row] = []
     log: list[rows.Row] = []
@@ -84,7 +86,7 @@ def _write(connection: sqlite3.Connection, taken: list[tuple[CommitPart, str]]) 
 
 
 def _in_chunks(connection: sqlite3.Connection, values: list[rows.Row], statement: Callable[[int], str]) -> int:
-    """Run `statement(number of rows)` until all rows are used; return how many rows it changed."""
+    """Execute `statement(number of rows)` for chunks of the rows; return how many rows of the database were changed."""
     touched = 0
     for start in range(0, len(values), MAX_ROWS):
         chunk = values[start : start + MAX_ROWS]

@@ -1,7 +1,7 @@
-"""The changes that the writer applies to SQLite; each belongs to one caller and is written completely or not at all.
+"""The changes that the SQLite store writes. Each belongs to one caller, and is written completely or not at all.
 
-A change is built and encoded on the calling thread. `apply` runs on the thread that writes, inside a savepoint; its
-exceptions are raised in the caller.
+A change is built and encoded on the calling thread. `apply` runs on the thread that writes, inside a savepoint;
+exceptions that it raises are raised again in the caller.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 
 class Change(Protocol):
-    """A unit of work for the writer."""
+    """A unit of work for the thread that writes."""
 
     def apply(self, connection: sqlite3.Connection, /) -> None:
-        """Write the change (on the thread that writes). Raises StoreError, or what SQLite raises."""
+        """Write the change. Runs on the thread that writes. Raises StoreError, or what SQLite raises."""
         ...
 
 
 def heads(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Head]:
-    """Return the current positions of these conversations by id; missing ones are omitted."""
+    """Return the current positions (heads) of the existing ones among these conversations, by id."""
     found = msgspec.json.decode(connection.execute(statements.HEADS, (rows.names(ids),)).fetchone()[0])
     return {head[0]: Head(*head) for head in found}
 
 
 class CommitPart(EncodedCommit):
-    """One encoded commit of a transition, with the method that writes it by itself."""
+    """An encoded Commit, with the statements that write it when it is not part of a batch."""
 
     def write(self, connection: sqlite3.Connection) -> None:
-        """Execute the statements of this commit. Raises FencedError, or what SQLite raises."""
+        """Write this commit with statements of its own. Raises FencedError, or what SQLite raises."""
         log = self._create(connection, self.fixed) if self.fixed is not None else self._update(connection)
         if self.profile is not None:
             connection.execute(statements.PUT_PROFILE, self.profile)
@@ -84,12 +84,15 @@ class CommitPart(EncodedCommit):
         return log
 
     def _begin_fork(self, connection: sqlite3.Connection, fork: ForkedHistory) -> None:
-        """Store where the log of the fork begins. Raises FencedError if the origin is gone."""
+        """Store where the fork's log begins. Raises FencedError if the origin does not exist."""
         _check_exists(connection, fork.origin)
         connection.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
-        """Remove remaining rows of a deleted conversation with this id. Raises FencedError if its parent is deleted."""
+        """Remove the remaining rows of a deleted conversation with this id.
+
+        Raises FencedError if the parent of the new conversation is deleted.
+        """
         if removal.is_hidden(connection, self.id):
             removal.remove_all(connection, self.id)
         if self.parent and removal.is_hidden(connection, self.parent):
@@ -110,7 +113,7 @@ class CommitPart(EncodedCommit):
 
 
 class Transition:
-    """A change of one or several commits, which are written together or not at all."""
+    """A change that writes one or several commits, together or not at all."""
 
     def __init__(self, commits: Iterable[Commit]) -> None:
         """Encode the commits. Raises ValueError if a commit contradicts itself."""
@@ -118,11 +121,11 @@ class Transition:
 
     @property
     def only(self) -> CommitPart | None:
-        """Return the only part; None if there are several parts."""
+        """The only commit of this change; None if there are several."""
         return self._parts[0] if len(self._parts) == 1 else None
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Write all parts. Raises FencedError, SlugTakenError or CommandExistsError."""
+        """Write all commits. Raises FencedError, SlugTakenError or CommandExistsError, or what SQLite raises."""
         try:
             for part in self._parts:
                 part.write(connection)
@@ -131,7 +134,7 @@ class Transition:
 
 
 class UnfinishedFork:
-    """A change that begins a fork that copies attachments: its row stays hidden until all attachments are copied.
+    """A change that begins a fork with copied attachments. The fork stays hidden until all of them are copied.
 
     After a crash, the next start removes what was written of the fork.
     """
@@ -142,7 +145,10 @@ class UnfinishedFork:
         self._row = (*rows.fixed_values(record), *rows.changing_values(record), "", "")
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Insert the hidden row, replacing one of an earlier attempt. Raises FencedError if the origin is gone."""
+        """Insert the hidden row of the fork, and remove an earlier attempt.
+
+        Raises FencedError if the origin does not exist, or if a conversation with the fork's id exists.
+        """
         _check_exists(connection, self._origin)
         if removal.is_hidden(connection, self._id):
             removal.remove_all(connection, self._id)
@@ -160,18 +166,18 @@ class AttachmentCopies:
         self._piece = piece
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Copy the attachments within the database; those that the origin no longer has are omitted."""
+        """Copy the attachments within the database, omitting those that the origin no longer has."""
         for copied in self._piece:
             connection.execute(write_statements.COPY_ATTACHMENT, copied._asdict())
 
 
 class AbandonedFork:
-    """A change that gives up an unfinished fork: what was written of it is removed like a deleted conversation."""
+    """A change that gives up an unfinished fork: its rows are removed like those of a deleted conversation."""
 
     def __init__(self, conversation_id: str) -> None:
         self._id = conversation_id
         self.hidden: tuple[str, ...] = ()
-        """The id of the fork, once the change is applied, if the fork was unfinished."""
+        """The fork's id, once the change is applied; () if the fork was not unfinished."""
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Mark the fork's rows for removal; do nothing if the fork is finished."""
@@ -182,17 +188,17 @@ class AbandonedFork:
 class Deletion:
     """A change that hides a conversation and its sub-agents; their rows are removed later.
 
-    Its create commands are kept, so that a repeated command is still recognised.
+    The commands that created them are kept, so that a repeated create command is still recognised.
     """
 
     def __init__(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
         self._id = conversation_id
         self._audit = None if audit is None else audit_values(audit)
         self.hidden: tuple[str, ...] = ()
-        """The ids that were hidden, once the change is applied."""
+        """The ids of the conversations that were hidden, once the change is applied."""
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Hide the conversations; do nothing if they do not exist."""
+        """Hide the conversations and write the audit entry; do nothing if the conversation does not exist."""
         self.hidden = removal.hide(connection, self._id)
         if self.hidden and self._audit is not None:
             connection.execute(write_statements.INSERT_AUDIT, self._audit)
@@ -205,31 +211,31 @@ class Pruning:
         self._values = {"id": conversation_id, "from_step": was.step, **begins._asdict()}
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Prune; do nothing if the conversation is deleted or its log does not begin where expected."""
+        """Prune; do nothing if the conversation is deleted or its log does not begin at `was`."""
         if connection.execute(statements.MOVE_BEGINNING, self._values).rowcount:
             connection.execute(write_statements.PRUNE_LOG, self._values)
 
 
 class Compaction:
-    """A change that returns free pages to the file system."""
+    """A change that returns free pages of the database file to the file system."""
 
     def __init__(self, pages: int) -> None:
         self._pages = pages
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Return at most `pages` free pages to the file system; does nothing without incremental vacuum."""
+        """Return at most `pages` free pages to the file system; do nothing without incremental vacuum."""
         connection.execute(f"PRAGMA incremental_vacuum({self._pages:d})").fetchall()
 
 
 class NewAttachment:
-    """A change that stores an attachment under its content hash; an existing one is kept."""
+    """A change that stores an attachment under its content hash, unless one with that hash exists."""
 
     def __init__(self, conversation_id: str, attachment: Attachment, at: int) -> None:
         self._id = conversation_id
         self._row = attachment_row(conversation_id, attachment, at)
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Insert the attachment. Raises FencedError if the conversation is deleted."""
+        """Insert the attachment. Raises FencedError if the conversation does not exist."""
         if removal.is_hidden(connection, self._id):
             raise FencedError(f"{self._id} does not exist")
         try:
@@ -239,7 +245,7 @@ class NewAttachment:
 
 
 def _refusal(error: sqlite3.IntegrityError) -> StoreError:
-    """Convert a violated constraint to an exception of the port."""
+    """Convert a violated database constraint to the exception of the store port that reports it."""
     text = str(error)
     if "conversations.slug" in text:
         return SlugTakenError(text)

@@ -1,7 +1,7 @@
-"""The process's one SQLite module, and the settings of Bedrock's connections.
+"""Opens SQLite connections with Bedrock's settings, and exports the `sqlite3` module that all code must use.
 
-Two copies of SQLite that use one file in one process break its locks. So all code imports `sqlite3` from here: it is
-the module that peewee has chosen, the newer of the standard library's and pysqlite3.
+If two copies of the SQLite library use one file in one process, they break each other's locks. So all code imports
+`sqlite3` from here. It is the module that peewee has chosen: the newer one of the standard library's and pysqlite3.
 """
 
 from __future__ import annotations
@@ -40,37 +40,40 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 FILE = "bedrock.db"
-"""The name of the database inside the data directory."""
+"""The name of the database file in the data directory."""
 INCREMENTAL = 2
-"""The auto_vacuum mode that allows returning free pages a few at a time. Can be set only on an empty file."""
+"""The auto_vacuum mode in which a few free pages at a time can be returned. It can be set only on an empty file."""
 WAL_PAGES = 8_192
 """Pages in the write-ahead log (32 MiB) at which SQLite checkpoints automatically at a commit."""
 CACHE_BYTES = 16 << 20
-"""The page cache of the writer. A larger one made commits no faster: the operating system caches the file, too."""
+"""The page cache of the writing connection, in bytes.
+
+A larger one made commits no faster, because the operating system caches the file, too.
+"""
 BUSY_SECONDS = 5
-"""Seconds that a connection waits for the lock of another one."""
+"""Seconds that a connection waits for the lock of another connection."""
 _MEBIBYTE = 1 << 20
 
 
 def wal_reset_race(version: tuple[int, int, int]) -> bool:
     """Return whether this SQLite can corrupt a database when one connection commits while another checkpoints.
 
-    Bedrock has a single connection that commits and checkpoints, so it is safe with any version; other programs that
-    open the file are not.
+    Bedrock commits and checkpoints on a single connection, so it is safe with any version. Other programs that open the
+    file are not.
     """
     fixed = {(3, 44): 6, (3, 50): 7}.get(version[:2])
     return version < (3, 51, 3) if fixed is None else version[2] < fixed
 
 
 def raw(database: SqliteDatabase) -> sqlite3.Connection:
-    """Return peewee's underlying connection, for fixed SQL; opens it if it is closed."""
+    """Return the sqlite3 connection of a peewee database, for fixed SQL; open it if it is closed."""
     connection: sqlite3.Connection = database.connection()  # type: ignore[no-untyped-call]
     return connection
 
 
 @contextmanager
 def every_text(connection: sqlite3.Connection, errors: str = "replace") -> Generator[None]:
-    """Within the block, decode texts that are not valid UTF-8 by the error handler `errors` instead of raising."""
+    """Within the `with` block, decode invalid UTF-8 in texts by the error handler `errors` instead of raising."""
     connection.text_factory = lambda raw: raw.decode(errors=errors)
     try:
         yield
@@ -79,7 +82,7 @@ def every_text(connection: sqlite3.Connection, errors: str = "replace") -> Gener
 
 
 def open_writer(path: Path) -> SqliteDatabase:
-    """Open the only connection that writes and checkpoints; it may move between threads, one at a time.
+    """Open the only connection that writes and checkpoints. Any thread may use it, one at a time.
 
     Every commit is synced to the disk. Only the owner may access the file, and the -wal and -shm files of SQLite.
     Raises StoreUnusableError.
@@ -89,8 +92,8 @@ def open_writer(path: Path) -> SqliteDatabase:
     database = SqliteDatabase(
         str(path),
         pragmas={
-            "wal_autocheckpoint": WAL_PAGES,  # set first, because the default is 1,000
-            # setting it writes to the file, which fails on a full disk
+            "wal_autocheckpoint": WAL_PAGES,  # set first, because the default is 1,000 pages
+            # setting auto_vacuum writes to the file, which fails on a full disk
             **({} if _has_content(path) else {"auto_vacuum": INCREMENTAL}),
             "journal_mode": "wal",
             "synchronous": "full",
@@ -110,7 +113,7 @@ def open_writer(path: Path) -> SqliteDatabase:
             raise StoreUnusableError(f"{path}: this file system cannot hold a write-ahead log")
     except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
         raise StoreUnusableError(f"{path} cannot be opened: {error}") from error
-    except UnicodeDecodeError as error:  # SQLite's error message may contain invalid names of the schema
+    except UnicodeDecodeError as error:  # SQLite's error message may contain names that are not valid UTF-8
         raise StoreUnusableError(f"{path} cannot be opened: its schema is damaged") from error
     return database
 
@@ -127,7 +130,7 @@ class Reader(sqlite3.Connection):
         self._cursors: list[sqlite3.Cursor] = []
 
     def cursor(self, *args: Any) -> sqlite3.Cursor:  # type: ignore[override]
-        """Return a new cursor; `execute` gets its cursors from here as well."""
+        """Return a new cursor, and remember it. The method `execute` of sqlite3 calls this, too."""
         made: sqlite3.Cursor = super().cursor(*args)
         self._cursors.append(made)
         return made
@@ -140,7 +143,7 @@ class Reader(sqlite3.Connection):
 
 
 def reader_of(database: SqliteDatabase) -> Reader:
-    """Return the connection of a database that `open_reader` opened."""
+    """Return the sqlite3 connection of a database that `open_reader` opened."""
     connection: Reader = database.connection()  # type: ignore[no-untyped-call]
     return connection
 

@@ -29,7 +29,10 @@ T = TypeVar("T")
 
 
 class Readers(ReaderPool[peewee.SqliteDatabase]):
-    """Lends read-only connections to any thread, each for one read at a time."""
+    """Lends read-only connections to any thread.
+
+    A borrower has a connection for one read, and nobody else uses it then.
+    """
 
     def __init__(self, path: Path, files: OpenFiles) -> None:
         super().__init__(_close)
@@ -38,7 +41,7 @@ class Readers(ReaderPool[peewee.SqliteDatabase]):
 
     @contextmanager
     def lend(self) -> Generator[peewee.SqliteDatabase]:
-        """Lend a connection for the duration of the block. Raises StoreUnavailableError or StoreDamagedError."""
+        """Lend a connection for the duration of the `with` block. Raises StoreUnavailableError or StoreDamagedError."""
         with self._places:
             database = None
             try:
@@ -61,7 +64,7 @@ class Readers(ReaderPool[peewee.SqliteDatabase]):
         try:
             database = open_reader(self._path)
         except (sqlite3.OperationalError, peewee.OperationalError):
-            if out_of_file_descriptors():  # SQLite only reports that it cannot open the file
+            if out_of_file_descriptors():  # SQLite's error only says that the file cannot be opened
                 raise StoreUnavailableError("the database cannot be opened") from OSError(errno.EMFILE, "no file left")
             raise
         if not self._files.database_is_there:
@@ -76,7 +79,7 @@ def _close(database: peewee.SqliteDatabase) -> None:
 
 
 def read_again(read: Callable[P, T]) -> Callable[P, T]:
-    """Return `read` with one retry on another connection, before a result counts as damaged.
+    """Return a function that calls `read`, and once more if `read` raises StoreDamagedError.
 
     SQLite reports a page as damaged that the disk failed to deliver; a second attempt often succeeds.
     """
@@ -93,7 +96,7 @@ def read_again(read: Callable[P, T]) -> Callable[P, T]:
 
 
 def _explained(error: BaseException) -> StoreError | None:
-    """Convert an error of SQLite or a decoder to an exception of the port; None for any other error."""
+    """Convert an error of SQLite or of a decoder to an exception of the store port; None for any other error."""
     match error:
         case sqlite3.OperationalError() | peewee.OperationalError() if "decode" not in str(error):
             return StoreUnavailableError(f"the database cannot be read: {error}")

@@ -1,4 +1,4 @@
-"""The reads of the SQLite store, over pooled connections; they hide deleted conversations that are not yet removed."""
+"""The reading methods of the SQLite store, over pooled connections. They hide deleted conversations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNSETTLED = f"SELECT id FROM conversations WHERE ({UNSETTLED}) AND {NOT_DELETED
 
 
 class SqliteReads(StoreReads):
-    """Implement the reads of ports.Store over pooled connections. Safe to call from any thread."""
+    """Implements the reading methods of ports.Store over pooled connections. Safe to call from any thread."""
 
     def __init__(self, readers: Readers, removal: Removal) -> None:
         super().__init__(self._read_pooled, SQLITE, removal.unless_hidden)
@@ -36,7 +36,7 @@ class SqliteReads(StoreReads):
     def _read_pooled(
         self, body: Callable[[Connection], Found], *, at_one_moment: bool = False, texts: str = "strict"
     ) -> Found:
-        """Return what `body` returns, called with a connection; see `Reading`."""
+        """Call `body` with a connection and return its result; see `Reading`."""
         with self._reading(at_one_moment=at_one_moment) as connection:
             if texts == "strict":
                 return body(connection)
@@ -45,7 +45,7 @@ class SqliteReads(StoreReads):
 
     @contextmanager
     def _reading(self, *, at_one_moment: bool = False) -> Generator[sqlite3.Connection]:
-        """Yield a connection from the pool; with `at_one_moment` all its reads see the same snapshot."""
+        """Lend a connection of the pool; with `at_one_moment` all reads on it see the same snapshot."""
         with self._readers.lend() as database:
             connection = raw(database)
             if not at_one_moment:
@@ -58,18 +58,18 @@ class SqliteReads(StoreReads):
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
     ) -> ConversationRecord | None:
-        """Return the record; None if there is none.
+        """Return the record of a conversation; None if there is no such conversation; see ports.Store.
 
-        With SQLite, this process owns all conversations; see ports.Store.
+        Nothing has to be claimed, because with SQLite this process owns all conversations.
         """
         return self.load(conversation_id)
 
     def unsettled(self) -> tuple[str, ...]:
-        """Return the conversations to recover on start; see ports.Store."""
+        """Return the ids of the conversations that must be recovered on start; see ports.Store."""
         return self._column(_UNSETTLED)
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes that a principal has stored; with "" the size of the database; see ports.Store."""
+        """Return the bytes that a principal has stored; with "" the used size of the database; see ports.Store."""
         return self._read(lambda connection: _stored_bytes(connection, principal))
 
 

@@ -4,7 +4,7 @@ A deletion only hides conversations: they are recorded in the table `deletions`,
 makes every late change fail. Their rows are removed afterwards in slices, so that no caller waits for the removal of a
 conversation with many sub-agents. After a crash, the next start resumes the removal.
 
-An unfinished fork is hidden in the same way, and removed only if it is abandoned, or after a crash.
+An unfinished fork is hidden in the same way. Its rows are removed only if the fork is abandoned, or after a crash.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ if TYPE_CHECKING:
     from actors.adapters.store.sqlite.engine import sqlite3
 
 SLICE_SECONDS = 0.005
-"""The duration of a slice, without its commit; waiting changes are written between slices."""
+"""The duration of a slice in seconds, without its commit. Waiting changes are written between slices."""
 SLICE_ROWS = 64
-"""Rows removed in one slice. Each row may be on a page of its own, which the commit has to write."""
+"""Number of rows removed in one slice. Each row may be on a page of its own, which the commit has to write."""
 
 _ROWS = {
     "messages": 16, "log": 16, "runs": 16, "fates": 16, "commands": 16, "attachments": 1, "prunings": 1, "prompts": 1,
     "profiles": 1,
 }  # fmt: skip
-"""The tables with rows of conversations, and how many rows are deleted between two checks of the budget."""
+"""The tables with rows that belong to conversations, and how many of their rows one statement deletes.
+
+The limits of the slice are checked after each statement.
+"""
 _NO_EPOCH = (1 << 63) - 1
-"""An epoch later than that of any actor, so that every commit of an actor is refused."""
+"""An epoch greater than that of any actor, so that every commit of an actor is refused."""
 
 _NOTE = """
 WITH RECURSIVE family (id, depth) AS (
@@ -51,35 +54,35 @@ _ABANDON_UNFINISHED = "UPDATE deletions SET depth = 0 WHERE depth < 0"
 
 
 class _Budget(Struct):
-    """How many rows and how much time a slice may still use."""
+    """How many rows a slice may still remove, and until when it may last (in seconds of time.monotonic)."""
 
     rows: int
     until: float
 
     @property
     def spent(self) -> bool:
-        """Return whether the slice must end."""
+        """Whether the slice must end."""
         return self.rows <= 0 or time.monotonic() > self.until
 
 
 class Removal:
-    """Tracks the deleted conversations that are not yet removed.
+    """Knows the deleted conversations whose rows are not yet removed, and removes these rows in slices.
 
     Safe to call from any thread, except `remove_slice`.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Load the deletions that earlier processes did not finish, and abandon the forks that they did not finish."""
+        """Load the deletions that earlier processes did not finish, and mark their unfinished forks for removal."""
         connection.execute(_ABANDON_UNFINISHED)
         self._hidden = {id_ for (id_,) in connection.execute("SELECT conversation_id FROM deletions")}
 
     @property
     def pending(self) -> bool:
-        """Return whether anything is left to remove."""
+        """Whether there are deleted conversations whose rows are not yet removed."""
         return bool(self._hidden)
 
     def unless_hidden(self, conversation_id: str) -> str:
-        """Return the id, or "" if the conversation is deleted: no conversation has that id, so queries find nothing."""
+        """Return the id; "" if the conversation is deleted, so that queries with the result find nothing."""
         return "" if conversation_id in self._hidden else conversation_id
 
     def add(self, ids: Iterable[str]) -> None:
@@ -87,11 +90,14 @@ class Removal:
         self._hidden.update(ids)
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Record that these ids now belong to new conversations."""
+        """Record that these ids belong to new conversations, which are not deleted."""
         self._hidden.difference_update(ids)
 
     def remove_slice(self, connection: sqlite3.Connection) -> bool:
-        """Remove some rows, sub-agents before their parents; return whether there were any (writer's own thread)."""
+        """Remove some rows of deleted conversations, sub-agents before their parents; return False if none is left.
+
+        Called on the writer's own thread.
+        """
         budget = _Budget(SLICE_ROWS, time.monotonic() + SLICE_SECONDS)
         found = connection.execute(_NEXT).fetchone()
         if found is None:
@@ -115,28 +121,28 @@ def hide_unfinished(connection: sqlite3.Connection, conversation_id: str) -> Non
 
 
 def show_unfinished(connection: sqlite3.Connection, conversation_id: str) -> bool:
-    """Make a fork visible that is now finished; return whether it was hidden as unfinished."""
+    """Make a finished fork visible; return False if it was not hidden as unfinished."""
     return connection.execute(_SHOW_UNFINISHED, (conversation_id,)).rowcount == 1
 
 
 def abandon_unfinished(connection: sqlite3.Connection, conversation_id: str) -> bool:
-    """Mark a fork for removal if it is unfinished; return whether it was."""
+    """Mark a fork for removal if the fork is unfinished; return whether it was unfinished."""
     return connection.execute(f"{_ABANDON_UNFINISHED} AND conversation_id = ?", (conversation_id,)).rowcount == 1
 
 
 def is_hidden(connection: sqlite3.Connection, conversation_id: str) -> bool:
-    """Return whether the conversation is deleted but not yet removed, or an unfinished fork."""
+    """Return whether the conversation is deleted but not yet removed, or is an unfinished fork."""
     found = connection.execute("SELECT 1 FROM deletions WHERE conversation_id = ?", (conversation_id,))
     return found.fetchone() is not None
 
 
 def remove_all(connection: sqlite3.Connection, conversation_id: str) -> None:
-    """Remove all remaining rows of one conversation immediately."""
+    """Remove all rows of one conversation at once."""
     _remove(connection, conversation_id, _Budget(sys.maxsize, float("inf")))
 
 
 def _remove(connection: sqlite3.Connection, conversation_id: str, budget: _Budget) -> bool:
-    """Remove rows within the budget; return whether none is left."""
+    """Remove rows of a conversation until the budget is spent; return whether no row is left."""
     for table, count in _ROWS.items():
         some = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE conversation_id = ? LIMIT {count})"  # noqa: S608
         while removed := connection.execute(some, (conversation_id,)).rowcount:

@@ -1,4 +1,4 @@
-"""SQLite's parts of the statements that differ from PostgreSQL's."""
+"""The parts of SQL statements that are different in SQLite and PostgreSQL, as SQLite needs them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from actors.adapters.store.sql.dialect import Clause, Dialect
 from actors.adapters.store.sql.queries import Queries
 
 CONTAINS = "contains_folded"
-"""The SQL name of the function `contains_folded`; SQLite's own functions fold the case of ASCII only."""
+"""The SQL name of the function `contains_folded`, which is needed because SQLite folds the case of ASCII only."""
 
 
 def contains_folded(text: bytes, folded: str) -> bool:
@@ -20,7 +20,10 @@ def _contains(text: str, folded: str) -> Clause:
 
 
 def _has_label(key: str, value: str | None) -> Clause:
-    """Return the condition for a label. Damaged labels count as none: an error here would make a whole list fail."""
+    """Return the condition that a conversation has a label with this key and, if given, this value.
+
+    Damaged labels count as none, because an error here would make a whole list fail.
+    """
     wanted, values = ("key = ?", (key,)) if value is None else ("key = ? AND value = ?", (key, value))
     found = f"EXISTS (SELECT 1 FROM json_each(labels) WHERE {wanted})"  # noqa: S608 -- texts of ours
     return Clause(f"CASE WHEN labels <> '{{}}' AND json_valid(labels) THEN {found} ELSE 0 END", values)

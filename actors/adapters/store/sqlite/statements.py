@@ -1,4 +1,4 @@
-"""The SQL statements that write to SQLite, for one row or many."""
+"""The SQL statements that write to SQLite, for one row or for many rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
 NULLABLE = frozenset({"parent_conversation_id", "slug", "archived_at", "usage_data", "context", "audit"})
-"""Columns whose NULL is passed as an empty text, because binding None takes ten times as long as binding a text."""
+"""Columns whose NULL is passed as "", because binding None takes ten times as long as binding a text."""
 
 
 def _value(column: str, text: str, nullable: Set[str] = NULLABLE) -> str:
@@ -52,16 +52,16 @@ HEADS = """
 SELECT json_group_array(json_array(id, epoch, step, last_seq, log_hash, coalesce(slug, ''))) FROM conversations
 WHERE id IN (SELECT value FROM json_each(?))
 """
-"""Selects the current positions of the conversations whose ids are in a JSON array, as one JSON array.
+"""Selects the current positions (heads) of the conversations whose ids are in a JSON array, as one JSON array.
 
-One value instead of many: `sqlite3` releases the interpreter's lock for each value that it reads, and the writer would
-have to get it back from busy threads each time.
+One value is read instead of many, because `sqlite3` releases the interpreter lock for each value that it reads, and the
+thread that writes would have to get it back from busy threads each time.
 """
 
 
 @lru_cache
 def update_conversations(count: int) -> str:
-    """Return the statement that updates `count` rows of (id, CHANGING, log_hash), checked before to fit."""
+    """Return the statement that updates `count` rows of (id, CHANGING, log_hash), without checking step or epoch."""
     columns = (*CHANGING, "log_hash")
     values = ", ".join(f"{name} = {_value(name, f'new.column{place}')}" for place, name in enumerate(columns, 2))
     table = _table(len(columns) + 1, count)
@@ -70,19 +70,19 @@ def update_conversations(count: int) -> str:
 
 @lru_cache
 def insert_messages(count: int) -> str:
-    """Return the statement that inserts `count` rows of MESSAGE."""
+    """Return the statement that inserts `count` rows with the columns MESSAGE."""
     return _insert_many("messages", MESSAGE, count)
 
 
 @lru_cache
 def insert_log(count: int) -> str:
-    """Return the statement that inserts `count` rows of LOG."""
+    """Return the statement that inserts `count` rows with the columns LOG."""
     return _insert_many("log", LOG, count)
 
 
 @lru_cache
 def insert_runs(count: int) -> str:
-    """Return the statement that inserts `count` rows of RUN."""
+    """Return the statement that inserts `count` rows with the columns RUN."""
     return _insert_many("runs", RUN, count)
 
 

@@ -1,4 +1,4 @@
-"""The SQLite implementation of the store: its writes, and how it is opened and closed."""
+"""The SQLite store: its writing methods, and how it is opened and closed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class PeeweeStore(SqliteReads, StoreWrites[Writer]):
-    """Implement ports.Store on one SQLite file. Safe to call from any thread. Open it with `open_store`."""
+    """Implements ports.Store on one SQLite file. Safe to call from any thread. Open a store with `open_store`."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
         self._removal.forget(part.record.id for part in parts if part.create)
 
     def _prepare(self, fork: Commit) -> None:
-        """Copy the attachments of a fork, which stays hidden meanwhile; others can write between two pieces.
+        """Copy the attachments of a fork, which stays hidden meanwhile. Between two pieces other changes are written.
 
-        Raises FencedError if the origin is gone, StoreError.
+        Raises FencedError if the origin does not exist, and other StoreErrors.
         """
         self._writer.write(changes.UnfinishedFork(fork))
         for piece in copied_pieces(fork, self.attachment):
@@ -87,7 +87,7 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
                 self._writer.write(changes.AttachmentCopies(piece))
 
     def _abandon(self, forks: Sequence[Commit]) -> None:
-        """Remove what was written of forks that could not be finished, now or after the next start."""
+        """Remove what was written of forks that could not be finished. If that fails, the next start removes it."""
         with suppress(StoreError):
             for fork in forks:
                 abandoned = changes.AbandonedFork(fork.record.id)
@@ -110,7 +110,7 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
         return len(going)
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Return free space to the file system; see ports.Store."""
+        """Return up to `max_bytes` of free space to the file system; return whether there was any; see ports.Store."""
         pragmas = ("freelist_count", "page_size", "auto_vacuum")
         free, page_size, mode = self._read(
             lambda connection: [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
@@ -122,28 +122,28 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
         return True
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
-        """Store an attachment, unless it exists already; see ports.Store."""
+        """Store an attachment, unless one with the same id exists; see ports.Store."""
         self._writer.write(changes.NewAttachment(conversation_id, attachment, self._now_ms()))
 
     # --- lifetime ---------------------------------------------------------------------------------------------
 
     @property
     def engine_version(self) -> str:
-        """Version of the database engine; see ports.Store."""
+        """The version of SQLite, such as "3.45.1"; see ports.Store."""
         return sqlite3.sqlite_version
 
     def mark_moved(self, where: str) -> None:
-        """Make every later attempt to open this database fail: its content was moved to another one.
+        """Make every later attempt to open this database fail, because its content was moved to the database `where`.
 
         Raises StoreUnusableError.
         """
         self._directory.mark_moved(where)
 
     def _close_database(self) -> None:
-        """Close the last connection, unless the database's path now refers to another file.
+        """Close the last connection, unless the database's path now leads to another file.
 
         Closing checkpoints the write-ahead log and removes it by its path, which could then be the log of another
-        database; in that case the connection is closed when the process exits.
+        database. In that case the connection stays open until the process exits.
         """
         if self._files.database_is_there:
             close_database(self._database, self._space)
@@ -159,8 +159,8 @@ def open_store(
     """Open or create the store in the data directory `path`, which this process keeps locked until `close`.
 
     The fault points store.before_begin, store.before_savepoint (once per change), store.before_commit and
-    store.after_commit of `faults` are hit on the thread that writes. `written` is called there after each transaction,
-    with the number of its changes and the seconds it took. Raises DataDirectoryBusyError or StoreUnusableError.
+    store.after_commit of `faults` are hit on the thread that writes. `written` is called there after each batch, with
+    the number of its changes and the seconds it took. Raises DataDirectoryBusyError or StoreUnusableError.
     """
     with ExitStack() as opened:
         directory = DataDirectory(path)
@@ -202,7 +202,7 @@ def open_store(
 
 
 def _open_database(directory: DataDirectory, space: DiskReserve) -> SqliteDatabase:
-    """Open the database and apply migrations. Raises StoreUnusableError."""
+    """Open the database, apply migrations, and record that the directory has a database. Raises StoreUnusableError."""
     with ExitStack() as opened:
         database = open_writer(directory.path / FILE)
         opened.callback(close_database, database, space)

@@ -1,9 +1,10 @@
-"""The only connection that writes to the SQLite database (group commit).
+"""The only connection that writes to the SQLite database; commits queued changes in groups.
 
 A thread that has the right to write takes all queued changes, urgent ones first, and writes them in one transaction,
-with one sync of the disk for all. Every change has a savepoint, so that a refused change does not affect the others. If
-the transaction itself fails, nothing is written and all its callers get the error. The writer's own thread checkpoints,
-between transactions, after the callers were woken; under heavy load SQLite does it at the end of a commit.
+with one sync of the disk for all of them. Every change has a savepoint, so that a refused change does not affect the
+others. If the transaction itself fails, nothing is written and all its callers get the error. The writer's own thread
+checkpoints the write-ahead log between transactions, after the callers were woken; under heavy load SQLite does so at
+the end of a commit.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ WATCH_SECONDS = 1.0
 
 
 class Writer(ChangeQueue[Change]):
-    """Owns the writing connection from its start to `close`."""
+    """Owns the connection that writes, until `close`."""
 
     def __init__(
         self,
@@ -50,11 +51,10 @@ class Writer(ChangeQueue[Change]):
         space: DiskReserve | None = None,
         written: Callable[[int, float], None] | None = None,
     ) -> None:
-        """Start the thread. `files` is None for a database without files.
+        """Start the writer's own thread. `files` is None for a database without files.
 
-        `every_second` is called on the writer's own thread. `tidy` is called there, too, in separate transactions while
-        no change waits, until it returns that there is no more to do. `written` is called after each transaction; see
-        ChangeQueue.
+        `every_second` and `tidy` are called on the writer's own thread. `tidy` is called in separate transactions, as
+        long as it returns that there is more to do. `written` is called after each batch; see ChangeQueue.
         """
         super().__init__(faults, written, longest_wait=WATCH_SECONDS)
         self._database = database
@@ -68,7 +68,7 @@ class Writer(ChangeQueue[Change]):
         self._thread.start()
 
     def _between(self, batch: int) -> None:
-        """Do background work and the periodic check if they are due, and checkpoint if the log is long."""
+        """Do background work, checkpoint and check the open files, each if it is due."""
         self._tidy_if_due(batch)
         self._log.move_if_due(self._space)
         self._watch_if_due()
@@ -77,7 +77,7 @@ class Writer(ChangeQueue[Change]):
         return self._log.due
 
     def _tidy_if_due(self, batch: int) -> None:
-        """Do a slice of background work if it is due."""
+        """Do a slice of background work if that is due; after a failure, retry after TIDY_AGAIN_SECONDS."""
         if not self._may_tidy(batch):
             return
         try:
@@ -110,7 +110,7 @@ class Writer(ChangeQueue[Change]):
     def _check_files(self) -> None:
         """Raise StoreUnavailableError if the database or its write-ahead log was removed or replaced.
 
-        Before that, checkpoint an unlinked log, whose content would otherwise be lost.
+        A removed log is checkpointed before, because its content would otherwise be lost.
         """
         if self._files is None:
             return
@@ -122,7 +122,7 @@ class Writer(ChangeQueue[Change]):
             raise
 
     def _serve(self, batch: list[Ticket[Change]]) -> None:
-        """Write the changes in one transaction, and release their callers."""
+        """Write the changes in one transaction, and wake their callers."""
         self._log.count(len(batch))
         try:
             self._transact(batch)
@@ -140,20 +140,20 @@ class Writer(ChangeQueue[Change]):
                 ticket.done.release()
 
     def _serve_from_reserve(self, batch: list[Ticket[Change]]) -> None:
-        """Retry the deletions in `batch` after freeing the disk space of the reserve."""
+        """Write the deletions in `batch` again after freeing the disk space of the reserve."""
         freeing = [ticket for ticket in batch if ticket.error is None and isinstance(ticket.change, Deletion)]
         if not freeing or not self._make_room():
             return
         try:
             self._transact(freeing)
-        except Exception:  # noqa: BLE001 -- the callers get the error of the first attempt
+        except Exception:  # the callers get the error of the first attempt
             self._roll_back()
             return
         for ticket in freeing:
             ticket.written = ticket.error is None
 
     def _make_room(self) -> bool:
-        """Release the disk reserve and shorten the write-ahead log; return whether there is a reserve at all."""
+        """Release the disk reserve and shorten the write-ahead log; return whether this store has a reserve at all."""
         if self._space is None:
             return False
         self._space.release()
@@ -179,13 +179,13 @@ class Writer(ChangeQueue[Change]):
             ticket.change.apply(connection)
         except Exception as error:
             if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.DataError):
-                raise  # a disk error, not the change's; SQLite may have rolled back
+                raise  # an error of the disk, not of the change; SQLite may have rolled back
             ticket.error = error
             connection.execute("ROLLBACK TO change")
         connection.execute("RELEASE change")
 
     def _roll_back(self) -> None:
-        """Roll back the transaction if it is open: SQLite may have ended it already, and a rollback would raise."""
+        """Roll back the transaction if one is open. SQLite may have ended it already; then a rollback would raise."""
         try:
             connection = raw(self._database)
             if connection.in_transaction:

@@ -1,4 +1,7 @@
-"""Small documents in the database that all servers share, such as the list of tokens; replaced as a whole."""
+"""Small documents in the database that all servers share, such as the list of tokens.
+
+A change replaces a whole document.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SECONDS = 5.0
-"""Maximum time of a statement."""
+"""Time limit of a statement in seconds."""
 _READ = "SELECT version, content FROM documents WHERE name = %(name)s"
 _REPLACE = """
 INSERT INTO documents (name, version, content) VALUES (%(name)s, 1, %(content)s)
@@ -21,26 +24,27 @@ WHERE documents.version = %(version)s RETURNING version
 
 
 class Document:
-    """A document in the database, read and changed over its own connection. Any thread.
+    """A document in the database, read and changed over a connection of its own. Safe to call from any thread.
 
-    Methods block, and raise StoreUnavailableError, or StoreUnusableError if the database is not suitable.
+    `read` and `update` block, and raise StoreUnavailableError, or StoreUnusableError if the database is not suitable.
     """
 
     def __init__(self, url: str, name: str) -> None:
-        """Parse the address, without connecting yet. Raises StoreUnusableError if it is invalid."""
+        """Parse the database URL, without connecting yet. Raises StoreUnusableError if the URL is invalid."""
         self.shown = f"{name} in {address_of(url).shown}"
-        """The document's place, for messages."""
+        """The name of the document and the database URL without the password, for messages."""
         self._name = name
         self._session = NodeSession(url, "bedrock documents", seconds=SECONDS)
 
     def read(self) -> bytes | None:
-        """Return the content; None if there is no such document."""
+        """Return the content; None if the document does not exist."""
         return self._found()[1]
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace the content by the result of `change(content)`, unless that is None.
+        """Replace the content by the result of `change(content)`; keep it if `change` returns None.
 
-        If another program replaces the content meanwhile, `change` is called again with the new content.
+        `change` gets None if the document does not exist. If another program replaces the content meanwhile, `change`
+        is called again with the new content.
         """
         while True:
             version, before = self._found()

@@ -1,4 +1,4 @@
-"""The heartbeats of this node, which renew its lease in the database and check its session's lock."""
+"""The heartbeats of this node: they renew its lease in the database, and take its session's advisory lock again."""
 
 from __future__ import annotations
 
@@ -20,27 +20,30 @@ if TYPE_CHECKING:
     from actors.ports.cluster.lease_clock import LeaseClock
 
 TWIN_TRIES, TWIN_SECONDS = 21, 0.1
-"""How often a start checks for another node at this address: the session of an ended process may last a while."""
+"""How often a starting node looks for another node with its address, and the seconds between two looks.
+
+It looks more than once because the session of an ended process may last a while.
+"""
 
 
 class NewNode(Struct, frozen=True):
-    """The properties of a node that joins."""
+    """What a node that joins the cluster tells the other nodes about itself."""
 
     name: str = ""
     address: str = ""
-    """The address, "host:port", at which other nodes reach this process's gRPC listener; "" if they do not.
+    """The address "host:port" at which other nodes reach this process's gRPC listener; "" if they cannot.
 
-    It must belong to this process: if it refuses connections, the process is considered dead, and a later node with
-    the same address is considered its replacement.
+    The address must belong to this process: if it refuses connections, the process is considered dead. A later node
+    with the same address is considered the replacement of this one.
     """
     version: str = ""
     labels: frozenset[str] = frozenset()
 
 
 class Heartbeat:
-    """Joins the cluster, and then renews the lease.
+    """Joins the cluster, and then renews this node's lease.
 
-    Used by one thread at a time; only `steady_for` is safe from any thread.
+    Used by one thread at a time; only `steady_for` is safe to call from any thread.
     """
 
     def __init__(
@@ -52,7 +55,10 @@ class Heartbeat:
         active: Callable[[], int],
         monotonic: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`active` returns the number of conversations with an actor in this process."""
+        """`active` returns the number of conversations with an actor in this process.
+
+        `monotonic` returns the time in nanoseconds.
+        """
         self._session = session
         self._lease = lease
         self._timing = timing
@@ -60,7 +66,7 @@ class Heartbeat:
         self._monotonic = monotonic
         self._incarnation = 0
         self.listening = False
-        """Whether the node listens at its address.
+        """Whether the node accepts connections at its address.
 
         Before that, a closed port does not prove that the process is dead.
         """
@@ -69,11 +75,11 @@ class Heartbeat:
         self._steady_since = 0
 
     def join(self, new: NewNode) -> Node:
-        """Add a row for this node and return the node.
+        """Add a row for this node to the table `nodes`, and return the node.
 
-        Takes the session's lock before inserting the row: otherwise others could see the row without a lock, and
-        consider the node gone. Raises StoreUnavailableError; StoreUnusableError if another living node has the same
-        address, because the failure of one would be attributed to both.
+        Takes the session's advisory lock before inserting the row. Otherwise others could see the row without a lock,
+        and consider the node gone. Raises StoreUnavailableError. Raises StoreUnusableError if another living node has
+        the same address, because the failure of one would be attributed to both.
         """
         self._refuse_twin(new.address)
         ((self._incarnation,),) = self._session.rows(said.NEXT)
@@ -86,10 +92,10 @@ class Heartbeat:
         return Node(self._incarnation, new.name, new.address, new.version, new.labels)
 
     def beat(self) -> bool:
-        """Renew the lease; False if this node was declared dead. Raises StoreUnavailableError.
+        """Renew the lease; return False if this node was declared dead. Raises StoreUnavailableError.
 
-        A new session takes its lock before its first heartbeat. After a lost session or an expired lease, the time for
-        which the node is steady begins again at zero.
+        A new session takes the advisory lock before its first heartbeat. After a lost session or an expired lease,
+        `steady_for` counts from zero again.
         """
         gap = self._keep_lock() or not self._lease.young()
         sent = self._monotonic()
@@ -106,7 +112,7 @@ class Heartbeat:
         return (self._monotonic() - self._steady_since) / NANOSECONDS if self._lease.young() else 0.0
 
     def _refuse_twin(self, address: str) -> None:
-        """Raise StoreUnusableError if another node has this address, even after a short wait for its session's end."""
+        """Raise StoreUnusableError if another living node has this address; wait a short while for it to end."""
         for left in reversed(range(TWIN_TRIES if address else 0)):
             twins = self._session.rows(said.TWIN, {"address": address})
             if not twins:
@@ -121,7 +127,7 @@ class Heartbeat:
         return {"me": self._incarnation, "session": self._session.direct and self.listening}
 
     def _keep_lock(self) -> bool:
-        """Take the session's lock if the session is new; return whether it is.
+        """Take the node's advisory lock if the session does not hold it; return whether the session is new.
 
         Until the database notices the end of the previous session, that session holds the lock; then the next heartbeat
         tries again.

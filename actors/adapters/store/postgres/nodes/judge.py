@@ -1,13 +1,13 @@
-"""Decides when another node may be declared dead.
+"""Decides when this node may declare another node dead.
 
 A living node may be slow, suspended for a while, or without its database session; the database may be unreachable, and
 its clock may be changed. So a node judges others only after it has itself had a valid lease without interruption for a
-while. It then declares another node dead
+while. It then declares another node dead in two cases:
 
-- if that node's lease has expired by the database's clock (EXPIRED in the protocol's model), and was not renewed for
-  the same time on the judging node's own monotonic clock; or
-- if that node's session has lost its advisory lock, its lease is not renewed, its port refuses connections (REFUSED),
-  and all this has lasted for the time that its tool hosts need to notice (GRACE).
+- That node's lease has expired by the database's clock (EXPIRED in the protocol's model), and was not renewed for the
+  duration of a lease on the judging node's own monotonic clock.
+- That node's session has lost its advisory lock, its lease is not renewed, its port refuses connections (REFUSED), and
+  all this has lasted for the time that its tool hosts need to notice the end of their server (GRACE).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NodeRow(NamedTuple):
     active: int
     dead: bool
     session: bool
-    """Whether the node's session holds an advisory lock while it lives."""
+    """Whether the node's session is supposed to hold an advisory lock as long as the node lives."""
     held: bool
     """Whether the session holds that lock now."""
     ttl: float
@@ -50,7 +50,7 @@ class NodeRow(NamedTuple):
 
     @property
     def node(self) -> Node:
-        """The node that the row describes."""
+        """The part of the row that describes the node, as a Node."""
         return node_of(self[:7])
 
 
@@ -61,18 +61,18 @@ def node_of(columns: Sequence[Any]) -> Node:
 
 
 class _Signs(NamedTuple):
-    """The last observations of a node: its lease, and since when it was seen so, in monotonic seconds."""
+    """What was observed of another node: its lease (`expires`), and since when, in monotonic seconds."""
 
     expires: str
     renewed: float
     missed: float | None = None
-    """When the session was first seen without its lock."""
+    """When the session was first seen without its advisory lock; None if it has the lock."""
     refused: float | None = None
-    """When the node's port first refused a connection."""
+    """When the node's port first refused a connection; None if it accepts connections or was not probed."""
 
 
 class Judge:
-    """Remembers what was observed of other nodes, and decides which of them are dead. Used by one thread."""
+    """Remembers what was observed of other nodes, and decides which of them are dead. Used by one thread only."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Judge:
     ) -> None:
         """`steady_for` returns for how many seconds this node has had its own lease without interruption.
 
-        `refused` returns whether an address refuses connections.
+        `monotonic` returns the time in seconds. `refused` returns whether an address "host:port" refuses connections.
         """
         self._me = me
         self._timing = timing
@@ -96,17 +96,17 @@ class Judge:
 
     @property
     def suspects(self) -> bool:
-        """Whether a node's session is missing, so that its end should be confirmed soon."""
+        """Whether a node's session has lost its advisory lock, so that this node should look again soon."""
         return any(signs.missed is not None for signs in self._signs.values())
 
     def keep(self, incarnations: Collection[int]) -> None:
-        """Forget all nodes except these."""
+        """Forget what was observed of all nodes except these."""
         self._signs = {incarnation: signs for incarnation, signs in self._signs.items() if incarnation in incarnations}
 
     def verdict(self, row: NodeRow) -> str | None:
-        """Note a node's present row; return the statement that declares the node dead, None if it may live.
+        """Record a node's present row; return the SQL statement that declares the node dead, None if it may live.
 
-        The statement checks the conditions again. May block for the time of a probe.
+        The statement checks the conditions again in the database. May block for the time of a probe.
         """
         now = self._monotonic()
         signs = self._signs.get(row.incarnation)
@@ -122,10 +122,10 @@ class Judge:
         return said.GONE if sure and (steady or row.address == self._me.address) else None
 
     def _looked_for(self, row: NodeRow, signs: _Signs, now: float) -> _Signs:
-        """Return the observations after looking for the node's process.
+        """Return the observations, updated after probing the port of a node whose session has lost its lock.
 
-        No probe is made for a draining node, which has closed its port but still works, for a node that does not listen
-        yet (OPEN), or behind a connection pooler, where sessions keep no locks.
+        The port is not probed if the node is draining, since it has then closed its port but still works. Nor is it
+        probed if the node does not listen yet (OPEN), or behind a connection pooler, where sessions keep no locks.
         """
         if row.held or not row.session or row.draining or not row.address:
             return signs._replace(missed=None, refused=None)

@@ -1,4 +1,4 @@
-"""The PostgreSQL implementation of the cluster: joins the servers that share a database, and finds owners."""
+"""The PostgreSQL implementation of the port Cluster: joins the servers that share a database, and finds owners."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 PREDECESSOR_SECONDS = 5.0
-"""Maximum seconds that a start waits until an earlier node at the same address is dead."""
+"""Maximum seconds that a starting node waits until an earlier node at the same address is declared dead."""
 RELEASE_SECONDS, RELEASE_PAUSE = 2.0, 0.02
 """How many seconds a leaving node waits for rows that others have locked, and the pause between two attempts.
 
-Others can take the conversations in the remaining rows only after this node's lease has expired.
+Other nodes can take the conversations in the remaining rows only after this node's lease has expired.
 """
 MAX_OWNERS = 20_000
-"""Maximum number of conversations whose owners are remembered, which takes some 3 MB."""
+"""Maximum number of conversations whose owners are remembered; they take about 3 MB."""
 
 
 class PostgresCluster:
-    """Implements Cluster with two sessions of the database, each used by a thread of its own."""
+    """Implements Cluster with two database sessions, each used by a thread of its own: heartbeats, and watching."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class PostgresCluster:
         active: Callable[[], int] = lambda: 0,
         outages: OutageLog | None = None,
     ) -> None:
-        """Join, and keep the lease from then on. The tables must exist.
+        """Join the cluster, and start the thread that keeps the lease. The database must have its tables already.
 
         `active` returns the number of conversations with an actor in this process; it is called on another thread.
-        `outages` gets the outages of the database as both sessions see them. Raises StoreUnavailableError,
+        `outages` logs when the database cannot be reached by either session. Raises StoreUnavailableError or
         StoreUnusableError.
         """
         self.on_taken: Callable[[tuple[str, ...]], object] = _ignore
@@ -90,10 +90,10 @@ class PostgresCluster:
         self._threads[0].start()
 
     def start(self) -> None:
-        """Begin to watch the other nodes. Call this once this node listens and the callbacks are set.
+        """Begin to watch the other nodes. Call this once this node listens and the callbacks (`on_…`) are set.
 
-        Blocks for at most PREDECESSOR_SECONDS, until an earlier node at this address is declared dead, because its
-        conversations cannot be claimed before. Raises StoreUnavailableError.
+        Blocks until an earlier node at this address is declared dead, because its conversations cannot be claimed
+        before, but for at most PREDECESSOR_SECONDS. Raises StoreUnavailableError.
         """
         self._heartbeat.listening = True
         self._looks.rows(said.LISTENS, {"me": self._me.incarnation, "session": self._beats.direct})
@@ -112,7 +112,7 @@ class PostgresCluster:
 
     @property
     def lease(self) -> Lease:
-        """This node's own view of its lease, which ends a while before the lease in the database."""
+        """This node's own view of its lease, which expires a while before the lease in the database does."""
         return self._lease
 
     def nodes(self) -> tuple[Node, ...]:
@@ -126,7 +126,7 @@ class PostgresCluster:
         return tuple(node for node in living if node.incarnation != self._me.incarnation)
 
     def other_leases(self, seconds: float) -> tuple[tuple[str, float], ...]:
-        """Return the names of other live nodes whose lease is not `seconds` long, and the lengths of their leases.
+        """Return name and lease length of each other living node whose lease is not `seconds` long.
 
         Nodes whose process is gone are left out. Blocks. Raises StoreUnavailableError.
         """
@@ -135,7 +135,7 @@ class PostgresCluster:
         return tuple((row.name, row.ttl) for row in others if row.ttl != seconds and (row.held or not row.session))
 
     def remembered_owner(self, conversation_id: str) -> Node | None:
-        """Return the owner of a conversation if it is remembered and alive; see Cluster."""
+        """Return the owner of a conversation if it is remembered and alive, else None; see Cluster."""
         with self._guard:
             owner = self._owners.get(conversation_id)
             if owner is None:
@@ -180,12 +180,12 @@ class PostgresCluster:
         return label_of(directory, self._me, self.nodes())
 
     def forget(self, conversation_id: str) -> None:
-        """Forget the remembered owner of a conversation; see Cluster."""
+        """Forget the remembered owner of a conversation, which may be out of date; see Cluster."""
         with self._guard:
             self._owners.pop(conversation_id, None)
 
     def retire(self) -> None:
-        """Take no further conversations, neither from dead nodes nor for callers; see Cluster."""
+        """From now on take no conversations, neither from dead nodes nor for callers; see Cluster."""
         self._retired = True
         self._looks.rows(said.RETIRE, {"me": self._me.incarnation})
 
@@ -197,7 +197,10 @@ class PostgresCluster:
         self._beats.rows(said.LEAVE, {"me": self._me.incarnation})
 
     def _release_all(self) -> None:
-        """Release all conversations. Retries while others have rows locked for a moment, as a claim does."""
+        """Release all conversations, retrying while rows are locked, as a claim does for a moment.
+
+        Raises StoreUnavailableError after RELEASE_SECONDS.
+        """
         until = time.monotonic() + RELEASE_SECONDS
         while not release(self._looks, self._me.incarnation):
             if time.monotonic() >= until:
@@ -205,22 +208,26 @@ class PostgresCluster:
             self._ended.wait(RELEASE_PAUSE)
 
     def close(self) -> None:
-        """End the threads and sessions; see Cluster. Without `drain`, the other nodes consider this node dead."""
+        """End the threads and sessions; see Cluster.
+
+        Without `drain` before, the other nodes will declare this node dead.
+        """
         self._end()
         self._beats.close()
         self._looks.close()
         self._lease.close()
 
     def _stored_owner(self, conversation_id: str) -> tuple[str, Node | None]:
-        """Return the workspace of a conversation ("" if there is none) and its owner if that is alive."""
+        """Return the workspace label of a conversation, "" for none, and its owner, None if no living node owns it."""
         found = self._looks.rows(said.OWNER, {"conversation": conversation_id})
         label, *owner = found[0] if found else ("", None)
         return label, None if owner[0] is None else node_of(owner)
 
     def _with(self, workspace: str) -> Node | None:
-        """Return another node that has a workspace; None if this node has it and serves it.
+        """Return the node that has a workspace if that must be another node; None if this node has it and serves it.
 
-        A retired node serves a workspace only if no other node has it. Raises Rejected (WORKSPACE_OFFLINE).
+        A retired node serves a workspace only if no other node has it. Raises Rejected (WORKSPACE_OFFLINE) if no node
+        has it.
         """
         others = (each for each in self.nodes() if each.incarnation != self._me.incarnation)
         if not has(self._me, workspace):
@@ -237,7 +244,10 @@ class PostgresCluster:
                 thread.join(4 * self._timing.statement)
 
     def _repeat(self, step: Callable[[], float | None], pause: float | None) -> None:
-        """Repeat `step`, after the pause in seconds that it last returned, until it returns None: this node is dead."""
+        """Call `step` again and again, each time after the pause in seconds that it returned before.
+
+        Ends when `step` returns None, which means that this node was declared dead.
+        """
         while not self._ended.wait(pause):
             try:
                 pause = step()
@@ -265,7 +275,7 @@ class PostgresCluster:
             self._tell_lost()
 
     def _tell_lost(self) -> None:
-        """Call `on_lost` once, as soon as it is set and this node was declared dead."""
+        """Call `on_lost` if this node was declared dead and `on_lost` is set; do so once only."""
         with self._guard:
             tell = self._lost and not self._told and self.on_lost is not _ignore
             self._told = self._told or tell
@@ -282,7 +292,7 @@ class PostgresCluster:
     def _tell(self, whom: Callable[[T], object], what: T) -> None:
         try:
             whom(what)
-        except Exception:  # noqa: BLE001 -- whoever is told must not end the watch over the other nodes
+        except Exception:  # an error in a callback must not end the watching of other nodes
             _log.exception("a change of the cluster could not be passed on")
 
 

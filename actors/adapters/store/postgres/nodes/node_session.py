@@ -1,4 +1,4 @@
-"""A database connection that is reopened after a loss; each node has two, in addition to those of the store."""
+"""A database connection that is reopened after a loss. Each node has two of them, in addition to those of the store."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ _LIMITS = "SELECT set_config('statement_timeout', %s, false), set_config('lock_t
 
 
 class NodeSession:
-    """Runs statements, each in a transaction of its own.
+    """Runs SQL statements on one connection, each in a transaction of its own.
 
-    Safe to call from any thread; one statement runs at a time, and other callers wait.
+    Safe to call from any thread. One statement runs at a time, and other callers wait.
     """
 
     def __init__(self, url: str, name: str, *, seconds: float, outages: OutageLog | None = None) -> None:
-        """`name` is shown by the database as the application's name; `seconds` is the time limit of a statement.
+        """`name` is the application name that the database shows; `seconds` is the time limit of a statement.
 
-        Raises StoreUnusableError if the address is invalid.
+        Raises StoreUnusableError if the database URL is invalid.
         """
         self._parameters: dict[str, Any] = dict(address_of(url).parameters)
         self._name = name
         self._seconds = seconds
         self._outages = outages or database_outages()
-        self._guard = threading.Lock()  # held during a statement, and to open and close
+        self._guard = threading.Lock()  # held during a statement, and while the connection is opened or closed
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._closed = False
         self._opened = 0
         self.direct = True
-        """Whether the connection leads to the database itself and not to a pooler. Only then sessions keep locks."""
+        """Whether the connection leads to the database itself. Behind a pooler, sessions cannot keep locks."""
 
     def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement and return its rows; [] if it returns none.
+        """Run a statement and return its rows; [] for a statement that returns none.
 
         Raises StoreUnavailableError if there is no answer; the statement may have been executed nevertheless. Raises
         StoreUnusableError if this database is not suitable.
@@ -61,9 +61,9 @@ class NodeSession:
             return rows
 
     def open(self) -> int:
-        """Open a connection if there is none; return how many were opened so far. A new number means a new session.
+        """Open a connection if there is none; return how often this session was connected so far.
 
-        Raises the same errors as `rows`.
+        A changed number means a new database session. Raises the same errors as `rows`.
         """
         with self._turn():
             self._ready()

@@ -1,8 +1,8 @@
-"""The SQL statements about nodes; each runs in a transaction of its own, so no lock is held between two statements.
+"""The SQL statements about nodes. Each runs in a transaction of its own, so no lock is held between two statements.
 
-All times are those of the database's clock: nodes never compare theirs. The statements use `clock_timestamp()` and not
-`now()`, because a statement that waited for a locked row evaluates its condition again, and must then use the present
-time.
+All times are those of the database's clock: nodes never compare their clocks. The statements use `clock_timestamp()`
+and not `now()`, because a statement that waited for a locked row evaluates its condition again, and must then use the
+present time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OVER = "(expires < clock_timestamp() OR expires > clock_timestamp() + 2 * make_
 NEXT = "SELECT nextval('node_incarnations')"
 
 LOCK = "SELECT pg_try_advisory_lock(%(locks)s, %(me)s)"
-"""Returns false while the database still has this node's lost session, which holds the lock."""
+"""Takes this node's advisory lock; returns false while the database still has an earlier session with the lock."""
 
 JOIN = """
 INSERT INTO nodes (incarnation, name, address, version, labels, session, lease_seconds, expires)
@@ -45,7 +45,7 @@ UPDATE nodes SET expires = clock_timestamp() + make_interval(secs => lease_secon
        active = %(active)s
 WHERE incarnation = %(me)s AND NOT dead RETURNING incarnation
 """
-"""Returns no row if this node was declared dead."""
+"""Renews the lease of a node; returns no row if the node was declared dead."""
 
 SEEN = f"""
 SELECT incarnation, name, address, version, labels, draining, active,
@@ -54,17 +54,19 @@ FROM nodes ORDER BY incarnation
 """  # noqa: S608
 
 LEASED = f"SELECT name, address, lease_seconds, draining FROM nodes WHERE NOT dead AND NOT {_OVER} ORDER BY incarnation"  # noqa: S608
-"""The nodes with a valid lease. Uses only columns of the table's first version, for programs that are not nodes."""
+"""Returns the nodes with a valid lease. Uses only columns that the first version of the table has.
+
+Programs that are not nodes use this statement on databases of any version.
+"""
 
 EXPIRED = f"""
 UPDATE nodes SET dead = true, expires = clock_timestamp() + 6 * make_interval(secs => lease_seconds)
 WHERE incarnation = %(other)s AND NOT dead AND expires::text = %(expires)s AND {_OVER} AND {_ALIVE}
 RETURNING incarnation
 """  # noqa: S608
-"""Declare a node dead whose lease has run out.
+"""Declares a node dead whose lease has run out.
 
-For a dead node, `expires` is the time until which its row is kept, since statements that it sent before may still
-arrive.
+The row of a dead node is kept until the time `expires`, because statements that the node sent before may still arrive.
 """
 
 GONE = f"""
@@ -73,7 +75,7 @@ WHERE incarnation = %(other)s AND NOT dead AND NOT draining AND session AND expi
       AND NOT {_HELD} AND {_ALIVE}
 RETURNING incarnation
 """  # noqa: S608
-"""Declare a node dead whose process is gone, before its lease has run out."""
+"""Declares a node dead whose process is gone, although its lease has not run out."""
 
 _TAKE = f"""
 WITH families AS MATERIALIZED (
@@ -87,14 +89,14 @@ WHERE taken.family = families.id AND (taken.owner IS NULL OR taken.owner = %(dea
 RETURNING taken.id, ({UNSETTLED})
 """  # noqa: S608
 TAKE = _TAKE.format(owned="owner = %(dead)s")
-"""Take a dead node's conversations, with their sub-agents, if one is unsettled and this node has their workspace.
+"""Takes a dead node's families of conversations of which one is unsettled and whose workspace this node has.
 
-Every claim locks the top-level conversation first; those that another node has locked are left to that node. A
-top-level conversation that this node or nobody owns may still have sub-agents of the dead node, because statements that
-the dead node sent earlier may arrive late.
+Every claim locks the top-level conversation first; families that another node has locked are left to that node. A
+top-level conversation that this node or nobody owns may still have sub-agents that the dead node owns, because
+statements that the dead node sent earlier may arrive late.
 """
 TAKE_ABANDONED = _TAKE.format(owned="owner IS NULL")
-"""Take unsettled conversations that nobody owns, with their sub-agents: those that a node released as it ended."""
+"""Takes families that nobody owns and of which a conversation is unsettled: a node released them as it ended."""
 
 RELEASE = """
 WITH found AS MATERIALIZED (
@@ -102,7 +104,7 @@ WITH found AS MATERIALIZED (
 )
 UPDATE conversations SET owner = NULL FROM found WHERE conversations.id = found.id RETURNING conversations.id
 """
-"""Make conversations owned by nobody. The statement skips locked rows, so that it cannot be part of a deadlock."""
+"""Makes conversations owned by nobody. Skips locked rows, so that the statement cannot be part of a deadlock."""
 
 TWIN = f"SELECT name FROM nodes WHERE address = %(address)s AND NOT dead AND session AND {_HELD}"  # noqa: S608
 """Finds a node with a live session that registered the same address."""
@@ -110,9 +112,9 @@ TWIN = f"SELECT name FROM nodes WHERE address = %(address)s AND NOT dead AND ses
 OWNS = "SELECT EXISTS (SELECT FROM conversations WHERE owner = %(owner)s)"
 
 LISTENS = "UPDATE nodes SET session = %(session)s WHERE incarnation = %(me)s"
-"""From now on, a lost session and a closed port show that the node is gone.
+"""Records that the node listens: from now on, a lost session and a closed port show that the node is gone.
 
-This is stored at once, because the node may be killed before its next heartbeat.
+This is stored at once and not with the next heartbeat, because the node may be killed before that.
 """
 
 RETIRE = "UPDATE nodes SET draining = true WHERE incarnation = %(me)s AND NOT dead"
@@ -135,4 +137,4 @@ WORKSPACE = """
 SELECT workspace_label FROM conversations WHERE workspace_label = ANY(%(above)s) AND workspace_label <> ''
 ORDER BY length(workspace_label) DESC LIMIT 1
 """
-"""The innermost of the given directories that is the workspace of a conversation; no node may have it any more."""
+"""Finds the innermost of the given directories that is a conversation's workspace, even if no node has it any more."""

@@ -1,4 +1,4 @@
-"""Watches the other nodes: which of them live, which died, and who takes over the conversations of dead ones."""
+"""Watches the other nodes: notices which of them live and which died, and takes over conversations of dead nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class NodeWatch:
-    """Watches the other nodes. Used by one thread; only `nodes` and `is_alive` are safe to call from any."""
+    """Watches the other nodes. Used by one thread; only `nodes` and `is_alive` are safe to call from any thread."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class NodeWatch:
         on_dead: Callable[[Node], object],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_dead` is called once for each node that has died or left, before anything of it is taken over."""
+        """`on_dead` is called once for each node that has died or left, before its conversations are taken over."""
         self._session = session
         self._me = me.incarnation
         self._timing = timing
@@ -46,19 +46,22 @@ class NodeWatch:
         self._abandoned_at: float | None = None
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes that lived at the last look, including this one."""
+        """Return the nodes that lived when `look` was last called, including this one."""
         return tuple(self._living.values())
 
     def is_alive(self, incarnation: int) -> bool:
-        """Return whether a node lived at the last look."""
+        """Return whether a node lived when `look` was last called."""
         return incarnation in self._living
 
     def pause(self) -> float:
-        """Return the seconds until the next look."""
+        """Return the seconds to wait before the next call of `look`."""
         return min(self._timing.confirm, self._timing.again) if self._judge.suspects else self._timing.again
 
     def look(self) -> bool:
-        """Look at all nodes once; return False if this node itself was declared dead. Raises StoreUnavailableError."""
+        """Read the rows of all nodes, declare nodes dead where that is due, and take over their conversations.
+
+        Returns False if this node itself was declared dead. Raises StoreUnavailableError.
+        """
         rows = {row.incarnation: row for row in (NodeRow(*each) for each in self._session.rows(said.SEEN))}
         mine = rows.pop(self._me, None)
         if mine is None or mine.dead:
@@ -74,7 +77,7 @@ class NodeWatch:
         return True
 
     def _declared(self, row: NodeRow) -> bool:
-        """Declare another node dead if it should be; return whether that was done just now."""
+        """Declare another node dead if the judge allows that; return whether this call has declared it dead."""
         statement = self._judge.verdict(row)
         if statement is None:
             return False

@@ -10,11 +10,11 @@ from actors.ports.settings.settings_checks import host_and_port
 def refuses(address: str, *, seconds: float) -> bool:
     """Return whether all addresses of "host:port" refuse connections, which proves that the process there is gone.
 
-    Anything else proves nothing: silence may be a machine that is cut off, and the kernel accepts connections for a
-    stopped process. Blocks for at most `seconds` per address, plus the time of the name look-up.
+    Other results prove nothing: no answer may mean that the machine is cut off, and the kernel accepts connections for
+    a stopped process. Blocks for at most `seconds` per address, plus the time of the name look-up.
     """
     where = host_and_port(address)
-    if where is None or not where[1]:  # larger ports would be taken modulo 65,536
+    if where is None or not where[1]:  # socket functions would take larger ports modulo 65,536
         return False
     try:
         found = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)

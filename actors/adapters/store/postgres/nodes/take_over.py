@@ -1,4 +1,4 @@
-"""Distributes the conversations of dead nodes: living nodes take interrupted ones at once, idle ones on demand."""
+"""Takes over the conversations of dead nodes: living nodes take interrupted ones at once, and idle ones on demand."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from actors.adapters.store.postgres.nodes.node_session import NodeSession
 
 MAX_FAMILIES = 200
-"""Top-level conversations that one transaction takes: one each would take seconds; all at once lock rows for long."""
+"""Families that one transaction takes over. One at a time would take seconds; all at once would lock rows for long."""
 MAX_RELEASED = 1_000
 
 
 class TakeOver:
     """Takes over conversations for one node. Used by one thread.
 
-    Each method raises StoreUnavailableError; what was taken before the error stays taken.
+    Each method raises StoreUnavailableError; conversations taken before the error stay taken.
     """
 
     def __init__(self, session: NodeSession, me: int, *, on_taken: Callable[[tuple[str, ...]], object]) -> None:
@@ -29,15 +29,15 @@ class TakeOver:
         self._on_taken = on_taken
 
     def from_dead(self, incarnation: int) -> None:
-        """Take the interrupted conversations of a dead node, while others do the same, and release its idle ones.
+        """Take interrupted conversations of a dead node, of which other nodes take some, too; release its idle ones.
 
-        Nothing is taken, only released, if this node is itself declared dead or is draining.
+        If this node is itself declared dead or is draining, it takes none.
         """
         self._take(said.TAKE, incarnation)
         release(self._session, incarnation)
 
     def abandoned(self) -> None:
-        """Take interrupted conversations that nobody owns."""
+        """Take over interrupted conversations that nobody owns."""
         self._take(said.TAKE_ABANDONED, None)
 
     def _take(self, statement: str, dead: int | None) -> None:
@@ -48,9 +48,9 @@ class TakeOver:
 
 
 def release(session: NodeSession, owner: int) -> bool:
-    """Release all conversations that a node owns; return whether none is left. Rows that others have locked are left.
+    """Release the conversations that a node owns, except those in rows that others have locked.
 
-    Raises StoreUnavailableError.
+    Returns whether the node now owns none. Raises StoreUnavailableError.
     """
     while session.rows(said.RELEASE, {"owner": owner, "most": MAX_RELEASED}):
         pass

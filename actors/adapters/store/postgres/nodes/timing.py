@@ -8,18 +8,21 @@ LONGEST_TTL = 60.0
 
 
 class Timing(Struct, frozen=True):
-    """Durations in seconds."""
+    """The durations of a cluster's protocol, in seconds."""
 
     ttl: float = 10.0
-    """How long a heartbeat keeps a node alive in the database, from its arrival there.
+    """The length of a lease: how long a heartbeat keeps a node alive, from the heartbeat's arrival in the database.
 
-    With a shorter time, stopped nodes are found sooner, but slow ones are taken for dead, as happened with 3 s on a
+    With a shorter time, stopped nodes are found sooner, but slow nodes are declared dead, as happened with 3 s on a
     busy machine.
     """
     confirm: float = 0.25
-    """How long the advisory lock of a node's session has to be missing before the node's port is probed."""
+    """How long a node's session must be without its advisory lock before the node's port is probed."""
     grace: float = 0.5
-    """How long a process must be known to be gone, so that its tool hosts have noticed that and ended its tools."""
+    """How long a process must be known to be gone before its node is declared dead.
+
+    In this time its tool hosts notice that their server is gone, and end their tools.
+    """
 
     @property
     def beat(self) -> float:
@@ -33,15 +36,15 @@ class Timing(Struct, frozen=True):
 
     @property
     def young(self) -> float:
-        """How long after sending a heartbeat tools may start and live: the lease minus the time that a kill takes."""
+        """How long after sending a heartbeat tools may start and run: the lease minus the time to kill the tools."""
         return self.ttl * 0.8
 
     @property
     def steady(self) -> float:
-        """How long a node must have had a lease without a gap before it judges others."""
+        """How long a node must have had a valid lease without interruption before it judges other nodes."""
         return self.ttl * 1.5
 
     @property
     def statement(self) -> float:
-        """The time limit of a statement."""
+        """The time limit of an SQL statement."""
         return max(1.0, self.ttl / 2)

@@ -1,4 +1,4 @@
-"""Reports the condition of a PostgreSQL database to its operator, in some seconds and without changing anything."""
+"""Reports the condition of a PostgreSQL database to its operator. Takes a few seconds and changes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _APPLIED = "SELECT name FROM schema_migration"
 
 
 class LivingNode(NamedTuple):
-    """A node that has a valid lease."""
+    """A node with a valid lease."""
 
     name: str
     address: str
@@ -38,31 +38,34 @@ class LivingNode(NamedTuple):
 
 
 class DatabaseReport(NamedTuple):
-    """The condition of a database that could be reached."""
+    """What was found out about a database that could be reached."""
 
     shown: str
-    """The database's address, without the password."""
+    """The database's URL, without the password."""
     version: str
     encoding: str
     unfit: str
-    """Why the database cannot be used; "" if it can."""
+    """Why Bedrock cannot use the database; "" if it can."""
     clock_ahead: float
-    """By how many seconds the database's clock is ahead of this machine's; an estimate."""
+    """By how many seconds the database's clock is ahead of this machine's clock, estimated."""
     schema: str
-    """The schema with Bedrock's tables, or where they would be created; "" if there is none."""
+    """The schema that has Bedrock's tables or would get them; "" if there is none."""
     may_create: bool
     """Whether the user may create tables in that schema."""
     empty: bool
-    """Whether the database has no tables of Bedrock yet."""
+    """Whether no migration has been applied, so that the database has no tables of Bedrock yet."""
     missing: tuple[str, ...]
-    """The migrations that the next start would apply."""
+    """The names of the migrations that the next start would apply."""
     unknown: tuple[str, ...]
-    """The applied migrations that this version does not know."""
+    """The names of the applied migrations that this version does not know."""
     nodes: tuple[LivingNode, ...]
 
 
 def database_report(url: str, directory: Path = MIGRATIONS) -> DatabaseReport:
-    """Examine a database. Raises StoreUnusableError if it cannot be reached, or if the address is invalid."""
+    """Examine a database and return the findings.
+
+    Raises StoreUnusableError if the database cannot be reached, or if the URL is invalid.
+    """
     address = address_of(url)
     try:
         with _connected(address) as connection:

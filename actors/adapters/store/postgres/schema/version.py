@@ -1,6 +1,7 @@
-"""Applies migrations to a PostgreSQL database, where several servers may start at once and older ones may be at work.
+"""Applies migrations to a PostgreSQL database.
 
-So a migration first only adds what a later version needs; what no version uses any more is removed by a later one.
+Several servers may start at once, and older ones may still be at work. So a migration only adds what a new version
+needs. What no version uses any more is removed by a later migration.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ LOCK = 0x426564726F636B
 
 
 class _Driver(Psycopg3Adapter):
-    """Gives peewee psycopg as its driver, because peewee was imported without it."""
+    """Makes peewee use psycopg (version 3), which peewee does not find because it is imported without its drivers."""
 
     txn_idle, txn_inerror = psycopg.pq.TransactionStatus.IDLE, psycopg.pq.TransactionStatus.INERROR
     txn_unknown = psycopg.pq.TransactionStatus.UNKNOWN
 
     def check_driver(self) -> None:
-        """Do nothing: the driver is imported above."""
+        """Do nothing: the driver is imported by this module."""
 
     def connect(self, db: PostgresqlDatabase, **parameters: Any) -> psycopg.Connection[tuple[Any, ...]]:
-        """Open a connection."""
+        """Open a connection with psycopg."""
         return psycopg.connect(dbname=db.database, **parameters)
 
 
 class _Database(PostgresqlDatabase):
-    psycopg2_adapter = psycopg3_adapter = _Driver  # peewee uses one of the two
+    psycopg2_adapter = psycopg3_adapter = _Driver  # peewee uses the adapter under one of these two names
 
 
 def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
-    """Apply missing migrations, each in a transaction of its own, while no other server does so.
+    """Apply the missing migrations, each in a transaction of its own. One server at a time does so.
 
     Raises StoreUnusableError if the database cannot be reached or used, if a newer version wrote it, or if a migration
     fails.
@@ -67,7 +68,7 @@ def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
 
 
 def _missing(database: PostgresqlDatabase, address: Address, directory: Path) -> bool:
-    """Return whether a migration is missing. Raises StoreUnusableError if some are applied that this version lacks."""
+    """Return whether a migration is missing. Raises StoreUnusableError if one is applied that this version lacks."""
     status = Runner(database, str(directory)).status()
     if unknown := [migration.name for migration in status if migration.path is None]:
         raise StoreUnusableError(f"{address.shown} was written by a newer version: it has {', '.join(unknown)}")

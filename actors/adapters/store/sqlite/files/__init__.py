@@ -1,1 +1,1 @@
-"""The files of the data directory: locks, backups, the disk reserve, the write-ahead log."""
+"""Modules for the files of the data directory: locks, backups, the disk reserve, the write-ahead log."""

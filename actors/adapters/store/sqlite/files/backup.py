@@ -1,7 +1,7 @@
 """Backs up the database while a server writes to it, and restores backups.
 
 Files are written as NAME.part until they are complete, checked and synced, so a killed program leaves no partial file
-under its final name; the next backup takes over the .part file.
+under the final name. The next backup to that name overwrites the .part file.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ MAX_DAMAGED = 8
 __all__ = ["BackupError", "Copied", "DamagedBackupError", "TargetExistsError", "back_up", "restore"]
 
 PAGES = 1_024
-"""Pages copied per step; Ctrl-C takes effect between steps."""
+"""Pages copied per step. Ctrl-C takes effect between two steps."""
 
 _LIVE, _AT_REST = "mode=ro", "immutable=1"
-"""URI parameters for reading a database that other processes may write, and a database that no process writes."""
+"""URI parameters for reading a database that other processes may write, and one that no process writes."""
 
 
 class TargetExistsError(BackupError):
-    """The target of a backup already exists."""
+    """The file that a backup shall be written to exists already."""
 
 
 class DamagedBackupError(BackupError):
@@ -53,21 +53,21 @@ class Copied(Struct, frozen=True):
 
     path: Path
     conversations: int
-    """Number of conversations, including sub-agents and archived ones."""
+    """The number of conversations, including sub-agents and archived ones."""
     size: int
-    """Size of the database in bytes."""
+    """The size of the database in bytes."""
     kept: Path | None = None
-    """The new name of the database that a restore replaced."""
+    """The new name of the database that a restore replaced; None if it replaced none."""
     damaged: tuple[str, ...] = ()
-    """Damaged objects that a restore accepted, each with its finding."""
+    """Texts about damaged objects that a restore accepted."""
 
 
 def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
-    """Write a snapshot of the database of the data directory into the file `target`, for its owner only.
+    """Write a snapshot of the database in the data directory into the file `target`, readable by its owner only.
 
     A server may keep running: the copy is one read transaction, which blocks no writer; only the write-ahead log grows
-    during it. Raises BackupError, also if `target` exists, unless it may be replaced; StoreUnusableError if the
-    database was written by a newer version, or was moved.
+    during it. Raises BackupError; if `target` exists and `replace` is false, TargetExistsError. Raises
+    StoreUnusableError if a newer version wrote the database, or if its content was moved to PostgreSQL.
     """
     refuse_moved(directory)
     source, target = directory / FILE, target.resolve()
@@ -90,12 +90,12 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
 
 
 def restore(backup: Path, directory: Path, *, replace: bool = False, accept_damage: bool = False) -> Copied:
-    """Copy the file `backup` into the data directory as its database; creates the directory if it is missing.
+    """Copy the file `backup` into the data directory as its database; create the directory if it is missing.
 
-    First every row is verified by its digest, and every log by its hash chain. With `replace` an existing database is
-    kept beside it, under a name with the date. Raises BackupError, also for a conversation that fails verification,
-    unless `accept_damage`; StoreUnusableError if the file was written by a newer version, or what is in the
-    directory was moved; DataDirectoryBusyError while a server holds the directory.
+    First every row is verified by its digest, and every log by its hash chain. With `replace`, an existing database is
+    kept beside the new one, under a name with the date. Raises BackupError; if conversations fail verification and
+    `accept_damage` is false, DamagedBackupError. Raises StoreUnusableError if a newer version wrote the file, or if the
+    content of the directory was moved to PostgreSQL. Raises DataDirectoryBusyError while a server uses the directory.
     """
     _refuse_if_no_backup(backup)
     with closing(DataDirectory(directory)), _explain(f"{backup} cannot be restored to {directory}"):
@@ -119,7 +119,7 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
 
 @contextmanager
 def _explain(what: str) -> Generator[None]:
-    """Within the block, convert errors of the system and of SQLite to BackupError with a one-line text."""
+    """Within the `with` block, convert errors of the system and of SQLite to BackupError; `what` begins the text."""
     try:
         yield
     except OSError as error:
@@ -130,7 +130,7 @@ def _explain(what: str) -> Generator[None]:
 
 @contextmanager
 def _explain_full_disk(directory: Path) -> Generator[None]:
-    """Within the block, turn errors that a full disk causes into BackupError.
+    """Within the `with` block, convert errors that a full disk causes to BackupError.
 
     Opening a database needs some space even for reading.
     """
@@ -150,7 +150,7 @@ def _refuse_if_taken(target: Path, *, replace: bool) -> None:
 
 
 def _refuse_if_no_backup(path: Path) -> None:
-    """Check that a file is a backup, before anything is created. Raises BackupError."""
+    """Raise BackupError if a file is no complete backup. Creates and changes nothing."""
     if not path.is_file():
         raise BackupError(f"{path} is no file")
     if path.name.endswith(PART):
@@ -165,7 +165,10 @@ def _refuse_if_no_backup(path: Path) -> None:
 
 @contextmanager
 def _reading(path: Path, how: str) -> Generator[SqliteDatabase]:
-    """Open a connection that cannot write, not even by the checkpoint of the last connection's close."""
+    """Open a connection that cannot write.
+
+    Closing it does not checkpoint, as closing a last connection otherwise would.
+    """
     address = f"{path.absolute().as_uri()}?{how}"
     database = SqliteDatabase(address, uri=True, timeout=BUSY_SECONDS, thread_safe=False)
     database.connect()
@@ -176,7 +179,7 @@ def _reading(path: Path, how: str) -> Generator[SqliteDatabase]:
 
 
 def _copy(source: sqlite3.Connection, path: Path) -> None:
-    """Copy in one read transaction: without it, every commit of a server would restart the copy."""
+    """Copy the database in one read transaction. Without it, every commit of a server would restart the copy."""
     with closing(sqlite3.connect(path, isolation_level=None)) as target:
         target.execute("PRAGMA journal_mode = OFF")
         target.execute("PRAGMA synchronous = OFF")
@@ -186,7 +189,10 @@ def _copy(source: sqlite3.Connection, path: Path) -> None:
 
 
 def _checked(path: Path, origin: Path) -> int:
-    """Verify a copy as a file; return its number of conversations. Raises BackupError or StoreUnusableError."""
+    """Check that a copied file is a database of Bedrock that can be read; return its number of conversations.
+
+    `origin` is named in errors. Raises BackupError or StoreUnusableError.
+    """
     with _explain(f"{origin} is damaged"), _reading(path, _AT_REST) as database:
         (finding,) = raw(database).execute("PRAGMA quick_check(1)").fetchone()
         if finding != "ok":
@@ -197,7 +203,10 @@ def _checked(path: Path, origin: Path) -> int:
 
 
 def _damage(part: Path) -> tuple[str, ...]:
-    """Return the first findings of a verification of a copy, as text; applies migrations first."""
+    """Apply migrations to a copied file and verify its rows; return texts about the first damaged objects.
+
+    Returns () if nothing is damaged.
+    """
     database = SqliteDatabase(str(part), pragmas={"journal_mode": "delete"}, thread_safe=False)
     try:
         migrate(database)
@@ -215,9 +224,9 @@ def _schema(database: SqliteDatabase, origin: Path) -> None:
 
 
 def _keep_aside(database: Path) -> Path:
-    """Give the database a second name, under which it survives when the first name is replaced; return that name.
+    """Give the database a second name, which remains when the first name is replaced; return the second name.
 
-    Its write-ahead log is renamed, too: SQLite would otherwise apply it to the next database of the old name.
+    The write-ahead log is renamed, too: SQLite would otherwise apply it to the next database with the old name.
     """
     _fold_log(database)
     now = time.time_ns() // 1_000_000
@@ -231,13 +240,13 @@ def _keep_aside(database: Path) -> Path:
 
 
 def _fold_log(database: Path) -> None:
-    """Checkpoint the write-ahead log into the database, if it is intact and there is space."""
+    """Checkpoint the write-ahead log into the database if the log is intact and there is space; else do nothing."""
     with suppress(sqlite3.Error), closing(sqlite3.connect(database, isolation_level=None)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
 def _sync(path: Path) -> None:
-    """Sync a file, or the entries of a directory, to the disk."""
+    """Sync a file, or the entries of a directory, to the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

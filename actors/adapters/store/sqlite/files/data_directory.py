@@ -1,4 +1,4 @@
-"""The data directory and its locks, which allow one server at a time."""
+"""The data directory and its locks, which let only one server at a time use the directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MARKER = "initialized"
-"""The name of the file that records that the directory contained a database at some time."""
+"""The name of the file that records that the directory has contained a database."""
 _MARKED = b"""\
 This directory has had a database, bedrock.db. If that is missing, the server does not start: restore a backup with
 `bedrock restore FILE`, or remove this file to begin with an empty database.
@@ -33,16 +33,16 @@ _NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP
 
 
 class DataDirectory:
-    """A data directory locked by this process until `close` or the end of the process.
+    """A data directory that this process keeps locked until `close` or the end of the process.
 
-    Two locks hold it: one on the directory itself, which cannot be unlinked while it is in use, and one on the file
-    `lock`, which also names the holder.
+    There are two locks: one on the directory itself, which nobody can remove while it is in use, and one on the file
+    `lock`, which contains the id of the process that holds it.
     """
 
     def __init__(self, path: Path) -> None:
-        """Take the locks; if the directory is missing, create it, accessible only to its owner.
+        """Take the locks. A missing directory is created, accessible only to its owner.
 
-        Raises DataDirectoryBusyError or StoreUnusableError.
+        Raises DataDirectoryBusyError if another process has the locks, or StoreUnusableError.
         """
         self.path = path
         self._held: list[int] = []
@@ -61,7 +61,7 @@ class DataDirectory:
             raise
 
     def _take(self) -> None:
-        """Take both locks. Raises DataDirectoryBusyError or OSError."""
+        """Take both locks, and write this process's id into the lock file. Raises DataDirectoryBusyError or OSError."""
         directory, lock_file = self._held
         try:
             _lock(lock_file)
@@ -70,7 +70,7 @@ class DataDirectory:
             holder = os.pread(lock_file, 32, 0).strip()
             raise DataDirectoryBusyError(self.path, int(holder) if holder.isdigit() else 0) from None
         holder = f"{os.getpid()}\n".encode()
-        # Only now truncated: on a full disk, only the block that the file already has can be written.
+        # Only now truncated: on a full disk, nothing can be written except to the block that the file already has.
         os.pwrite(lock_file, holder, 0)
         os.ftruncate(lock_file, len(holder))
         self._lock_file: Inode = inode_of(lock_file)
@@ -87,7 +87,7 @@ class DataDirectory:
         self._lock_file_missed = missed
 
     def expect(self, database: Path) -> None:
-        """Refuse to start with an empty database if there was one before, or with one that was moved.
+        """Refuse to start with an empty database if the directory had one before, or if its content was moved.
 
         Raises StoreUnusableError.
         """
@@ -100,16 +100,19 @@ class DataDirectory:
             )
 
     def mark(self) -> None:
-        """Record that the directory has a database. Raises StoreUnusableError."""
+        """Record that the directory has contained a database. Raises StoreUnusableError."""
         self._write_once(MARKER, _MARKED)
 
     def mark_moved(self, where: str) -> None:
-        """Record that the conversations of this directory are now in another database. Raises StoreUnusableError."""
+        """Record that the conversations of this directory are now in the database `where`.
+
+        Raises StoreUnusableError.
+        """
         text = f"{where}\nThe conversations of this directory were moved there. {_back(self.path)}\n"
         self._write_once(MOVED, text.encode())
 
     def _write_once(self, name: str, content: bytes) -> None:
-        """Write a file durably, unless it exists. Raises StoreUnusableError."""
+        """Write a file and sync it to the disk; do nothing if it exists. Raises StoreUnusableError."""
         file_path = self.path / name
         try:
             if not file_path.exists():
@@ -123,7 +126,7 @@ class DataDirectory:
             raise StoreUnusableError(f"{file_path} cannot be written: {error.strerror}") from error
 
     def close(self) -> None:
-        """Release the locks. Call it once."""
+        """Release the locks. Call this only once."""
         for held in self._held:
             os.close(held)
 
@@ -146,19 +149,23 @@ def _back(directory: Path) -> str:
 
 
 def _lock(lock_file: int) -> None:
-    """Lock the file, retrying while a client tests the lock. Raises BlockingIOError."""
+    """Lock the file exclusively, retrying for a short time.
+
+    A client that tests whether a server runs holds a shared lock for a moment. Raises BlockingIOError if another server
+    has the lock.
+    """
     for _ in range(_LOCK_ATTEMPTS - 1):
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(_LOCK_PAUSE)  # a client may be testing the lock, for which it briefly holds a shared lock
+            time.sleep(_LOCK_PAUSE)  # a client may be testing the lock
         else:
             return
     fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _lock_directory(directory: int) -> None:
-    """Lock the directory, if the file system supports that. Raises BlockingIOError."""
+    """Lock the directory, if the file system supports that. Raises BlockingIOError if another process has the lock."""
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

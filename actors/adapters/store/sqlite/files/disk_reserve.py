@@ -1,8 +1,8 @@
-"""Disk space that is reserved for operations that free space.
+"""Reserves disk space for operations that free space.
 
-A deletion has to be written before it frees any space, and that fails on a full disk; so do the writes of a server at
-its start. So the data directory contains a reserve file of some MiB, also while no server runs. The file is removed
-when a deletion or a start finds no space, and created again once space was freed.
+A deletion has to be written before it frees any space, and that fails on a full disk. So do the writes of a starting
+server. So the data directory contains a reserve file of some MiB, also while no server runs. The file is removed when a
+deletion or a start finds no space, and created again once space was freed.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 RESERVE = "reserve"
-"""The name of the file in the data directory."""
+"""The name of the reserve file in the data directory."""
 SIZE = 4 * 1024 * 1024
 ENOUGH_BYTES = 2 * SIZE
 """Free bytes with which a server that ran out of space can work again."""
 START_BYTES = 1024 * 1024
-"""Bytes written at a start: the index of a write-ahead log of some hundred MiB, and a few small files."""
+"""Bytes that a start writes: the index of a write-ahead log of some hundred MiB, and a few small files."""
 GIVE_BACK_PAGES = 256
-"""Free pages of the database that are returned to the file system per step."""
+"""Number of free pages of the database that are returned to the file system in one step."""
 
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _MAYBE_FULL = ("disk i/o error", "unable to open database file")
-"""Errors of SQLite when it cannot extend the index of the write-ahead log; they have other causes too."""
+"""SQLite's error messages when it cannot extend the index of the write-ahead log; other causes give them, too."""
 
 
 def free_bytes(directory: Path) -> int:
-    """Return the bytes that can be written to the file system of a directory. Raises OSError."""
+    """Return how many bytes can still be written to the file system of a directory. Raises OSError."""
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize
 
 
 def is_want_of_room(error: BaseException, directory: Path) -> bool:
-    """Return whether an error was caused by a full disk; SQLite often reports a full disk as an I/O error."""
+    """Return whether a full disk caused an error. SQLite often reports a full disk as an I/O error."""
     cause: BaseException | None = error
     while cause is not None:
         text = str(cause).lower()
@@ -64,24 +64,24 @@ def is_want_of_room(error: BaseException, directory: Path) -> bool:
 
 
 def disk_is_full(directory: Path) -> str:
-    """Return an error message for users: the cause and the remedy."""
+    """Return an error message for users that says that the disk is full and what to do."""
     return f"the disk is full: free at least {ENOUGH_BYTES >> 20} MiB on the file system of {directory}, and try again"
 
 
 class DiskReserve:
-    """Owns the reserve file. Used by the thread that writes, except when the store opens and closes."""
+    """Owns the reserve file. Used by the thread that writes, except while the store is opened and closed."""
 
     def __init__(self, directory: Path) -> None:
-        """Create the object, not the file (see `make`); the data directory must be locked."""
+        """Create the object, but not the file (see `make`). This process must have locked the data directory."""
         self._path = directory / RESERVE
         self.scarce = True
         """Whether there is no reserve file: it was released, or there was no space for it."""
         self._released = False
 
     def open_with(self, opening: Callable[[], T]) -> T:
-        """Return what `opening` returns, releasing the reserve if it needs the space.
+        """Return what `opening` returns. If the disk is full, release the reserve and call `opening` again.
 
-        Raises what `opening` raises, and StoreUnusableError with advice if the disk is full.
+        Raises what `opening` raises, and StoreUnusableError with advice if the disk is still full.
         """
         directory = self._path.parent
         if free_bytes(directory) < START_BYTES:
@@ -102,7 +102,7 @@ class DiskReserve:
             raise
 
     def make(self) -> None:
-        """Create the reserve if it is missing and twice its size is free."""
+        """Create the reserve file if there is none and twice its size is free; log a warning if that fails."""
         if not self.scarce:
             return
         try:
@@ -124,7 +124,7 @@ class DiskReserve:
             os.close(made)
 
     def release(self) -> None:
-        """Remove the reserve file, so that its space can be used."""
+        """Remove the reserve file, so that its space can be used. Does nothing if there is none."""
         if self._path.exists():
             _log.warning("the disk is full: the room that is kept for deletions and starts is used")
             self._released = True
@@ -132,16 +132,20 @@ class DiskReserve:
         self._path.unlink(missing_ok=True)
 
     def log_fits(self, connection: sqlite3.Connection, *, without: int = 0) -> bool:
-        """Return whether the disk has space to checkpoint the write-ahead log; `without` of its pages need no space.
+        """Return whether the disk has space for the database to grow by a checkpoint of the write-ahead log.
 
-        A checkpoint that fails half-way makes the shortage worse: the database has grown, and the log has not shrunk.
+        `without` pages of the growth are not counted, because they are returned to the file system first. A checkpoint
+        that fails half-way makes the shortage worse: the database has grown, and the log has not shrunk.
         """
         pages, page_size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
         growth = (pages - without) * page_size - (self._path.parent / FILE).stat().st_size
         return bool(growth <= 0 or growth <= free_bytes(self._path.parent) - SIZE // 2)
 
     def give_back(self, connection: sqlite3.Connection) -> bool:
-        """If there is no reserve, return free pages to the file system; return whether there were any."""
+        """If there is no reserve file, return free pages of the database to the file system.
+
+        Returns whether any pages were returned.
+        """
         if not self.scarce:
             return False
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()
@@ -152,7 +156,7 @@ class DiskReserve:
         return bool(left < free)
 
     def close(self) -> None:
-        """Create the reserve for the next start if it was released; a smaller one if the disk is nearly full."""
+        """If the reserve was released, create one for the next start; a smaller one if the disk is nearly full."""
         if not self._released:
             return
         try:

@@ -1,7 +1,7 @@
 """Checks that the paths of the open database still lead to the open files.
 
-SQLite keeps using a file that was removed or replaced: it would acknowledge changes that are lost afterwards. So the
-inodes are compared before and after every transaction, and every second while there is none.
+SQLite keeps using a file that was removed or replaced, and would acknowledge changes that are lost afterwards. So the
+inodes are compared before and after every transaction, and every second while nothing is written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WITHOUT_DATABASE = "if it does not come back, stop the server and restore a bac
 _WITHOUT_LOG = "what was in it is moved into the database; restart the server"
 
 Inode: TypeAlias = "tuple[int, int]"
-"""Device and inode number."""
+"""Device number and inode number of a file."""
 
 
 def inode_of(descriptor: int) -> Inode:
@@ -31,7 +31,7 @@ def inode_of(descriptor: int) -> Inode:
 
 
 def inode_at(path: str | Path) -> Inode | None:
-    """Return the inode of the file at a path; None if there is none."""
+    """Return the inode of the file at a path; None if there is no such file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -40,27 +40,30 @@ def inode_at(path: str | Path) -> Inode | None:
 
 
 class OpenFiles:
-    """The files of an open database.
+    """The files of an open database, and whether they are in place.
 
-    `check` is for the thread that writes only; the rest is safe to call from any thread.
+    `check` and `forget_log` are called only by the thread that writes; the rest is safe to call from any thread.
     """
 
     def __init__(self, path: Path) -> None:
-        """Record the inodes. Call it right after opening the database, while holding its directory."""
+        """Record the inodes. Call this right after opening the database, while its directory is locked."""
         self._path = path
         self._log_path = f"{path}-wal"
         self._database = inode_at(path)
         self._write_ahead_log = inode_at(self._log_path)
         self.missing = ""
-        """The file that was removed or replaced; "" if all are in place."""
+        """The path of the file that was removed or replaced; "" if all files are in place."""
 
     @property
     def database_is_there(self) -> bool:
-        """Return whether the path still leads to the open database."""
+        """Whether the path still leads to the open database."""
         return self._database is not None and inode_at(self._path) == self._database
 
     def check(self) -> None:
-        """Compare the inodes and log when a problem begins and ends. Raises StoreUnavailableError."""
+        """Compare the inodes, and log when a file is found missing and when it is back.
+
+        Raises StoreUnavailableError if a file was removed or replaced.
+        """
         was, self.missing = self.missing, self._find_missing()
         if self.missing and not was:
             _log.critical(
@@ -73,12 +76,12 @@ class OpenFiles:
         self.refuse_if_missing()
 
     def refuse_if_missing(self) -> None:
-        """Raise StoreUnavailableError if the last comparison found a file missing."""
+        """Raise StoreUnavailableError if the latest `check` found a file missing."""
         if self.missing:
             raise StoreUnavailableError(f"{self.missing} was removed or replaced")
 
     def forget_log(self) -> None:
-        """Accept a new write-ahead log, since the connection was closed."""
+        """Forget the inode of the write-ahead log, since SQLite may create a new log once the connection was closed."""
         self._write_ahead_log = None
 
     def _find_missing(self) -> str:

@@ -16,15 +16,15 @@ PART = ".part"
 
 
 class BackupError(Exception):
-    """A backup or restore failed and changed nothing; the text says why."""
+    """A backup or restore failed and changed nothing; the text contains the reason."""
 
 
 @contextmanager
 def part_of(target: Path) -> Generator[Path]:
-    """Yield an empty file beside `target`, which the caller renames to `target` when complete; remove it on failure.
+    """Yield the path of an empty file beside `target`, which the caller fills and renames to `target`.
 
-    Its lock ends with the process, so the file of a killed process is taken over. Raises BackupError while another
-    process writes it, and OSError.
+    The file is removed if the block raises. The file is locked until the process ends or the block is left, so the file
+    of a killed process is overwritten. Raises BackupError while another process writes the file, and OSError.
     """
     part = target.with_name(target.name + PART)
     held = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -44,13 +44,16 @@ def part_of(target: Path) -> Generator[Path]:
 
 
 def _remove_logs_of(part: Path) -> None:
-    """Remove the logs that a killed process left: SQLite would apply them to the next database of that name."""
+    """Remove the log files of a killed process, which SQLite would apply to the next database of that name."""
     for suffix in ("-wal", "-shm", "-journal"):
         Path(f"{part}{suffix}").unlink(missing_ok=True)
 
 
 def _lock(held: int, part: Path) -> None:
-    """Lock the file; check that the former holder did not rename it, which would lock the wrong file."""
+    """Lock the file, and check that the path still leads to it, since the former holder may have renamed it.
+
+    Raises BackupError if another process writes the file.
+    """
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(held), part.stat()):

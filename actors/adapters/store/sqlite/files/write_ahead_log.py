@@ -1,4 +1,4 @@
-"""Checkpoints of SQLite's write-ahead log, made between transactions by the thread that writes."""
+"""Checkpoints SQLite's write-ahead log: copies its pages into the database file, and truncates a long log."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MOVE_EVERY = 1_000
 PAGES = 32_768
 """Length in pages beyond which the log is truncated, waiting for readers if necessary."""
 CUT_SECONDS = 0.1
-"""Seconds to wait for readers before truncating.
+"""Seconds to wait for readers before the log is truncated.
 
-Short, because writers wait too, and the next checkpoint tries again.
+The time is short because writers wait, too; if it does not suffice, the next checkpoint tries again.
 """
 
 
@@ -35,7 +35,7 @@ class WriteAheadLog:
         self._since = 0
 
     def count(self, written: int) -> None:
-        """Count changes that were written."""
+        """Add to the number of changes that were written since the last checkpoint."""
         self._since += written
 
     @property
@@ -44,7 +44,7 @@ class WriteAheadLog:
         return self._since >= MOVE_EVERY and not self._database.is_closed()
 
     def move_if_due(self, space: DiskReserve | None = None) -> None:
-        """Checkpoint after MOVE_EVERY changes if there is enough disk space."""
+        """Checkpoint if MOVE_EVERY changes were written since the last checkpoint and the disk has space for that."""
         if not self.due:
             return
         if space is None or _fits(self._database, space):
@@ -52,7 +52,7 @@ class WriteAheadLog:
         self._since = 0
 
     def move(self) -> None:
-        """Checkpoint the log into the database; if it is long, truncate it as well."""
+        """Checkpoint the log into the database; truncate it if it is long. Errors are logged, not raised."""
         self._since = 0
         try:
             connection = raw(self._database)
@@ -63,9 +63,9 @@ class WriteAheadLog:
             _log.warning("the write-ahead log could not be moved into the database: %s", error)
 
     def cut(self, space: DiskReserve) -> None:
-        """Checkpoint and truncate the log if the disk has space for the checkpoint.
+        """Checkpoint and truncate the log if the disk has space for that. Errors are logged, not raised.
 
-        Otherwise only turn automatic checkpoints off; the next call that finds space turns them on again.
+        Without space, only turn SQLite's automatic checkpoints off; the next call that finds space turns them on again.
         """
         try:
             connection = raw(self._database)
@@ -78,9 +78,9 @@ class WriteAheadLog:
 
 
 def close_database(database: peewee.SqliteDatabase, space: DiskReserve) -> None:
-    """Close the last connection, which checkpoints and removes the log if the disk has space for that.
+    """Close the last connection, by which SQLite checkpoints and removes the log, if the disk has space for that.
 
-    Otherwise leave the log for the next start, as after a crash.
+    Otherwise leave the log to the next start, as after a crash.
     """
     if database.is_closed():
         return
@@ -92,7 +92,7 @@ def close_database(database: peewee.SqliteDatabase, space: DiskReserve) -> None:
 
 
 def _close_leaving_log(database: peewee.SqliteDatabase) -> None:
-    """Close while a read-only connection is open, so that neither close checkpoints the log."""
+    """Close the connection while a read-only connection is open, so that neither close checkpoints the log."""
     try:
         address = f"{Path(database.database).absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(address, uri=True)) as last:

@@ -1,4 +1,4 @@
-"""The SQLite tables as peewee models: used for rare reads, and to compare them with the migrations.
+"""The SQLite tables as peewee models. They are compared with the migrations, and used for rare reads.
 
 `conversations` and `messages` have the columns of the specification plus later additions. Values without a column are
 derived, or part of the JSON in `state_data`, `content`, `usage_data` and `display_data`.
@@ -24,19 +24,19 @@ from actors.adapters.store.sql.queries import UNSETTLED
 
 
 class Timestamp(Field):
-    """Milliseconds since the epoch, UTC, with the type name of the specification."""
+    """Milliseconds since 1970, UTC. The SQL type has the name that the specification demands."""
 
     field_type = "TIMESTAMP"
 
 
 class Flag(BooleanField):
-    """A truth value, with the type name of the specification."""
+    """A truth value. The SQL type has the name that the specification demands."""
 
     field_type = "BOOLEAN"
 
 
 class Count(BigIntegerField):
-    """A number that is never NULL and starts at 0."""
+    """A number that is never NULL and is 0 by default."""
 
     field_type = "INTEGER"
 
@@ -89,7 +89,7 @@ class ConversationTable(Model):
 
 
 def _index_of_list(name: str, *columns: Field) -> None:
-    """Create an index for lists of a principal's top-level conversations, ordered by these columns."""
+    """Add an index for lists of a principal's top-level conversations that are ordered by these columns."""
     top_level = SQL("parent_conversation_id IS NULL")
     index = ConversationTable.index(
         ConversationTable.principal, *columns, ConversationTable.id, where=top_level, name=name
@@ -111,14 +111,20 @@ ConversationTable.add_index(
 
 
 def _owner() -> ForeignKeyField:
-    """Return the column with the conversation that a row belongs to; each table has an index that starts with it."""
+    """Return a column with the id of the conversation to which a row belongs.
+
+    The column has no index of its own, because the primary key or another index begins with it.
+    """
     return ForeignKeyField(
         ConversationTable, column_name="conversation_id", on_delete="CASCADE", index=False, backref="+"
     )
 
 
 class PromptTable(Model):
-    """The system prompt, fixed at creation; a separate table, since transitions rewrite the conversation's row."""
+    """The system prompt, fixed at creation.
+
+    It has a table of its own, since transitions rewrite the conversation's row.
+    """
 
     conversation = ForeignKeyField(
         ConversationTable, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
@@ -133,7 +139,7 @@ class PromptTable(Model):
 
 
 class ProfileTable(Model):
-    """The settings that the creator of a conversation chose for it; conversations with default settings have no row."""
+    """The settings that the creator of a conversation chose for it; a conversation with default settings has no row."""
 
     conversation = ForeignKeyField(
         ConversationTable, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
@@ -148,7 +154,7 @@ class ProfileTable(Model):
 
 
 class MessageTable(Model):
-    """A message; rows are only ever added, never changed."""
+    """A message. Rows are never changed; they are deleted only with their conversation."""
 
     id = Text(primary_key=True)
     conversation = _owner()
@@ -172,10 +178,10 @@ class MessageTable(Model):
 
 
 class LogTable(Model):
-    """One transition: its events, its inputs for replay, and its hash, which includes that of the previous row.
+    """One transition: its events, its inputs for replay, and its hash, which covers the hash of the previous row.
 
     Revisions grow with the steps, so one index serves both orders. A transition without events has the same first
-    revision as the next one.
+    revision as the next transition.
     """
 
     conversation = _owner()
@@ -199,7 +205,7 @@ class LogTable(Model):
 
 
 class RunTable(Model):
-    """The outcome of a run, which outlives pruning of the log."""
+    """How a run ended. The row remains when the log is pruned."""
 
     conversation = _owner()
     revision = BigIntegerField()
@@ -219,7 +225,7 @@ class RunTable(Model):
 
 
 class FateTable(Model):
-    """The outcome of a queued steer or follow-up, which outlives pruning of the log."""
+    """What became of a queued steer or follow-up. The row remains when the log is pruned."""
 
     conversation = _owner()
     revision = BigIntegerField()
@@ -239,7 +245,7 @@ class FateTable(Model):
 
 
 class PruningTable(Model):
-    """The last row that was pruned from a log; the remaining rows follow it."""
+    """The position of the last row that was pruned from a log; the remaining rows follow it."""
 
     conversation = ForeignKeyField(
         ConversationTable, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
@@ -255,7 +261,7 @@ class PruningTable(Model):
 
 
 class CommandTable(Model):
-    """An accepted command: of a conversation or, for a create command, of a principal."""
+    """An accepted command of a conversation or, for a create command, of a principal."""
 
     conversation = ForeignKeyField(
         ConversationTable, column_name="conversation_id", on_delete="CASCADE", index=False, null=True, backref="+"
@@ -296,7 +302,7 @@ CommandTable.add_index(
 
 
 class AttachmentTable(Model):
-    """The bytes of an original image, or of a view that providers get, under their content hash."""
+    """The bytes of an original image, or of a version for providers, under the hash of its content."""
 
     conversation = _owner()
     id = Text()
@@ -315,7 +321,7 @@ class AttachmentTable(Model):
 
 
 class SpendingTable(Model):
-    """What the model requests of a principal spent on one day, which is counted in days from the epoch."""
+    """What a principal has spent on model requests on one day; `day` is counted from 1970-01-01."""
 
     principal = Text()
     day = BigIntegerField()
@@ -330,9 +336,9 @@ class SpendingTable(Model):
 
 
 class DeletionTable(Model):
-    """A deleted conversation that is not yet removed; deeper sub-agents are removed first.
+    """A deleted conversation whose rows are not yet removed; deeper sub-agents are removed first.
 
-    A depth below 0 marks an unfinished fork, which becomes visible or is abandoned.
+    A depth below 0 marks an unfinished fork, which either becomes visible or is abandoned.
     """
 
     conversation = ForeignKeyField(
@@ -347,7 +353,7 @@ class DeletionTable(Model):
 
 
 class AuditTable(Model):
-    """An audit entry that no conversation's log contains: a refused call, or a command of a deleted conversation."""
+    """An audit entry that no conversation's log contains: a refused call, or the deletion of a conversation."""
 
     id = AutoField()
     at = Timestamp()

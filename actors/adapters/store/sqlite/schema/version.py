@@ -1,7 +1,7 @@
 """Checks which migrations were applied to a database, and whether its tables match them.
 
 A migration is recorded by its name only. A database with a different migration of the same name, or with tables that
-were changed by hand, would fail later, in the middle of a conversation: so the tables themselves are compared, too.
+were changed by hand, would fail later, in the middle of a conversation. So the tables themselves are compared, too.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _OBJECTS = "SELECT type || ' ' || name, sql FROM sqlite_schema WHERE name NOT LI
 
 
 def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS) -> str:
-    """Return the latest migration of the database at `path`; "" if it is not a database of Bedrock.
+    """Return the name of the latest migration of the database at `path`; "" if the file is no database of Bedrock.
 
-    Raises StoreUnusableError if the database was written by a newer version, or if its tables differ from those that
-    its migrations create; or what SQLite raises.
+    Raises StoreUnusableError if a newer version wrote the database, or if its tables differ from those that its
+    migrations create; also what SQLite raises.
     """
     had = [migration for migration in Runner(database, str(directory)).status() if migration.applied]
     unknown = [migration.name for migration in had if migration.path is None]
@@ -44,7 +44,8 @@ def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS
 def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
     """Apply missing migrations, each in a transaction of its own.
 
-    Raises StoreUnusableError if the file was written by a newer version, is not a database of Bedrock, or was changed.
+    Raises StoreUnusableError if a newer version wrote the file, if its tables are not those of its migrations, or if a
+    migration fails.
     """
     try:
         schema_of(database, Path(database.database), directory)
@@ -54,7 +55,7 @@ def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
 
 
 def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
-    """Return the first difference from the schema of the migrations up to `latest`, as text; "" if there is none."""
+    """Return a text about the first difference from the schema that the migrations up to `latest` make; "" for none."""
     found, expected = _objects(raw(database)), _made_by(latest, directory)
     for name in sorted(expected.keys() | found.keys()):
         if name not in found:
@@ -67,7 +68,7 @@ def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
 
 
 def _made_by(latest: str, directory: Path) -> dict[str, str]:
-    """Return the objects that the migrations up to `latest` create in an empty database: their SQL by name."""
+    """Return the SQL, by name, of the objects that the migrations up to `latest` create in an empty database."""
     database = SqliteDatabase(":memory:", thread_safe=False)
     try:
         Runner(database, str(directory)).up(latest)
@@ -77,6 +78,6 @@ def _made_by(latest: str, directory: Path) -> dict[str, str]:
 
 
 def _objects(connection: sqlite3.Connection) -> dict[str, str]:
-    """Return the SQL of every table, index, view and trigger, with normalised white space."""
+    """Return the SQL, by name, of every table, index, view and trigger, with normalised white space."""
     objects: list[tuple[str, str | None]] = connection.execute(_OBJECTS).fetchall()
     return {name: " ".join((sql or "").split()) for name, sql in objects if _HISTORY not in name}
