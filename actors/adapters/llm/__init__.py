@@ -1,5 +1,5 @@
-"""Adapters for language models: catalogue, HTTP transport, wire protocols, and the demo model.
+"""Adapters for language models: the catalogue, the HTTP transport, the wire protocols, and the demo model.
 
-Every request is tried once and can be cancelled in any phase; the actors do the retries. The server builds a
-`catalog.Catalog`, through which everything else is reached.
+Adapters try every request once and can cancel it in any phase; the actors do the retries. The server builds a
+`catalog.Catalog`, through which it reaches everything else.
 """

@@ -17,19 +17,19 @@ from actors.ports.machine.resources import exhausted_resource, resource_failure
 
 #: Seconds that the command may take. Long, because a person may have to unlock a password store.
 COMMAND_SECONDS = 60.0
-#: Maximum bytes of the command's output; longer output is an error, since it cannot be a key.
+#: Maximum bytes of the command's output. Longer output is an error, since it cannot be a key.
 _MAX_KEY = 16 << 10
 
 
 class ApiKeys:
-    """Holds the API key of one provider. Safe to call from any thread.
+    """Keeps the API key of one provider. Safe to call from any thread.
 
-    The first thread that needs a key runs the command; concurrent callers wait for its result.
+    The first thread that needs a key runs the command; concurrent callers wait for the result.
     """
 
     def __init__(self, provider: ProviderConfig) -> None:
         self._provider = provider
-        self._changed = threading.Condition()  # guards all below; notified when the command ends or a wait is cancelled
+        self._changed = threading.Condition()  # guards all fields below; notified when the command or a wait ends
         self._key: Secret | None = None
         self._running = False
         self._failures = 0
@@ -38,8 +38,8 @@ class ApiKeys:
     def with_key(self, cancel: CancelToken) -> ProviderConfig:
         """Return the provider's configuration with the key filled in.
 
-        Block for as long as the command runs; cancelling ends the wait, and the command if this caller runs it. The
-        output of the command appears in no message.
+        Blocks while the command runs. Cancelling ends the wait, and the command if this caller runs it. No message
+        contains the output of the command.
 
         Raises ModelFailedError (AUTH) if the command yields no key, and ModelAbortedError if cancelled.
         """
@@ -52,7 +52,10 @@ class ApiKeys:
             cancel.forget(self._wake)
 
     def renew(self, refused: Secret, cancel: CancelToken) -> bool:
-        """Return whether there is another key than the `refused` one; may run the command, as `with_key` does."""
+        """Return whether there is a key other than `refused`, which the provider rejected.
+
+        May run the command, as `with_key` does. False also if the command fails or the call is cancelled.
+        """
         if not self._provider.api_key_command:
             return False
         with self._changed:
@@ -61,7 +64,7 @@ class ApiKeys:
         try:
             return self.with_key(cancel).api_key != refused
         except (ModelFailedError, ModelAbortedError):
-            return False  # the caller reports the provider's refusal, which says more
+            return False  # the caller reports the provider's refusal, which explains more
 
     def _wake(self) -> None:
         with self._changed:
@@ -77,7 +80,8 @@ class ApiKeys:
             if self._key is not None:
                 return self._key
             if self._failures != failures:
-                # All waiters get the same failure: if each ran the broken command, it would take minutes.
+                # All callers that waited get the same failure: if each of them ran the broken command, it would take
+                # minutes.
                 raise self._failed(self._failure)
             self._running = True
         key: Secret = Secret()
@@ -109,9 +113,9 @@ class ApiKeys:
 
 
 def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | LlmFailure]:
-    """Run the command and return its key, or an empty secret and why there is none.
+    """Run the command; return the key and "", or an empty secret and the reason why there is no key.
 
-    The reason is a text if the command is at fault and an LlmFailure if this process lacks resources.
+    The reason is a text if the command failed, an LlmFailure if this process lacks resources.
     """
     try:
         process = subprocess.Popen(

@@ -39,16 +39,17 @@ _WIRE_PROTOCOLS = {
 
 
 class Catalog:
-    """Implement ports.ModelCatalog over configured providers. Any thread; only `learn` does network I/O.
+    """Implements ports.ModelCatalog over configured providers. Safe to call from any thread; only `learn` blocks.
 
-    `default` names a served model. Empty: the first provider's default, else the demo model; there is no default if
-    servers list models other than the presumed one. `small` names the model for all side queries (titles, excerpts), or
-    is "none". Empty: the small model of the conversation's own provider, so that no third party gets its text. `models`
-    holds the operator's limits and prices by model name prefix. `later` runs a callback after a number of milliseconds;
-    it is used to close idle connections.
+    `default` names a served model. If it is "", the default is that of the first provider that has one. If none has
+    one, the default is the demo model, or "" if a server's list has shown that the presumed default is wrong. `small`
+    names the model for all side queries (titles, excerpts), or is "none". If it is "", side queries use the small model
+    of the conversation's own provider, so that no third party gets the conversation's text. `models` has the operator's
+    limits and prices by model name prefix. `pace` is the pause between two words of the demo model, in seconds. `later`
+    runs a callback after a number of milliseconds; it is used to close idle connections.
 
     Raises ValueError, beginning with the name of the setting, for a default or small model that no provider serves and
-    for invalid limits; also for two providers of one name.
+    for invalid limits; also for two providers with the same name.
     """
 
     def __init__(
@@ -80,37 +81,41 @@ class Catalog:
 
     @property
     def default(self) -> str:
-        """Return the default model; see ports.ModelCatalog.
+        """The name of the default model; see ports.ModelCatalog.
 
-        A presumed default is replaced by the next provider's as soon as its server lists other models.
+        A provider's presumed default is skipped as soon as its server's list shows that the server does not have this
+        model.
         """
         servers = self._router.servers
         otherwise = "" if any(server.refuted for server in servers) else DEMO
         return self._chosen or next(filter(None, (server.default for server in servers)), otherwise)
 
     def get(self, name: str) -> Model | None:
-        """Return the model of this name, from the first of several providers that match; see ports.ModelCatalog."""
+        """Return the model with this name, None if no provider serves it; see ports.ModelCatalog.
+
+        Of several providers that match equally well, the first is used.
+        """
         return self._find(name, self._router.generation)
 
     def offers(self, name: str) -> bool:
-        """Return whether the model can be chosen; see ports.ModelCatalog."""
+        """Return whether users can choose a model; see ports.ModelCatalog."""
         return self._set(name) or self._router.route(name) is not None
 
     def undecided(self, name: str) -> bool:
-        """Return whether servers must be asked in order to know if the model is served; see ports.ModelCatalog."""
+        """Return whether servers must be asked in order to know if a model is served; see ports.ModelCatalog."""
         return not self._set(name) and self._router.undecided(name)
 
     def learn(self, name: str, cancel: CancelToken) -> None:
-        """Ask servers for their models, blocking; see ports.ModelCatalog."""
+        """Ask servers for their lists of models; see ports.ModelCatalog. Blocks."""
         self._router.learn(name, cancel)
 
     def refusal(self, name: str) -> LlmFailure:
-        """Return why the model is not available, for users; see ports.ModelCatalog."""
+        """Return why a model is not available, as a failure for users; see ports.ModelCatalog."""
         text = self._router.refusal(name, [info.name for info in self.list()])
         return LlmFailure(ErrorKind.NETWORK if self._router.unreachable else ErrorKind.INVALID_REQUEST, text)
 
     def list(self) -> tuple[ModelInfo, ...]:
-        """Return the models known by name: the default first, the demo last.
+        """Return the models that are known by name: the default first, the demo model last.
 
         Providers may serve further names (`models = ["*"]`).
         """
@@ -124,7 +129,10 @@ class Catalog:
         return tuple(model.info for model in models if model is not None)
 
     def small(self, name: str) -> Model | None:
-        """Return the model for side queries of a conversation with the model `name`; see ports.ModelCatalog."""
+        """Return the model for side queries of a conversation with the model `name`; see ports.ModelCatalog.
+
+        Returns None if there is no such model.
+        """
         if self._small:
             return None if self._small == NO_MODEL else self.get(self._small)
         if name == DEMO:
@@ -134,7 +142,7 @@ class Catalog:
         return self._model(chosen, server) if server and chosen else None
 
     def close(self) -> None:
-        """Close the idle connections to providers; a running request closes its own. Idempotent."""
+        """Close the idle connections to providers; a running request closes its own connection. Idempotent."""
         for server in self._router.servers:
             server.client.transport.close()
 
@@ -147,9 +155,9 @@ class Catalog:
         return name == DEMO or (name in (self._chosen, self._small) and self.get(name) is not None)
 
     def _check(self, setting: str, name: str) -> None:
-        """Raise ValueError if the model is certainly not served.
+        """Raise ValueError if no provider serves the model and asking servers could not change that.
 
-        A server that lists its models is not asked at the start of Bedrock, because it may not run yet.
+        A server that lists its models is not asked when Bedrock starts, because that server may not run yet.
         """
         if self.get(name) is None and not self._router.undecided(name):
             raise ValueError(f"{setting}: no provider serves {name}")
@@ -168,7 +176,7 @@ class Catalog:
 
 
 def _spelled(provider: ProviderConfig) -> tuple[str, ...]:
-    """Return the names in a provider's settings, and the known names that match its patterns."""
+    """Return the names in a provider's setting `models`, and the known names that match its patterns."""
     spelled = [name for name in provider.models if not name.endswith("*")]
     patterns = [name[:-1] for name in provider.models if name.endswith("*") and name != "*"]
     offers = PROTOCOLS[provider.protocol].offers

@@ -1,6 +1,6 @@
-"""Discovers limits and prices of models by asking the provider's server.
+"""Finds out limits and prices of models by asking the provider's server.
 
-The first request to a model with unknown limits asks; the result is cached for the life of the process.
+The first request to a model with unknown limits asks the server; the answer is cached until the process ends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Architecture(Struct):
 
 
 class _Entry(Struct):
-    """One listed model, with the fields of llama.cpp, vLLM, OpenRouter, Anthropic, Ollama and LM Studio."""
+    """One model in a list, with the fields of llama.cpp, vLLM, OpenRouter, Anthropic, Ollama and LM Studio."""
 
     id: Any = None
     name: Any = None
@@ -66,7 +66,7 @@ class _List(Struct):
 
 _LIST = msgspec.json.Decoder(_List)
 
-#: HTTP statuses of servers without such a list, which are not asked again; other statuses may be temporary.
+#: HTTP statuses of servers that have no such list and are not asked again; other statuses may be temporary.
 _NO_LIST = frozenset({400, 404, 405, 410, 501})
 
 
@@ -84,13 +84,13 @@ class Discovery:
         self._asking: set[str] = set()
 
     def known(self, model: str) -> StatedLimits | None:
-        """Return the limits that the server has stated for `model`; None if none are known yet."""
+        """Return the limits that the server has stated for `model`; None if it was not asked, or stated none."""
         return self._known.get(model)
 
     def ask_server(self, model: str, cancel: CancelToken) -> None:
         """Ask the server for the limits of `model`, unless this was done, is in progress, or has just failed.
 
-        Never raises; after an error the limits stay unknown.
+        Never raises. After an error the limits stay unknown.
         """
         with self._lock:
             again = time.monotonic() - self._failed_at.get(model, float("-inf")) >= AGAIN_SECONDS
@@ -100,7 +100,7 @@ class Discovery:
         try:
             self._known[model] = self._fetch(model, cancel)
         except _NotLoadedError:
-            pass  # this model request makes the server load the model: ask again at the next request
+            pass  # the model request that follows makes the server load the model; the next request asks again
         except (
             TransportError,
             ModelFailedError,
@@ -117,7 +117,7 @@ class Discovery:
                 self._asking.discard(model)
 
     def _fetch(self, model: str, cancel: CancelToken) -> StatedLimits | None:
-        """Return the limits that the server states; None if it states none.
+        """Ask the server for the limits of `model`, and return them; None if the server states none.
 
         Raises _NotLoadedError, and the errors of the transport, the key command and the decoder.
         """
@@ -135,16 +135,15 @@ class Discovery:
 
 
 class _NotLoadedError(Exception):
-    """The server reports the window of loaded models only, and the first request has yet to load this one."""
+    """The server reports the windows of loaded models only, and has not loaded this model yet."""
 
 
 def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
-    """Return the limits of `model` in a list of models; None if the list does not contain it.
+    """Return the limits of `model` in a server's list of models; None if the list does not contain any.
 
-    The only entry of a list matches regardless of its name, unless the list shows models that happen to be `loaded`.
-    A name without a tag means its ":latest".
-
-    Raises msgspec.DecodeError if `body` is no such list.
+    If the list has only one entry, that entry is used regardless of its name, unless the list shows only models that
+    happen to be `loaded`. A name without a tag means the name with ":latest". Raises msgspec.DecodeError if `body` is
+    no list of models.
     """
     found = _LIST.decode(body)
     entries = found.models if found.data is None else found.data
@@ -177,7 +176,10 @@ def _texts(value: object) -> list[str]:
 
 
 def _price(pricing: dict[str, Any]) -> Price | None:
-    """Return the prices from an OpenRouter entry: texts in dollars per token, negative for prices that vary."""
+    """Return the prices in an OpenRouter entry; None if it has no fixed prices for input and output.
+
+    OpenRouter's prices are texts in dollars per token; negative numbers mean that prices vary.
+    """
     names = ("prompt", "completion", "input_cache_read", "input_cache_write")
     prompt, completion, read, write = (_per_million(pricing.get(name)) for name in names)
     return Price(prompt, completion, read, write) if prompt is not None and completion is not None else None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class HttpModel:
-    """Implement ports.Model over one wire protocol. Safe to call from any thread."""
+    """Implements ports.Model over one wire protocol. Safe to call from any thread."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class HttpModel:
 
     @property
     def info(self) -> ModelInfo:
-        """Return the model's description; it changes at most once, when the server has stated its limits."""
+        """The model's description. It changes at most once, when the server has stated the model's limits."""
         return self._current()[0]
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """Send one request and return the answer, asking for unknown limits first; see ports.Model."""
+        """Send one request and return the answer; see ports.Model. Unknown limits are asked for before."""
         if self._asks_server:
             self._discovery.ask_server(self._name, cancel)
         prepared = self._prepare(request)
@@ -119,7 +119,7 @@ class HttpModel:
 
 
 def _answer_limit(provider: ProviderConfig, limits: ModelLimits, *, known: bool) -> int:
-    """Return the highest value that a request may set as the limit of its answer; 0 if the server accepts no limit."""
+    """Return the highest limit that a request may set for its answer, in tokens; 0 if the server accepts no limit."""
     if provider.protocol == OPENAI_CHAT and not provider.max_tokens_field:
         return 0
     return limits.reserved_output if known else RESERVED_OUTPUT

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 
-#: Tokens of the window that are reserved for an answer, and requested as its maximum.
+#: Tokens of the window that are reserved for an answer; requests set them as the limit of the answer.
 RESERVED_OUTPUT = 32_000
 
 
 class LongPrompt(Struct, frozen=True, forbid_unknown_fields=True, rename={"tokens": "from"}):
-    """Price factors for requests with more than `tokens` input tokens; they apply to cache reads and writes too."""
+    """Price factors for requests with more than `tokens` input tokens.
+
+    `input` applies to cache reads and writes, too.
+    """
 
     tokens: int
     input: float
@@ -39,13 +42,13 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
     input: float
     output: float
     cache_read: float | None = None
-    """Price of input read from the cache; None: the same as `input`."""
+    """Price of input read from the cache; None means the same as `input`."""
     cache_write: float | None = None
-    """Price of input written to the cache; None: the same as `input`."""
+    """Price of input written to the cache; None means the same as `input`."""
     long: LongPrompt | None = None
 
     def micros(self, usage: Usage) -> int:
-        """Return the price of `usage` in micro-dollars."""
+        """Return the price of `usage` in micro-dollars (millionths of a dollar)."""
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
         prompt = usage.input_tokens * self.input + usage.cache_read_tokens * read + usage.cache_write_tokens * write
@@ -61,9 +64,9 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
     window: int
     output: int
     input: int = 0
-    """The input limit where it is smaller than the window; 0: the window is the limit."""
+    """The input limit if it is smaller than the window; 0 if the window is the limit."""
     protocol: str = ""
-    """If set, providers of this protocol offer the model by name; "openai-responses" also offers "openai-chat" rows."""
+    """If set, providers of this protocol offer the model by name. "openai-responses" also offers "openai-chat" rows."""
     name: str = ""
     """The name to display."""
     images: bool = False
@@ -72,17 +75,17 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
     reasoning_efforts: tuple[ReasoningEffort, ...] = ()
     """The efforts of reasoning that a request can ask for."""
     temperature: bool = False
-    """Whether a request can set the temperature. The protocol "anthropic" has none."""
+    """Whether a request can set the temperature. Requests of the protocol "anthropic" never do."""
     price: Price | None = None
 
     @property
     def reserved_output(self) -> int:
-        """Return the maximum output tokens that a request asks for."""
+        """The limit of output tokens that requests set: at most RESERVED_OUTPUT."""
         return min(self.output, RESERVED_OUTPUT)
 
     @property
     def usable_window(self) -> int:
-        """Return the tokens that the history may fill: the input limit, or the window minus the reserved output."""
+        """The tokens that the history may fill: the input limit, or the window less the reserved output if smaller."""
         return min(self.input or self.window, self.window - self.reserved_output)
 
     def cost_micros(self, usage: Usage) -> int:
@@ -91,7 +94,7 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of a model as stated by the operator (`[models."name"]`) or a server. None: not stated."""
+    """Limits of a model as stated by the operator (`[models."name"]`) or by a server; None for what is not stated."""
 
     window: int | None = None
     output: int | None = None
@@ -103,7 +106,7 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
     price: Price | None = None
 
     def over(self, limits: ModelLimits, *, roomy: bool = False) -> ModelLimits:
-        """Return `limits` overridden by the stated ones.
+        """Return `limits`, overridden by the limits that are stated here.
 
         `roomy` means that the output limit in `limits` is only a guess.
         """
@@ -118,7 +121,10 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def operator_limits(tables: Mapping[str, Any]) -> dict[str, StatedLimits]:
-    """Read the table `models` of the configuration. Raises ValueError naming the key."""
+    """Read the table `models` of the configuration; return the limits by model name prefix, in lower case.
+
+    Raises ValueError naming the key.
+    """
     result = {}
     for name, table in tables.items():
         try:
@@ -160,7 +166,7 @@ def _begins(name: str, prefix: str) -> bool:
 
 @functools.cache
 def smallest_limits() -> ModelLimits:
-    """Return the limits assumed for a model that no row matches (REQ-BED-022)."""
+    """Return the limits that are assumed for a model that no row of models.toml matches (REQ-BED-022)."""
     smallest = min(known_limits().values(), key=lambda row: (row.usable_window, row.output))
     return ModelLimits(smallest.window, smallest.output, smallest.input, temperature=True)
 
@@ -170,7 +176,7 @@ def resolve_limits(
 ) -> tuple[ModelLimits, bool]:
     """Return a model's limits, and whether they are known rather than assumed (REQ-BED-022).
 
-    Precedence, highest first: the operator's settings of the model, those of the provider, the server, models.toml.
+    Precedence, highest first: the operator's settings of the model, those of the provider, `server`, models.toml.
     """
     row = limits_of(model)
     provided = StatedLimits(window=provider.context_window or None, output=provider.max_output or None)
@@ -183,7 +189,7 @@ def resolve_limits(
 
 
 def needs_discovery(model: str, provider: ProviderConfig, operator: Mapping[str, StatedLimits]) -> bool:
-    """Return whether the server should be asked for the limits of this model."""
+    """Return whether the provider's server should be asked for the limits of this model."""
     stated = best_match(operator, model)
     if provider.discover == "never" or provider.context_window or (stated is not None and stated.window):
         return False

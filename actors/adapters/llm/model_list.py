@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Time limits in seconds. Short, since the command that names an unknown model waits for this.
+#: Time limits in seconds. Short, since the command that names an unknown model waits for the list.
 LIST_TIMEOUTS = Timeouts(connect=2, first_byte=3, idle=3, total=5)
-#: Seconds before the list is fetched again, because its models change, and a server may be running again.
+#: Seconds after which the list may be fetched again: models change, and a server may be running again.
 AGAIN_SECONDS = 10.0
 #: Maximum bytes of a list that are read; OpenRouter's list has half a megabyte.
 _MAX_BYTES = 16 << 20
-#: Maximum number of names kept of one list.
+#: Maximum number of names that are kept of one list.
 _MAX_NAMES = 5_000
 
 
@@ -49,7 +49,7 @@ class ModelList:
 
     def __init__(self, client: ProviderClient) -> None:
         self._client = client
-        self._lock = threading.Lock()  # held during a fetch, so that concurrent callers wait for one request
+        self._lock = threading.Lock()  # held while the list is fetched, so that concurrent callers wait for one request
         self._requested_at = float("-inf")
         self.names: tuple[str, ...] | None = None
         """The listed names; None if the server was not asked yet, or has never answered with a list."""
@@ -58,7 +58,7 @@ class ModelList:
 
     @property
     def stale(self) -> bool:
-        """Return whether the list is old enough to be fetched again."""
+        """Whether the list is old enough to be fetched again, or was never fetched."""
         return time.monotonic() - self._requested_at >= AGAIN_SECONDS
 
     def __contains__(self, name: str) -> bool:
@@ -66,9 +66,9 @@ class ModelList:
         return self.names is not None and (name in self.names or f"{name}:latest" in self.names)
 
     def refresh(self, cancel: CancelToken) -> None:
-        """Fetch the list unless that was done a moment ago; concurrent callers wait for one fetch. Never raises.
+        """Fetch the list unless that was done less than AGAIN_SECONDS ago. Never raises.
 
-        After a failure the previous list is kept.
+        Concurrent callers wait for one fetch. After a failure the previous list is kept.
         """
         with self._lock:
             if not self.stale:
@@ -82,7 +82,7 @@ class ModelList:
                 log.info("provider %s does not list its models: %s", self._client.provider.name, failure)
 
     def _try_fetch(self, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
-        """Return the list and "", or None and the reason for the failure."""
+        """Fetch the list; return the names and "", or None and the reason why that failed."""
         try:
             return self._fetch(cancel), ""
         except TransportError as failed:
@@ -95,7 +95,10 @@ class ModelList:
             return None, "its list of models cannot be understood"
 
     def _fetch(self, cancel: CancelToken) -> tuple[str, ...]:
-        """Return the list. Raises TransportError, and the errors of the key command and of decoding."""
+        """Fetch the list and return its names.
+
+        Raises TransportError, and the errors of the key command and of decoding.
+        """
         if self._client.provider.discover == "never":
             raise TransportError(ErrorKind.INVALID_REQUEST, 'its settings say discover = "never"')
         provider = self._client.keys.with_key(cancel)
@@ -107,7 +110,7 @@ class ModelList:
 
 
 def listed_in(body: bytes) -> tuple[str, ...]:
-    """Return the names in a server's list of models, in its order. Raises what decoding raises."""
+    """Return the names in a server's list of models, in the server's order. Raises what the decoder raises."""
     listed = _LIST.decode(body)
     names: dict[str, None] = {}
     for entry in (*(listed.data or ()), *(listed.models or ())):

@@ -1,4 +1,4 @@
-"""The configuration of model providers: addresses, credentials, time limits, and differences between their servers."""
+"""The settings of model providers: addresses, credentials, time limits, and differences between their servers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class ProtocolTraits(Struct, frozen=True):
     """Properties of all servers of one wire protocol, apart from the request format."""
 
     family: str
-    """The preset in presets.toml that lists the models of the protocol's inventor."""
+    """The preset in presets.toml that lists the models of the company that invented the protocol."""
     offers: frozenset[str]
     """The values of `protocol` in models.toml whose models are offered over this protocol."""
     auth: str = "bearer"
-    """How the key is sent unless the settings say otherwise; see ProviderConfig.auth."""
+    """How the key is sent unless the settings determine it; see ProviderConfig.auth."""
     list_path: str = "/models"
-    """The path below the base_url where a server lists its models."""
+    """The path, relative to the base_url, where a server lists its models."""
     version_header: str = ""
-    """The header that carries ProviderConfig.api_version; "": none."""
+    """The name of the header that contains ProviderConfig.api_version; "" for none."""
 
 
 #: The protocols that a provider can be configured with, by name.
@@ -42,14 +42,14 @@ PROTOCOLS = {
         family="anthropic",
         offers=frozenset({ANTHROPIC}),
         auth="x-api-key",
-        list_path="/v1/models?limit=1000",  # without it, one page of 20
+        list_path="/v1/models?limit=1000",  # without the limit, a page has 20 models
         version_header="anthropic-version",
     ),
     OPENAI_CHAT: ProtocolTraits(family="openai", offers=frozenset({OPENAI_CHAT})),
     OPENAI_RESPONSES: ProtocolTraits(family="openai", offers=frozenset({OPENAI_CHAT, OPENAI_RESPONSES})),
 }
 
-#: The value of `small_model` that means: use none.
+#: The value of the setting `small_model` for no small model.
 NO_MODEL = "none"
 #: The model name sent to a server when none is configured: servers of a single model often accept any name.
 ONLY_MODEL = "default"
@@ -65,7 +65,7 @@ _KEY_SETTINGS = ("api_key", "api_key_env", "api_key_command")
 
 
 class Secret:
-    """A text whose repr, str and format are masked, so that it does not leak into logs by accident."""
+    """A text that repr, str and format do not show, so that it does not get into logs by accident."""
 
     __slots__ = ("_text",)
 
@@ -73,7 +73,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """Return the secret text, to be sent to the provider only."""
+        """Return the secret text. Use it only to send it to the provider."""
         return self._text
 
     def __bool__(self) -> bool:
@@ -96,13 +96,13 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
     """Time limits of the phases of a request, in seconds."""
 
     connect: float = 10.0
-    """Time to connect, without name resolution; the TLS handshake has the same limit per step."""
+    """Time to connect, without name resolution; each step of the TLS handshake has the same limit."""
     first_byte: float = 300.0
     """Time from the request until the response headers are complete, even if they arrive slowly."""
     idle: float = 300.0
-    """Time between two chunks of the answer, pings included."""
+    """Time between two chunks of the answer, including pings."""
     total: float = 3600.0
-    """Time for the whole answer after the headers; 0: no limit."""
+    """Time for the whole answer after the headers; 0 for no limit."""
 
     def __post_init__(self) -> None:
         if min(self.connect, self.first_byte, self.idle) <= 0 or self.total < 0:
@@ -110,81 +110,108 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProviderConfig(Struct, frozen=True, kw_only=True):
-    """The settings of one provider. Construction raises ValueError naming the invalid field.
+    """The settings of one provider. The constructor raises ValueError naming an invalid field.
 
-    Where servers of one protocol differ, the difference is a field here and never a name in the code; presets.toml has
-    the values for well-known servers.
+    If servers of one protocol differ, there is a field for the difference here, and code never asks for a provider's
+    name. presets.toml has the values for well-known servers.
     """
 
     name: str
     preset: str = ""
-    """The row of presets.toml that provided the settings that were not given."""
+    """The table of presets.toml from which settings were taken that were not given; "" for none."""
     protocol: str
-    """"anthropic", "openai-chat" or "openai-responses". It must be configured."""
+    """"anthropic", "openai-chat" or "openai-responses". There is no default."""
     base_url: str
     """The URL in front of "/v1/messages" (anthropic), "/chat/completions" or "/responses"."""
     api_key: Secret = Secret()
     """The API key; empty to send no credentials."""
     api_key_env: str = ""
-    """The environment variable that `api_key` was read from."""
+    """The name of the environment variable from which `api_key` was read; "" for none."""
     api_key_command: tuple[str, ...] = ()
     """A program and its arguments that print the key; run at the first request, and again if the key is refused."""
     key_source: str = ""
-    """How messages about a refused key name its source, e.g. "ANTHROPIC_API_KEY"."""
+    """How messages about a refused key name the key's source, e.g. "ANTHROPIC_API_KEY"."""
     auth: str = ""
-    """How the key is sent: "bearer", or the name of a header; "": "x-api-key" for anthropic, else "bearer"."""
+    """How the key is sent: "bearer", or the name of a header. "" means "x-api-key" for anthropic, else "bearer"."""
     models: tuple[str, ...] = ()
-    """Served model names; "prefix*" matches by prefix, "*" every name. (): those that the server lists, and the known
-    models of its protocol."""
+    """The served model names. "prefix*" matches all names with this prefix, "*" every name.
+
+    (): the names that the server lists, and the known models of its protocol.
+    """
     default_model: str = ""
     presumed: bool = False
-    """Whether `default_model` is a guess, which the server's list may show to be wrong. Not a setting."""
+    """Whether `default_model` is a guess, which the server's list may show to be wrong.
+
+    Not a setting of the operator.
+    """
     small_model: str = ""
-    """A quick, cheap model for side queries of conversations with this provider; "" or "none": none."""
+    """A quick, cheap model for side queries of conversations with this provider; "" for none."""
     timeouts: Timeouts = Timeouts()
     headers: Mapping[str, Secret] = {}
     """Additional headers that are sent with every request."""
     extra_body: Mapping[str, Any] = {}
     """Fields that are merged into the body of every request and replace existing ones; must contain none of OURS."""
     proxy: Secret = Secret()
-    """URL of an HTTP proxy, "http://[user:password@]host:port"; proxy settings of the environment are ignored."""
+    """The URL of an HTTP proxy, "http://[user:password@]host:port". Proxy settings of the environment are ignored."""
     ca_bundle: str = ""
-    """PEM file with the authorities to trust instead of the default ones; certificates are always verified."""
+    """The path of a PEM file with the authorities to trust instead of the default ones; "" for the default ones.
+
+    Certificates are always verified.
+    """
     context_window: int = 0
-    """Context window in tokens for all models of this provider; overrides models.toml and the server's statement."""
+    """The context window in tokens of all models of this provider; 0 if it is not set.
+
+    Overrides models.toml and what the server states.
+    """
     max_output: int = 0
-    """Maximum output tokens for all models of this provider; overrides as `context_window` does."""
+    """The maximum output in tokens of all models of this provider; 0 if it is not set.
+
+    Overrides models.toml and what the server states.
+    """
     discover: str = "unknown"
-    """Whether to ask the server for a model's limits before the first request: "unknown" (if models.toml has no row for
-    it), "always" or "never"."""
+    """Whether to ask the server for a model's limits before the first request: "unknown", "always" or "never".
+
+    "unknown" means: only if models.toml has no row for the model.
+    """
     loaded_path: str = ""
-    """The path, from the server's root, where it lists its loaded models with their windows, e.g. "/api/ps"; "" to ask
-    at base_url + "/models" instead."""
+    """The path, from the server's root, where it lists its loaded models with their windows, e.g. "/api/ps".
+
+    "" to ask at base_url + "/models" instead.
+    """
     profile: str = "full"
-    """"lean" is for models that process input slowly: their conversations get a shorter system prompt and only the
-    essential tools."""
+    """"full", or "lean" for models that process input slowly.
+
+    Conversations with a "lean" provider get a shorter system prompt and only the essential tools.
+    """
     api_version: str = "2026-10-21"
-    """The API version. Anthropic only."""
+    """anthropic only: the version of the API."""
     prompt_cache: bool = True
-    """Anthropic only: ask for automatic prompt caching."""
+    """anthropic only: whether to ask for automatic prompt caching."""
     cache_key: bool = False
-    """OpenAI only: send the conversation's id as "prompt_cache_key", so that its requests use the same cache."""
+    """OpenAI only: whether to send the conversation's id as "prompt_cache_key".
+
+    With the same key, requests use the same cache.
+    """
     encrypted_reasoning: bool = True
-    """openai-responses only: request encrypted reasoning, which can be sent back in the next request."""
+    """openai-responses only: whether to request encrypted reasoning, which can be sent back in the next request."""
     max_tokens_field: str = "max_tokens"
-    """openai-chat only: the name of the limit's field; newer OpenAI models expect "max_completion_tokens"; "": send
-    none."""
+    """openai-chat only: the name of the field that limits the answer; "" to send no limit.
+
+    Newer OpenAI models expect "max_completion_tokens".
+    """
     stream_usage: bool = True
-    """openai-chat only: ask for token counts at the end of a stream."""
+    """openai-chat only: whether to ask for token counts at the end of a stream."""
     tool_choice: str = ""
-    """OpenAI only: the value of the field "tool_choice", e.g. "auto" for servers that otherwise ignore tools; "": not
-    sent."""
+    """OpenAI only: the value of the field "tool_choice"; "" to send none.
+
+    For example, "auto" is for servers that otherwise ignore tools.
+    """
     system_role: str = "system"
     """openai-chat only: the role of the system prompt; some servers expect "developer"."""
     echo_reasoning: str = "calls"
     """openai-chat only: send back the reasoning of which answers: "calls" (of those with calls), "always", "never"."""
     structured_output: bool = False
-    """Whether the server obeys a JSON Schema in requests with tools; else runs with a schema end by a tool call."""
+    """Whether the server obeys a JSON Schema in requests with tools. If not, runs with a schema end by a tool call."""
     cost_in_usage: bool = False
     """openai-chat only: whether the usage has a "cost" in dollars, which is then used instead of the price list."""
 
@@ -222,39 +249,39 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Return all secret texts, which must never be shown."""
+        """All secret texts of these settings, which must never be shown."""
         return tuple(s.reveal() for s in (self.api_key, self.proxy, *self.headers.values()) if s)
 
     @property
     def advice(self) -> str:
-        """Return where the key is configured, for users whose key was refused."""
+        """Where the key is configured, as text for users whose key was refused."""
         if self.key_source or self.api_key_env:
             return self.key_source or self.api_key_env
         return f"the {'api_key_command' if self.api_key_command else 'api_key'} of provider {self.name}"
 
     @property
     def local(self) -> bool:
-        """Return whether the server runs on this machine."""
+        """Whether the server runs on this machine."""
         return is_loopback(urlsplit(self.base_url).hostname or "")
 
     def url(self, path: str) -> str:
-        """Return the address of an endpoint."""
+        """Return the URL of an endpoint, whose path begins with "/"."""
         return self.base_url.rstrip("/") + path
 
     @property
     def models_url(self) -> str:
-        """Return the URL that reports limits of models."""
+        """The URL that reports limits of models."""
         if self.loaded_path:
             return urlsplit(self.base_url)._replace(path=self.loaded_path).geturl()
         return self.list_url
 
     @property
     def list_url(self) -> str:
-        """Return the address that lists all models, loaded or not."""
+        """The URL that lists all models, loaded or not."""
         return self.url(PROTOCOLS[self.protocol].list_path)
 
     def request_headers(self) -> dict[str, str]:
-        """Return the headers of every request, credentials included."""
+        """Return the headers of every request, including the credentials."""
         headers = {"content-type": "application/json", "user-agent": "phoenix-bedrock"}
         traits = PROTOCOLS[self.protocol]
         if traits.version_header:
@@ -278,8 +305,8 @@ def provider_from_mapping(
 ) -> ProviderConfig:
     """Read one provider from plain configuration data, e.g. a TOML table.
 
-    `api_key`, `proxy` and the values of `headers` are plain texts there; `api_key_env` is looked up in `environ`.
-    Raises ValueError naming the key and containing no value.
+    `api_key`, `proxy` and the values of `headers` are plain texts in the table; `api_key_env` is looked up in
+    `environ`. Raises ValueError, which names the setting and contains no value.
     """
     known = setting_types()
     arguments: dict[str, Any] = {}
@@ -309,12 +336,15 @@ def provider_from_mapping(
 
 
 def setting_types() -> dict[str, Any]:
-    """Return the type of each setting that a provider's table may have, by its name."""
+    """Return the type of each setting that a provider's table may have, by the setting's name."""
     return {field.name: field.type for field in fields(ProviderConfig) if field.name not in ("name", "presumed")}
 
 
 def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `settings` merged over their preset; the preset's source of the key is used only if they have none."""
+    """Return `settings`, completed from their preset; the preset's source of the key is used only if they have none.
+
+    Raises ValueError for an unknown preset or more than one source of the key.
+    """
     given = [key for key in _KEY_SETTINGS if settings.get(key)]
     if len(given) > 1:
         raise ValueError(f"providers.{name}.{given[1]}: there is an {given[0]} already")
@@ -325,7 +355,7 @@ def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"providers.{name}.preset: must be one of {', '.join(presets())}")
     usual = dict(presets()[preset])
     if settings.get("base_url", usual.get("base_url")) != usual.get("base_url"):
-        usual.pop("small_model", None)  # another server may not serve it
+        usual.pop("small_model", None)  # another server may not serve this model
         usual.pop("structured_output", None)
     if any(key in settings for key in _KEY_SETTINGS):
         usual.pop("api_key_env", None)
@@ -333,9 +363,9 @@ def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def providers_from_env(env: Mapping[str, str]) -> tuple[ProviderConfig, ...]:
-    """Return the providers that the usual environment variables describe, Anthropic first; () without any.
+    """Return the providers that the usual environment variables describe, Anthropic first; () if there are none.
 
-    Raises ValueError naming the variable and containing no value.
+    Raises ValueError, which names the variable and contains no value.
     """
     found = (_anthropic_from_env(env), _openai_from_env(env))
     return tuple(provider for provider in found if provider is not None)
@@ -362,7 +392,8 @@ def _anthropic_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
 def _openai_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
     """Return the provider of OPENAI_API_KEY and OPENAI_BASE_URL; None if neither is set.
 
-    OpenAI itself is used over Responses; a custom server over Chat Completions, which all such servers implement.
+    OpenAI itself is used over OpenAI Responses. A custom server is used over Chat Completions, which all such servers
+    implement.
     """
     key, url = env.get("OPENAI_API_KEY"), env.get("OPENAI_BASE_URL")
     if not (key or url):
@@ -378,7 +409,7 @@ def _openai_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
 
 
 def _read_env(name: str, settings: Mapping[str, Any], env: Mapping[str, str]) -> ProviderConfig:
-    """Return a provider whose `base_url` comes from a variable. Raises ValueError naming that variable."""
+    """Return a provider from settings that were read from variables. Raises ValueError naming the variable."""
     try:
         return provider_from_mapping(name, settings, env)
     except ValueError as error:

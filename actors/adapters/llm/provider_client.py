@@ -1,6 +1,6 @@
 """Performs one attempt of a model request: sends it, reads the answer, and classifies the outcome.
 
-All wire protocols use it.
+All wire protocols use this module.
 """
 
 from __future__ import annotations
@@ -54,16 +54,19 @@ class WireProtocol(Struct, frozen=True):
 
     path: str
     turn_of: Callable[[Turn, PreparedRequest], bytes]
-    """Encodes a turn; b"" for a turn that cannot be sent."""
+    """Encodes a turn; returns b"" for a turn that cannot be sent."""
     body_of: Callable[[PreparedRequest, Sequence[bytes]], Sequence[bytes]]
-    """Encode the body from the encoded and joined turns, which are given in parts."""
+    """Encodes the body of a request, given its encoded and joined turns in pieces; returns it in pieces."""
     reader: Callable[[PreparedRequest, ModelSink], AnswerReader]
     joint: Joint = comma
     """Returns the separator between two encoded turns."""
 
 
 class GatheredText:
-    """Implements ModelSink by another sink: text that arrived together is passed on in one piece of each kind."""
+    """Implements ModelSink on another sink, and passes on text that arrived together as one piece.
+
+    Reasoning and answer text are never in the same piece.
+    """
 
     def __init__(self, sink: ModelSink) -> None:
         self.started = sink.started
@@ -73,14 +76,14 @@ class GatheredText:
         self._reasoning = False
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
-        """Gather text until `pass_on`."""
+        """Gather text until `pass_on` is called, or until the kind of text changes."""
         if reasoning is not self._reasoning:
             self.pass_on()
             self._reasoning = reasoning
         self._texts.append(text)
 
     def pass_on(self) -> None:
-        """Pass on the text that was gathered, if there is any."""
+        """Pass on the gathered text, if there is any."""
         if self._texts:
             text = "".join(self._texts)
             self._texts.clear()
@@ -90,7 +93,7 @@ class GatheredText:
 class ProviderClient:
     """Sends requests to one provider.
 
-    Safe to call from any thread; its only state is the API key printed by a command.
+    Safe to call from any thread. Its only state is the API key that a command has printed.
     """
 
     def __init__(self, provider: ProviderConfig, transport: Transport) -> None:
@@ -106,9 +109,9 @@ class ProviderClient:
         sink: ModelSink,
         cancel: CancelToken,
     ) -> ModelAnswer:
-        """POST `body` and read the answer; retry once if the key was refused and its command prints another one.
+        """POST `body` and return the answer. Retries once if the key was refused and its command prints another key.
 
-        Whether the request was aborted is decided by the token, because a socket that is shut down raises the same
+        The token decides whether the request was aborted, because a socket that was shut down raises the same
         exceptions as a network error. Exceptions are not chained: a chain would keep the request and its credentials in
         memory.
 
@@ -136,7 +139,10 @@ class ProviderClient:
         *,
         readers: list[AnswerReader],
     ) -> tuple[ModelAnswer | None, ModelFailedError | None]:
-        """Try the request; return its answer or its failure. Adds the reader of the answer to `readers`."""
+        """Try the request once; return its answer or its failure, or neither if it was cancelled.
+
+        Adds the reader of the answer to `readers`.
+        """
         reader = None
         try:
             provider = self.keys.with_key(cancel)
@@ -148,7 +154,7 @@ class ProviderClient:
         except ModelFailedError as failed:
             return None, failed
         except ModelAbortedError:
-            return None, None  # cancelled while it waited for a key
+            return None, None  # cancelled while waiting for a key
         except LocalResourcesExhaustedError as full:
             return None, ModelFailedError(resource_failure(full.text))
         except TransportTimeoutError as late:
@@ -157,7 +163,7 @@ class ProviderClient:
             return None, provider_errors.failed_request(
                 self.provider, failed.kind, failed.text, reader.usage if reader else None
             )
-        except Exception as fault:  # noqa: BLE001 - the port promises that nothing else is raised
+        except Exception as fault:  # the port promises that no other exception is raised
             if text := exhausted_resource(fault):
                 return None, ModelFailedError(resource_failure(text))
             return None, _unexpected(self.provider, fault)
@@ -211,7 +217,10 @@ def _read_events(
 
 
 def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerReader, cancel: CancelToken) -> None:
-    """Process events that arrived together. There may be hundreds, so a cancel stops this. Raises ModelFailedError."""
+    """Process events that arrived together, until the answer is finished or cancelled. Raises ModelFailedError.
+
+    There may be hundreds of events, so a cancel is checked before each of them.
+    """
     for event in events:
         if reader.finished or cancel.cancelled:
             return
@@ -224,7 +233,7 @@ def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerRea
 
 
 def _error_body(reply: Reply) -> bytes:
-    """Return the body of an error response as far as it arrives: its status is valid even if the body breaks off."""
+    """Return the body of an error response; b"" if it breaks off, since the status is valid without it."""
     reply.idle = min(reply.idle, TAIL_SECONDS)
     try:
         return reply.read_all(provider_errors.MAX_ERROR_BYTES)
@@ -233,9 +242,9 @@ def _error_body(reply: Reply) -> bytes:
 
 
 def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailedError:
-    """Return the failure for a bug of this program, and log it.
+    """Log an exception that is a bug of this program, and return the error to report.
 
-    The text of the exception may contain secrets, so only its type and location are reported.
+    The text of the exception may contain secrets, so only its type and location are logged.
     """
     place = traceback.extract_tb(fault.__traceback__)[-1]
     log.error("model adapter failed: %s at %s:%s", type(fault).__name__, place.name, place.lineno)

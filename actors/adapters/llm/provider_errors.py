@@ -1,12 +1,13 @@
 """Classifies errors of providers: the kind of failure, advice for users, and when to try again.
 
-Two cases need more than the HTTP status. An account without quota or credit looks like a rate limit (429) or a bad
-request (400) although waiting does not help: it is `invalid_request`, with a message that says where to pay. A 429 that
-says "do not retry" is `invalid_request`, too. Every other 4xx but 401, 403, 408, 409, 425 and 429 is `invalid_request`
-too, which fails at once (REQ-BED-006); everything else, redirects included, is a retryable `server_error`.
+Some cases need more than the HTTP status. An account without quota or credit looks like a rate limit (429) or a bad
+request (400), but waiting does not help: it becomes `invalid_request`, with a message that asks for credit. So does a
+429 with a header that forbids retries. Of the other 4xx, 401 and 403 become `auth`, 429 becomes `rate_limit`, and all
+except 408, 409 and 425 become `invalid_request`, which fails at once (REQ-BED-006). Everything else, including
+redirects, becomes `server_error`, which is retried.
 
-A message contains the provider's own error text and nothing else of its answer: bounded, on one line, and with
-everything masked that looks like a key or contains a piece of a configured secret.
+A message contains the provider's own error text and nothing else of its answer. That text is bounded and on one line;
+everything in it that looks like a key or contains a piece of a configured secret is masked.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from actors.adapters.llm.provider import ProviderConfig
     from actors.core.content import Usage
 
-#: Maximum bytes of an error answer that are read.
+#: Maximum bytes of an error response that are read.
 MAX_ERROR_BYTES = 64 << 10
-#: Maximum characters of a provider's message that are passed on.
+#: Maximum characters of a provider's error text that are passed on.
 MAX_SAID = 400
 #: An upper limit for waits (30 days), so that infinity and huge numbers become valid integers.
 _MAX_RETRY_AFTER_MS = 30 * 86_400_000
@@ -50,8 +51,8 @@ _QUOTA_TEXT = re.compile(
     r"|budget has been exceeded",
     re.IGNORECASE,
 )
-#: Matches errors of a single request that exceeds the tokens allowed per minute: it looks like a rate limit, but no
-#: retry can succeed.
+#: Matches errors of a single request that exceeds the tokens allowed per minute. Such an error looks like a rate limit,
+#: but no retry can succeed.
 _TOO_MUCH_TEXT = re.compile(r"request too large for .* on (input |output )?tokens per", re.IGNORECASE)
 _FILTER = frozenset({
     "content_filter", "content_policy_violation", "responsibleaipolicyviolation", "bio_policy", "cyber_policy",
@@ -63,7 +64,7 @@ _FILTER_TEXT = re.compile(
     r"|output blocked by content filter",
     re.IGNORECASE,
 )
-#: `request_too_large` is Anthropic's limit in bytes: it is not retried, because later requests contain the same
+#: `request_too_large` is Anthropic's limit in bytes. It is not retried, because later requests contain the same
 #: history.
 _TOO_LONG = frozenset({
     "context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded", "context_window_exceeded",
@@ -79,7 +80,7 @@ _TOO_LONG_TEXT = re.compile(
     r"|max_tokens must be at least 1, got -",
     re.IGNORECASE,
 )
-#: The HTTP status that corresponds to an error's name: errors inside a stream have no status of their own.
+#: The HTTP status that corresponds to an error's name, for errors inside a stream, which have no status of their own.
 _NAMED = {
     "authentication_error": 401, "invalid_api_key": 401, "permission_error": 403, "not_found_error": 404,
     "model_not_found": 404, "invalid_request_error": 400, "request_too_large": 413, "rate_limit_error": 429,
@@ -110,15 +111,18 @@ class ErrorBody(Struct, frozen=True):
     """The error's type and codes, in lower case."""
     said: str = ""
     status: int | None = None
-    """The HTTP status that the error itself names, if any."""
+    """The HTTP status that the error itself contains; None if it contains none."""
     wait_ms: int | None = None
-    """Milliseconds to wait before a retry, if the error itself says so."""
+    """Milliseconds to wait before a retry, if the error itself contains a time; else None."""
     moderated: bool = False
-    """Whether the error is from content moderation."""
+    """Whether the error comes from content moderation."""
 
 
 def parse_error_body(payload: bytes) -> ErrorBody:
-    """Parse an error response or in-stream error; JSON of an unknown shape, or none, gives an empty ErrorBody."""
+    """Parse an error response or an error inside a stream.
+
+    JSON of an unknown shape, or text that is not JSON, gives an empty ErrorBody.
+    """
     try:
         outer = msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -154,7 +158,7 @@ def _inner(error: dict[str, Any], outer: str, name: str) -> Any:
 
 
 def _wait_ms(error: dict[str, Any], said: str) -> int | None:
-    """Return the milliseconds to wait according to an error's details ("retryDelay": "34s") or its text."""
+    """Return the milliseconds to wait by an error's details ("retryDelay": "34s") or its text; None if not given."""
     details = error.get("details")
     delays = [each.get("retryDelay") for each in details if isinstance(each, dict)] if isinstance(details, list) else []
     for delay in delays:
@@ -171,7 +175,10 @@ def _wait_ms(error: dict[str, Any], said: str) -> int | None:
 def response_error(
     provider: ProviderConfig, status: int, headers: Mapping[str, str], body: bytes, now: float
 ) -> ModelFailedError:
-    """Classify a response whose status is not 2xx. `now`: seconds since the epoch, for a Retry-After date."""
+    """Convert a response whose status is not 2xx to an error.
+
+    `now` is in seconds since 1970, for a Retry-After date.
+    """
     error_body = parse_error_body(body)
     final = status == 429 and headers.get("x-should-retry", "").lower() == "false"
     failure = _failure(provider, error_body, status, f"HTTP {status}", final=final)
@@ -179,7 +186,7 @@ def response_error(
 
 
 def stream_error(provider: ProviderConfig, payload: bytes, usage: Usage | None = None) -> ModelFailedError:
-    """Classify an error inside an answer whose HTTP status was 2xx."""
+    """Convert an error inside an answer, whose HTTP status was 2xx, to an error of the port."""
     error_body = parse_error_body(payload)
     named = next((status for name, status in _NAMED.items() if name in error_body.names), None)
     label = ", ".join(sorted(error_body.names)) or "an error inside the answer"
@@ -188,46 +195,52 @@ def stream_error(provider: ProviderConfig, payload: bytes, usage: Usage | None =
 
 
 def _wait(failure: LlmFailure, header_ms: int | None, error_body: ErrorBody) -> int | None:
-    """Return the milliseconds until the next attempt: from the headers, else from the error itself."""
+    """Return the milliseconds until the next attempt: from the headers, else from the error itself; None if unknown.
+
+    Also None if the failure is not retried.
+    """
     if not failure.retryable:
         return None
     return error_body.wait_ms if header_ms is None else header_ms
 
 
 def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailedError:
-    """Return the failure for a malformed or incomplete answer; retryable."""
+    """Return the error for a malformed or incomplete answer, which is retried."""
     return failed_request(provider, ErrorKind.SERVER_ERROR, text, usage)
 
 
 def failed_request(
     provider: ProviderConfig, kind: ErrorKind, text: str, usage: Usage | None = None
 ) -> ModelFailedError:
-    """Return the failure for an answer that is missing or incomplete; `text` says why, without a period."""
+    """Return the error for an answer that is missing or incomplete. `text` is the reason, without a period."""
     return ModelFailedError(LlmFailure(kind, f"{provider.name}: {text}.{_advice(provider, kind)}"), usage=usage)
 
 
 def timed_out(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailedError:
-    """Return the failure for an exceeded time limit, which `text` names; retryable."""
+    """Return the error for an exceeded time limit, which `text` describes; the request is retried."""
     advice = f"Check the network and the base_url of provider {provider.name}, or raise its timeouts."
     return ModelFailedError(LlmFailure(ErrorKind.NETWORK, f"{provider.name}: {text}. {advice}"), usage=usage)
 
 
 def too_large(provider: ProviderConfig, limit: str, usage: Usage | None = None) -> ModelFailedError:
-    """Return the failure for an answer beyond the size limit of a message.
+    """Return the error for an answer beyond the size limit of a message.
 
-    Not retryable, since the next answer would cost as much.
+    The request is not retried, since the next answer would cost as much.
     """
     text = f"the answer holds more than {limit}, which is the limit for one answer"
     return failed_request(provider, ErrorKind.RESPONSE_TOO_LARGE, text, usage)
 
 
 def filtered(provider: ProviderConfig, said: str, usage: Usage | None) -> ModelFailedError:
-    """Return the failure for an answer that is a refusal without text."""
+    """Return the error for an answer that is a refusal without text. `said` is the provider's explanation."""
     return ModelFailedError(_content_filter(provider, _tail(provider, said)), usage=usage)
 
 
 def retry_after_ms(headers: Mapping[str, str], now: float) -> int | None:
-    """Return the wait in milliseconds from retry-after-ms or Retry-After (seconds or a date); None if invalid."""
+    """Return the wait in milliseconds from the headers retry-after-ms or Retry-After (seconds or a date).
+
+    Returns None if there is no such header, or if it is invalid.
+    """
     for name, factor in (("retry-after-ms", 1.0), ("retry-after", 1000.0)):
         try:
             wait = float(headers[name]) * factor
@@ -279,7 +292,7 @@ def _by_status(provider: ProviderConfig, status: int, whose: str, tail: str) -> 
 
 
 def _advice(provider: ProviderConfig, kind: ErrorKind) -> str:
-    """Return advice for users by the kind of a failure, as a sentence to append."""
+    """Return advice for users about a kind of failure, as a sentence to append, beginning with a space."""
     match kind:
         case ErrorKind.NETWORK if provider.local:
             return f" Is the server of base_url {provider.base_url} running?"
@@ -338,7 +351,7 @@ def _tail(provider: ProviderConfig, said: str) -> str:
 
 
 def redacted(text: str, secrets: tuple[str, ...]) -> str:
-    """Return `text` on one line, without control characters, keys, or pieces of 8 characters or more of `secrets`."""
+    """Return `text` on one line, without control characters, keys, or pieces of at least 8 characters of `secrets`."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_SAID]).split())
     line = _KEY_LIKE.sub(_MASK, _without_pieces(line, secrets))
     for secret in secrets:

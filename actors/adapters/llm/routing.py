@@ -1,8 +1,8 @@
-"""Routes a model name to the provider that serves it.
+"""Finds the provider that serves a model name.
 
-Precedence: names in the settings, then a server's list, then the name's family (Claude over Anthropic Messages, GPT
-over OpenAI's protocols). A provider whose settings have no `models` is asked for its list only when a user names a
-model that none of these decide, so that known models never wait for a server.
+Names in the providers' settings take precedence over the lists of their servers, and these over the name's family
+(Claude over Anthropic Messages, GPT over OpenAI's protocols). A provider whose settings have no `models` is asked for
+its list only when a user names a model that none of these decide, so that known models never wait for a server.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class Server(Struct, frozen=True, eq=False):
 
     @property
     def provider(self) -> ProviderConfig:
-        """Return the provider's settings."""
+        """The provider's settings."""
         return self.client.provider
 
     @property
     def lists(self) -> bool:
-        """Return whether the server's list determines the provider's models, because its settings name none."""
+        """Whether the server's list determines the provider's models, because its settings name none."""
         return not self.provider.models
 
     @property
     def default(self) -> str:
-        """Return the provider's default model; "" if it has none, or if its server's list lacks the presumed one."""
+        """The provider's default model; "" if it has none, or if its server's list lacks the presumed default."""
         return "" if self.refuted else self.provider.default_model
 
     @property
     def refuted(self) -> bool:
-        """Return whether the server's list lacks the presumed default model."""
+        """Whether the server's list lacks the presumed default model."""
         presumed, names = self.provider.default_model, self.listed.names
         if not self.provider.presumed or names is None or presumed in self.listed:
             return False
@@ -70,7 +70,7 @@ class ModelRouter:
     def __init__(self, servers: Sequence[Server]) -> None:
         self.servers = tuple(servers)
         self.generation = 0
-        """Incremented when routes may change; a cached route is valid for one generation."""
+        """Incremented when routes may change. A cached route is valid for one generation."""
 
     def route(self, name: str) -> Server | None:
         """Return the server that is known to serve a model; None if there is none, or lists were not fetched yet."""
@@ -85,9 +85,10 @@ class ModelRouter:
         )
 
     def presumed(self, name: str) -> Server | None:
-        """Return the server of a model that was accepted earlier.
+        """Return the server of a model that was accepted earlier; None if there is none.
 
-        Like `route`, but if no server is known, returns the only server whose list was never fetched.
+        Does what `route` does; but if no server is known to serve the model and only one server decides by its list,
+        returns that server.
         """
         silent = [server for server in self.servers if server.lists]
         return self.route(name) or (silent[0] if len(silent) == 1 and _is_name(name) else None)
@@ -103,7 +104,7 @@ class ModelRouter:
         return any(server.lists and server.listed.stale for server in self.servers)
 
     def learn(self, name: str, cancel: CancelToken) -> None:
-        """Fetch the lists of servers that may have this model until one has it. Never raises."""
+        """Fetch the lists of servers that may have this model, until one has it. Never raises. Blocks."""
         for server in _nearest(name, (server for server in self.servers if server.lists)):
             server.listed.refresh(cancel)
             self.generation += 1
@@ -111,7 +112,7 @@ class ModelRouter:
                 return
 
     def refusal(self, name: str, offered: Sequence[str]) -> str:
-        """Return why no server serves a model, for users."""
+        """Return the reason why no server serves a model, as text for users. `offered` are the names to suggest."""
         shown = offered
         if len(offered) > _SHOWN:
             close = difflib.get_close_matches(name, offered, n=_SHOWN, cutoff=0.3)
@@ -127,11 +128,11 @@ class ModelRouter:
 
     @property
     def unreachable(self) -> tuple[Server, ...]:
-        """Return the servers whose list could not be fetched."""
+        """The servers whose list could not be fetched."""
         return tuple(server for server in self.servers if server.lists and server.listed.failure)
 
     def _spelled(self, name: str) -> Server | None:
-        """Return the server whose settings match the name best; the first one of equal matches."""
+        """Return the server whose settings match the name best, the first one of equal matches; None if none match."""
         fits = ((_fit(server.provider, name), -index) for index, server in enumerate(self.servers))
         fit, index = max(fits, default=(0, 0))
         return self.servers[-index] if fit else None
@@ -144,10 +145,10 @@ class ModelRouter:
         return next((server for server in self.servers if server.presumes(name) and not server.refuted), None)
 
     def _of_family(self, name: str) -> Server | None:
-        """Return the server for a model by the family of its name.
+        """Return the server for a model by the family of its name; None if there is none.
 
         A model with a row in models.toml matches without the provider's list. Another name of the family matches only
-        if the list cannot be fetched: it may be a model that is newer than this program.
+        if the list cannot be fetched, because the model may be newer than this program.
         """
         known, spoken = limits_of(name) is not None, family_of(name)
         for server in self.servers:
@@ -173,13 +174,13 @@ def family_of(name: str) -> tuple[str, ...]:
 
 
 def _nearest(name: str, servers: Iterable[Server]) -> list[Server]:
-    """Return `servers`, those that speak a protocol of the model's family first."""
+    """Return `servers` in order, but first those that use a protocol of the model's family."""
     spoken = family_of(name)
     return sorted(servers, key=lambda server: server.provider.protocol not in spoken)
 
 
 def _fit(provider: ProviderConfig, name: str) -> int:
-    """Return how closely a provider's settings name a model: 0 not at all, highest for its exact name."""
+    """Return how closely a provider's settings name a model: 0 if they do not, the most for its exact name."""
     named = (provider.small_model, "" if provider.presumed else provider.default_model)
     fits = [len(name) + 2 if name in named else 0]
     for served in provider.models:

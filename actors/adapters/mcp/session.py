@@ -282,9 +282,10 @@ class McpSession:
         self._words = (self._words + output)[-ERROR_BYTES:]
 
     async def _listen(self, client: Client, relist: asyncio.Event) -> None:
-        """Subscribe to changes of the tools, as protocol versions from 2026-07-28 on require; older ones need none.
+        """Subscribe to changes of the tools, as protocol versions from 2026-07-28 on require.
 
-        Changes before the subscription are not reported, so the tools are listed again whenever one begins.
+        Older versions need no subscription. Changes before the subscription are not reported, so the tools are listed
+        again whenever a subscription begins.
         """
         from mcp.client.subscriptions import ListenNotSupportedError  # noqa: PLC0415 -- see _live
 
@@ -297,7 +298,7 @@ class McpSession:
                         relist.set()
             except ListenNotSupportedError:
                 return
-            except Exception as error:  # noqa: BLE001 -- whatever a library raises, there are no news
+            except Exception as error:  # whatever a library raises, no changes are reported
                 log.debug("MCP server %s: it does not tell of changes: %s", self.server.name, reason_of(error))
             await asyncio.sleep(LISTEN_SECONDS)
 
@@ -323,7 +324,7 @@ class McpSession:
             self._changed(self)
 
     async def _until_over(self) -> None:
-        """Wait until the connection ends: by `stop`, by the end of the program, or after a long time without a call."""
+        """Wait until the connection ends: by `stop`, by the program's end, or after `idle_seconds` without a call."""
         assert self._over is not None  # noqa: S101 -- set by _live
         while not self._over.is_set():
             activity = self._activity

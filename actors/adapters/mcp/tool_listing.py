@@ -119,7 +119,7 @@ def _schema(given: Any) -> tuple[dict[str, Any], int]:
     except (ValueError, RecursionError) as error:
         raise _NotOfferedError(f"its schema cannot be sent: {error}") from None
     schema = {"type": "object", **schema}
-    schema.pop("$schema", None)  # most schemas name an older draft, but also fit the one that providers accept
+    schema.pop("$schema", None)  # most schemas name an older draft, but are valid in the draft that providers accept
     if not is_schema(schema):
         raise _NotOfferedError("its schema is none of draft 2020-12")
     if any(not _PROPERTY.fullmatch(parameter) for parameter in schema.get("properties", ())):
@@ -138,7 +138,10 @@ def _refers_elsewhere(value: Any) -> bool:
 
 
 def _cleaned(value: Any) -> Any:
-    """Return a text, or a JSON value of bounded nesting, without NUL and without text like a system notice's."""
+    """Return a text, or a JSON value of bounded nesting, in a form that is safe to show to a model.
+
+    NUL is replaced, and text that looks like a system notice is escaped.
+    """
     if isinstance(value, str):
         return escape(value.replace("\0", "\ufffd"))
     if isinstance(value, dict):

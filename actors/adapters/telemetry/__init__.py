@@ -1,1 +1,1 @@
-"""Observers of the server's work, which write log lines, metrics and traces; and ports wrapped to report to them."""
+"""Observers that write log lines, metrics and traces of the server's work; wrapped ports that report to them."""

@@ -117,7 +117,7 @@ class LogLines(Telemetry):
 
 def _write(level: int, line: str, values: tuple[object, ...]) -> None:
     if log.isEnabledFor(level):
-        fields = zip(LINES[line], values, strict=False)  # a line may have fewer values: the last fields may be unknown
+        fields = zip(LINES[line], values, strict=False)  # a line may lack its last values, which may be unknown
         log.log(level, line, extra={name: value for name, value in fields if value not in {"", None}})
 
 

@@ -105,7 +105,7 @@ class Spans:
             context = SpanContext(above.trace_id, number, False, above.trace_flags, above.trace_state)
             return OpenSpan((name, kind), attributes, context, above, recorded=parent.recorded)
         asked = None if parent is None else trace.set_span_in_context(trace.NonRecordingSpan(parent))
-        begun = self._tracer.start_span(name, asked, kind, attributes)  # samples, makes ids; never ended
+        begun = self._tracer.start_span(name, asked, kind, attributes)  # decides about recording, makes ids; not ended
         return OpenSpan((name, kind), attributes, begun.get_span_context(), parent, recorded=begun.is_recording())
 
     def end(self, span: OpenSpan, facts: Mapping[str, AttributeValue], error: str = "") -> None:

@@ -1,7 +1,7 @@
 """The demo model: a script that needs neither key nor network; everything else in the server works for real.
 
-Its answers depend only on the conversation (see `script`). Their effects are real: text streams, tool calls run or ask
-for approval, a simulated failure is retried, and everything can be cancelled.
+Its answers depend only on the request (see `script`). Their effects are real: text streams, tool calls run or ask for
+approval, a simulated failure is retried, and everything can be cancelled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from actors.ports import (
     Purpose,
 )
 
-#: The model's name; always served.
+#: The name of the demo model, which every server offers.
 DEMO = "demo"
 
 _WINDOW = 64_000
@@ -40,10 +40,10 @@ _CHARS_PER_TOKEN = 4
 
 
 class DemoModel:
-    """Implement ports.Model by a script. Safe to call from any thread."""
+    """Implements ports.Model by a script. Safe to call from any thread."""
 
     def __init__(self, pace: float = 0.03) -> None:
-        """`pace` is the pause between two words in seconds; tests set 0."""
+        """`pace` is the pause between two words in seconds; tests set it to 0."""
         self.info = ModelInfo(
             name=DEMO,
             display_name="Demo (scripted)",
@@ -57,7 +57,7 @@ class DemoModel:
         self._pace = pace
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """Stream the answer of the script to the request; see ports.Model."""
+        """Stream the script's answer to the request; see ports.Model."""
         if cancel.cancelled:
             raise ModelAbortedError
         scene = _scene(request)
@@ -92,7 +92,7 @@ def _scene(request: ModelRequest) -> Scene:
 
 
 def _with_output(scene: Scene, request: ModelRequest) -> Scene:
-    """Return the last scene of a run, which submits a made-up value if the run has an output schema."""
+    """Return the last scene of a run. If the run has an output schema, the scene submits a value that fits."""
     schema = next((tool.input_schema for tool in request.tools if tool.name == SUBMIT_OUTPUT), None)
     return scene if schema is None else replace(scene, text="", calls=((SUBMIT_OUTPUT, sample(schema)),))
 
@@ -107,7 +107,7 @@ def _content(scene: Scene, request: ModelRequest) -> tuple[Content, ...]:
 
 
 def _usage(request: ModelRequest, content: tuple[Content, ...]) -> Usage:
-    """Estimate the token usage."""
+    """Return the estimated token usage of a request and its answer."""
     tools = sum(len(tool.description) + len(msgspec.json.encode(tool.input_schema)) for tool in request.tools)
     read = len(request.system) + tools + sum(len(words_of(block)) for turn in request.turns for block in turn.content)
     return Usage(read // _CHARS_PER_TOKEN, sum(map(len, map(words_of, content))) // _CHARS_PER_TOKEN)

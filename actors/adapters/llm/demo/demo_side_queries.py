@@ -1,4 +1,4 @@
-"""Answers side queries for the demo model: titles and excerpts. Pure."""
+"""Answers side queries (for titles and excerpts) as the demo model. Pure."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def _title(said: str) -> Scene:
 
 
 def _excerpts(said: str) -> Scene:
-    """Return the first matching lines as excerpts: a script cannot judge which ones are useful."""
+    """Return the first matching lines as excerpts, because a script cannot judge which lines are useful."""
     matches = _MATCH.findall(said.partition("Found:\n")[2])
     return Scene("\n".join(matches[:SHOWN_LINES]) or "Nothing relevant was found.", tempo=0.1)

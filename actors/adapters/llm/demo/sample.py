@@ -1,7 +1,7 @@
-"""Makes values that fit a JSON Schema, for runs of the demo model that end with an output. Pure.
+"""Makes values that fit a JSON Schema, for the demo model's tool calls and outputs. Pure.
 
-The usual keywords are supported. Where `default`, `examples`, `const` or `enum` are given, they decide, so that the
-author of a schema can choose the demo's values.
+The usual keywords are supported. If a schema has `default`, `examples`, `const` or `enum`, the value is taken from
+there, so that the author of a schema can choose the demo's values.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from typing import Any
 
 _DEPTH = 24
 _WIDE = 6
-"""The depth at which lists become empty, so that values of a recursive schema end."""
+"""The depth from which lists are empty, so that values of a recursive schema end."""
 
 
 def sample(schema: Any, root: Any = None, depth: int = 0) -> Any:
-    """Return a value that fits a schema, as far as its keywords are supported; `root` holds the definitions."""
+    """Return a value that fits a schema, as far as its keywords are supported; None if the schema is nested too deeply.
+
+    `root` is the schema in which references are resolved; None for `schema` itself.
+    """
     root = schema if root is None else root
     if not isinstance(schema, dict) or depth > _DEPTH:
         return None
@@ -59,7 +62,7 @@ def _number(schema: dict[str, Any]) -> int:
 
 
 def _definition(root: Any, reference: str) -> Any:
-    """Return the part of a schema that a reference within it names; {} if there is none."""
+    """Return the part of the schema `root` that a reference names; {} if there is no such part."""
     found = root
     for step in reference.removeprefix("#").split("/")[1:]:
         found = found.get(step, {}) if isinstance(found, dict) else {}

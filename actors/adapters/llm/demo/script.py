@@ -1,4 +1,4 @@
-"""The script of the demo model: the next scene (answer) for a conversation. Pure."""
+"""The script of the demo model: chooses the next scene (answer) of a conversation. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _HELP_WITH = {
     "spawn_sub_agent": "  agents          start three sub-agents and collect their results\n",
     "request_mode_upgrade": "  upgrade         ask you for unrestricted mode\n",
 }
-"""Lines of the help that are shown only if this tool is offered."""
+"""Lines of the help that are shown only if the tool is offered that is their key."""
 _HELP_WITH_CLIENTS = """  call <tool>     call a tool, with made-up input or with what follows: call {first} {{…}}
 I also call a tool of your program where all words of its name are in what you say: {names}.
 """
@@ -59,11 +59,11 @@ _TASKS = (
     "Find the largest file: run sleep 2; ls -S | head -n 1",
     "See what the project is: read README.md",
 )
-"""Tasks for sub-agents; `sub_agent` recognises them by their words."""
+"""Tasks for sub-agents. The module `sub_agent` recognises them by their words."""
 SHOWN_LINES = 8
 _SEARCH_TERMS = 5
 _PATIENCE_SECONDS = 25
-"""Longest sleep in seconds without an explicit wait: bash turns commands that run longer into background jobs."""
+"""The longest sleep in seconds without `wait_seconds`: bash turns longer commands into background jobs."""
 _ASK = "request_mode_upgrade"
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _NOTICE = "<system-notice>\n"
@@ -78,9 +78,9 @@ class Scene(Struct, frozen=True):
     reasoning: str = ""
     calls: tuple[tuple[str, dict[str, Any]], ...] = ()
     fails: str = ""
-    """If set, the attempt fails with this text after the answer was streamed."""
+    """If not "", the attempt fails with this text after the answer was streamed."""
     tempo: float = 1.0
-    """Factor for the pauses between words."""
+    """Factor by which the pauses between words are longer than usual."""
 
 
 _Play: TypeAlias = Callable[[re.Match[str], ModelRequest], Scene]
@@ -88,7 +88,7 @@ _Scenes: TypeAlias = tuple[tuple[re.Pattern[str], _Play], ...]
 
 
 def scene_for(request: ModelRequest) -> Scene:
-    """Return the demo model's answer; the same request always gets the same answer."""
+    """Return the demo model's answer to a request; the same request always gets the same answer."""
     last = request.turns[-1] if request.turns else Turn("user", ())
     results = [block for block in last.content if is_tool_result(block)]
     said = next(reversed(said_in(last)), "")
@@ -101,7 +101,7 @@ def scene_for(request: ModelRequest) -> Scene:
         return Scene("I am scripted, so I will use each of my tools once, with made-up input.", calls=calls)
     if found := _RESULTS.match(_end_of(last)):
         return Scene(f"The sub-agents are done. They say:\n{found[1]}")
-    # After a cancelled call a message is a new request, not a comment on the results.
+    # After a cancelled call, a message is a new request and not a comment on the results.
     ended = any(isinstance(result, ToolCancelled) for result in results)
     wanted = _wanted(said, request)
     if results and not wanted and not (ended and said):
@@ -118,7 +118,10 @@ def scene_for(request: ModelRequest) -> Scene:
 
 
 def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | None:
-    """Return the scene that a user's words ask for: a command, then tools of clients that are named, then a word."""
+    """Return the scene that a user's words ask for, with the match; None if they ask for none.
+
+    A command at the beginning is looked for first, then the names of clients' tools, then a single word.
+    """
     for scenes in (_COMMANDS, _of_clients(said, request), _SCENES):
         for pattern, play in scenes:
             if found := pattern.search(said):
@@ -127,7 +130,7 @@ def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | N
 
 
 def _of_clients(said: str, request: ModelRequest) -> _Scenes:
-    """Return a scene that calls each client tool whose name's words all occur in the text; none if there is none."""
+    """Return one scene that calls all client tools whose name's words occur in the text; () if there are none."""
     words = set(_words_in(said))
     named = [tool for tool in _client_tools(request) if words.issuperset(_words_in(tool.name))]
     calls = tuple((tool.name, sample(tool.input_schema)) for tool in named)
@@ -140,24 +143,24 @@ def _client_tools(request: ModelRequest) -> list[ToolSpec]:
 
 
 def _words_in(text: str) -> list[str]:
-    """Return the words of a text or a name such as find_order or findOrder, in lower case."""
+    """Return the words of a text, or of a name such as find_order or findOrder, in lower case."""
     return [word.lower() for word in _NAME_WORD.findall(text)]
 
 
 def said_in(turn: Turn) -> list[str]:
-    """Return what users said in a turn: its texts without system notices."""
+    """Return the texts of a turn that users wrote, which are those without system notices."""
     texts = (block.text for block in turn.content if isinstance(block, Text))
     return [text for text in texts if not text.startswith(_NOTICE)]
 
 
 def _end_of(turn: Turn) -> str:
-    """Return the text at the end of a turn, "" if it ends with something else."""
+    """Return the text at the end of a turn; "" if the turn ends with something other than a text."""
     block = turn.content[-1] if turn.content else None
     return block.text if isinstance(block, Text) else ""
 
 
 def words_of(block: Content) -> str:
-    """Return the text of a block as a model would read it."""
+    """Return the text of a content block as a model would read it."""
     match block:
         case Text() | Reasoning():
             return block.text
@@ -200,7 +203,7 @@ def _help(_: re.Match[str], request: ModelRequest) -> Scene:
 
 
 def _call(found: re.Match[str], request: ModelRequest) -> Scene:
-    """Call a tool by its name, with the JSON object that follows or, without one, with made-up input."""
+    """Call a tool by its name, with the JSON object that follows the name or, without one, with made-up input."""
     name = found[1]
     schemas = (tool.input_schema for tool in request.tools if tool.name == name)
     try:
@@ -299,7 +302,10 @@ def _name(calls: dict[str, ToolUse], result: ToolResult) -> str:
 
 
 def _blocked(request: ModelRequest, calls: dict[str, ToolUse]) -> ToolUse | None:
-    """Return the latest call that restricted mode stopped: its result suggests the mode upgrade."""
+    """Return the latest call that the mode did not allow; None if there is none.
+
+    The result of such a call mentions the tool for a mode upgrade.
+    """
     results = [block for turn in request.turns for block in turn.content if is_tool_result(block)]
     found = (result for result in reversed(results) if _ASK in result.output and _name(calls, result) != _ASK)
     latest = next(found, None)
@@ -311,7 +317,7 @@ def _arguments(call: ToolUse) -> dict[str, Any]:
 
 
 def _ask_for_more(call: ToolUse, request: ModelRequest) -> Scene:
-    """Ask for the mode upgrade, naming the command that needs it."""
+    """Return a scene that asks for a mode upgrade, and mentions the command that needs it."""
     results = [block for turn in request.turns for block in turn.content if is_tool_result(block)]
     told = next(result.output for result in results if result.tool_use_id == call.id)
     mode = "workspace" if "The mode is workspace" in told else "restricted"
@@ -340,26 +346,26 @@ def _summary(request: ModelRequest) -> Scene:
 
 
 def using(name: str, arguments: dict[str, Any], text: str, request: ModelRequest) -> Scene:
-    """Return a scene that calls a tool, or says that the tool is not offered."""
+    """Return a scene that calls a tool; if the tool is not offered, one that says so."""
     if not any(tool.name == name for tool in request.tools):
         return Scene(f"I would use the tool {name} for that, but it is not offered here. Type help for more.")
     return Scene(text, calls=((name, arguments),))
 
 
 def bash_input(request: ModelRequest, command: str) -> dict[str, Any]:
-    """Return the arguments of bash, with the name that its schema has for the command."""
+    """Return the arguments for bash, with the field name that its schema has for the command."""
     properties = _properties(request)
     return {"command" if "command" in properties and "cmd" not in properties else "cmd": command}
 
 
 def _properties(request: ModelRequest) -> dict[str, Any]:
-    """Return the properties of the input schema of bash."""
+    """Return the properties of the input schema of bash; {} if bash is not offered."""
     schemas = (tool.input_schema for tool in request.tools if tool.name == "bash")
     properties: dict[str, Any] = next(schemas, {}).get("properties", {})
     return properties
 
 
 def shortened(text: str) -> str:
-    """Return the text on one line of 80 characters at most."""
+    """Return the text on one line of at most 80 characters."""
     line = " ".join(text.split())
     return line if len(line) <= 80 else line[:79] + "…"

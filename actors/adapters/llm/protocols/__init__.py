@@ -1,1 +1,1 @@
-"""The wire protocols: how requests are encoded and answers are parsed."""
+"""The wire protocols of model providers: how requests are encoded and answers are parsed."""

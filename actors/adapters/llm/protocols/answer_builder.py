@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 #: The default of a field that is kept as undecoded JSON.
 ABSENT = Raw(b"")
 
-#: Maximum content blocks of one answer: their overhead also has to fit into the largest message to clients.
+#: Maximum number of content blocks of one answer: their overhead also has to fit into the largest message to clients.
 MAX_BLOCKS = 2_048
 
-#: Maximum bytes of JSON per byte of text. A raw block that is larger contains more than its text; the excess counts.
+#: Maximum bytes of JSON that one byte of text can take. If a raw block is larger than its text can be, the excess
+#: counts as content.
 _ESCAPED_BYTES = 6
 
 _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
@@ -36,15 +37,15 @@ MAX_TOKENS = 1 << 40
 
 
 def is_present(raw: Raw) -> bool:
-    """Return whether a field kept as undecoded JSON was present and not null."""
+    """Return whether a field that is kept as undecoded JSON was present and not null."""
     return bytes(raw) not in (b"", b"null")
 
 
 def token_count(usage: object, *path: str) -> int | None:
-    """Return the count at `path` of a provider's usage, bounded to 0..MAX_TOKENS; None if there is none.
+    """Return the count at `path` of a provider's usage, limited to 0..MAX_TOKENS; None if there is no count.
 
-    Whole numbers count in any spelling: 12, 12.0 or "12". Anything else is ignored: an invalid usage never fails an
-    answer.
+    Whole numbers are accepted in any spelling: 12, 12.0 or "12". Anything else is ignored, so that an invalid usage
+    never makes an answer fail.
     """
     for name in path:
         usage = usage.get(name) if isinstance(usage, dict) else None
@@ -58,7 +59,7 @@ def token_count(usage: object, *path: str) -> int | None:
 
 
 class PreparedRequest(Struct, frozen=True):
-    """A request with everything that encoding it and reading its answer depend on."""
+    """A request with everything that encoding the request and reading its answer depend on."""
 
     provider: ProviderConfig
     info: ModelInfo
@@ -66,11 +67,11 @@ class PreparedRequest(Struct, frozen=True):
     request: ModelRequest
 
     def reasoning(self, text: str, raw: str = "") -> Reasoning:
-        """Return reasoning marked as this model's; `raw` is the block to send back to the provider, "" for none."""
+        """Return reasoning marked as this model's. `raw` is the block to send back to the provider, "" for none."""
         return Reasoning(text, self.info.protocol, self.info.name, raw)
 
     def can_echo(self, block: Content) -> TypeGuard[Reasoning]:
-        """Return whether `block` is reasoning of this model and protocol, so that it can be sent back."""
+        """Return whether `block` is reasoning of this model and protocol that can be sent back."""
         return (
             isinstance(block, Reasoning)
             and bool(block.raw)
@@ -78,24 +79,24 @@ class PreparedRequest(Struct, frozen=True):
         )
 
     def priced(self, usage: Usage | None) -> Usage | None:
-        """Return `usage` with its cost by the price list, if there is one."""
+        """Return `usage` with its cost by the price list, which is 0 if there is no price; None for None."""
         return usage and replace(usage, cost_micros=self.limits.cost_micros(usage))
 
 
 class Stop(Struct, frozen=True):
-    """Why the model stopped, independent of the wire protocol."""
+    """Why the model stopped, in the same form for all wire protocols."""
 
     end_turn: bool = True
     truncated: bool = False
     refusal: bool = False
     said: str = ""
-    """The provider's explanation of a refusal; "" if none."""
+    """The provider's explanation of a refusal; "" for none."""
 
 
 class AnswerReader(Protocol):
     """Builds one answer from a stream or a complete body. Not thread-safe; used by the request's thread.
 
-    Each method raises ModelFailedError when the provider reports an error or violates the protocol.
+    Each method raises ModelFailedError if the provider reports an error or violates the protocol.
     """
 
     def event(self, event: SseEvent) -> None:
@@ -103,27 +104,27 @@ class AnswerReader(Protocol):
         ...
 
     def whole(self, body: bytes) -> None:
-        """Process a plain JSON answer; nothing is passed to the sink, because there is no live text."""
+        """Process a complete answer in plain JSON. The sink gets nothing, because there is no live text."""
         ...
 
     @property
     def complete(self) -> bool:
-        """Return whether the terminal marker has arrived: the stream may end from now on."""
+        """Whether the terminal marker has arrived, so that the stream may end from now on."""
         ...
 
     @property
     def finished(self) -> bool:
-        """Return whether nothing relevant can follow."""
+        """Whether nothing relevant can follow."""
         ...
 
     @property
     def usage(self) -> Usage | None:
-        """Return the token usage reported so far; None if there was none."""
+        """The token usage reported so far; None if none was reported."""
         ...
 
     @property
     def size(self) -> ContentSize:
-        """Return the size of the content that has arrived so far."""
+        """The size of the content that has arrived so far."""
         ...
 
     def answer(self) -> ModelAnswer:
@@ -132,11 +133,11 @@ class AnswerReader(Protocol):
 
 
 class ContentSize:
-    """Count the content of one answer: while it streams, to stop an oversized one, and when it is complete."""
+    """Counts the content of one answer: while it streams, to stop an oversized answer, and when it is complete."""
 
     def __init__(self) -> None:
         self.begun = False
-        """Whether anything of an answer has arrived."""
+        """Whether any part of an answer has arrived."""
         self.bytes = 0
         """Bytes of text, reasoning and tool calls."""
         self._blocks = 0
@@ -162,31 +163,31 @@ class ContentSize:
         return size
 
     def begin_block(self) -> None:
-        """Count a content block."""
+        """Count one more content block."""
         self._blocks += 1
         if self._blocks > MAX_BLOCKS:
             self.excess = self.excess or f"{MAX_BLOCKS:,} parts"
 
     def add(self, text: str) -> None:
-        """Count a chunk of text, reasoning or tool call."""
+        """Count a chunk of text, reasoning or a tool call."""
         self.bytes += len(text) if text.isascii() else utf8_size(text)
         if self.bytes > MAX_MODEL_RESPONSE_BYTES:
             self.excess = _MOST_BYTES
 
     def add_bytes(self, size: int) -> None:
-        """Count what is no text."""
+        """Count `size` bytes of content that is not available as text."""
         self.bytes += size
         if self.bytes > MAX_MODEL_RESPONSE_BYTES:
             self.excess = _MOST_BYTES
 
 
 def utf8_size(text: str) -> int:
-    """Return the bytes of a text in UTF-8."""
+    """Return the number of bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 class TextBuffer:
-    """Collect one text or reasoning block; count each chunk and pass it to the sink at once."""
+    """Collects one block of text or reasoning; counts each chunk and passes it to the sink at once."""
 
     def __init__(self, sink: ModelSink | None, size: ContentSize, *, reasoning: bool = False) -> None:
         self._sink = sink
@@ -204,7 +205,7 @@ class TextBuffer:
 
     @property
     def text(self) -> str:
-        """Return the text so far."""
+        """The text so far."""
         return "".join(self._parts)
 
 
@@ -213,10 +214,11 @@ def build_answer(
 ) -> ModelAnswer:
     """Check a complete answer and return it.
 
-    Tool calls get ids and inputs that every provider accepts; a refused answer keeps none. An answer that consists only
-    of reasoning counts as empty.
+    Tool calls get ids and inputs that every provider accepts; a refused answer keeps no calls. An answer that consists
+    only of reasoning gets no content.
 
-    Raises ModelFailedError: content_filter for a refusal without text, response_too_large beyond the size of a message.
+    Raises ModelFailedError: content_filter for a refusal without text, response_too_large for more than one message can
+    hold.
     """
     if excess := ContentSize.of(content).excess:
         raise provider_errors.too_large(prepared.provider, excess, usage)
@@ -232,10 +234,10 @@ def build_answer(
 
 
 def incomplete_answer(prepared: PreparedRequest, usage: Usage | None) -> ModelFailedError:
-    """Return the failure for a stream that ended before its terminal marker."""
+    """Return the error for a stream that ended before its terminal marker."""
     return provider_errors.broken_answer(prepared.provider, "the answer ended before it was complete", usage)
 
 
 def malformed_answer(prepared: PreparedRequest, usage: Usage | None = None) -> ModelFailedError:
-    """Return the failure for bytes that violate the protocol."""
+    """Return the error for an answer that violates the protocol."""
     return provider_errors.broken_answer(prepared.provider, "the answer is malformed", usage)

@@ -1,7 +1,7 @@
 """Estimates the tokens that a cancelled request has used.
 
-Most providers report usage only at the end of the answer. What is missing is estimated from the size of texts. Input
-tokens that the provider may have had in its cache count like any other, at their full price.
+Most providers report usage only at the end of an answer. If the report is missing, the tokens are estimated from the
+size of the texts. Input tokens that the provider may have had in its cache are counted at their full price, too.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
     from actors.ports import ModelRequest
 
 BYTES_PER_TOKEN = 4
-"""A typical ratio, in UTF-8, for English text and code with the tokenizers of present models."""
+"""A typical number of bytes of UTF-8 per token, for English text and code with the tokenizers of present models."""
 IMAGE_TOKENS = 1_600
-"""The tokens of the largest images that models are shown, at most 1,568 pixels long."""
+"""The tokens of an image of the largest size that models are shown, which is 1,568 pixels long."""
 
 
 def cut_off_usage(prepared: PreparedRequest, reader: AnswerReader) -> Usage | None:
-    """Return the estimated usage of a request whose answer was cut off; None if nothing of the answer had arrived."""
+    """Return the usage of a request whose answer was cut off, estimated where the provider has not reported it.
+
+    Returns None if no part of the answer had arrived and no usage was reported.
+    """
     told = reader.usage
     if not reader.size.begun or (told is not None and reader.complete):
         return told
@@ -39,7 +42,7 @@ def cut_off_usage(prepared: PreparedRequest, reader: AnswerReader) -> Usage | No
 
 
 def prompt_tokens(request: ModelRequest) -> int:
-    """Estimate the tokens of a request; at least as many as the provider counted for its earlier turns."""
+    """Estimate the input tokens of a request; at least the tokens that the provider counted for its earlier turns."""
     texts = [request.system]
     for tool in request.tools:
         texts += (tool.name, tool.description, json.dumps(tool.input_schema))

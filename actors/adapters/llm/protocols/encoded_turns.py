@@ -1,4 +1,4 @@
-"""Encodes the turns of requests; the settled turns of a conversation are encoded once and cached."""
+"""Encodes the turns of requests. The settled turns of a conversation, which no longer change, are encoded only once."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
     from actors.core.history import ProviderView, Turn
 
 Joint = Callable[[str, str], bytes]
-"""Returns the separator before an encoded turn, given the role of the previous turn ("" for the first) and its own."""
+"""Returns the separator before an encoded turn, given the roles of the previous turn ("" for none) and of this turn."""
 Encode = Callable[["Turn"], bytes]
-"""Encodes a turn; b"" if nothing of it can be sent."""
+"""Encodes a turn; returns b"" if no part of the turn can be sent."""
 
 
 def comma(before: str, _role: str) -> bytes:
-    """Return the separator of turns that are elements of a JSON array."""
+    """Return the separator before a turn that is an element of a JSON array: b"" before the first one."""
     return b"," if before else b""
 
 
 class EncodedTurns:
-    """Encoded turns of one protocol, joined with their separators, in few pieces; turns can be appended.
+    """Encoded turns of one protocol, joined with their separators, in few pieces. Turns can be appended.
 
     Requests share the pieces, which never change, instead of copying them. A new piece is merged with the previous one,
-    repeatedly, until the previous one is at least twice as long: so there are few pieces, and bytes are copied rarely.
+    repeatedly, until the previous one is at least twice as long. So there are few pieces, and bytes are copied rarely.
     """
 
     def __init__(self, joint: Joint, role: str = "") -> None:
         self._joint = joint
         self.pieces: list[bytes] = []
         self.role = role
-        """Role of the last turn; before the first `add`, that of the preceding turn, "" if there is none."""
+        """The role of the last turn; before the first `add`, the role of the preceding turn, or "" if there is none."""
 
     def add(self, turns: Iterable[Turn], encode: Encode) -> None:
-        """Encode further turns. Raises what `encode` raises."""
+        """Encode further turns and append them. Raises what `encode` raises."""
         added: list[bytes] = []
         for turn in turns:
             if encoded := encode(turn):
@@ -58,7 +58,7 @@ class EncodedTurns:
 
 
 class EncodedPrefix:
-    """The encoded settled turns of a conversation's last request."""
+    """The encoded settled turns of a conversation, as of its last request."""
 
     def __init__(self, form: Hashable, joint: Joint) -> None:
         self.form = form
@@ -67,37 +67,41 @@ class EncodedPrefix:
 
     @property
     def held(self) -> int:
-        """Return the memory in use, in bytes, without the turns themselves, which other objects hold anyway."""
+        """The memory in use, in bytes, without the turns themselves, which other objects keep anyway."""
         return sum(map(sys.getsizeof, self.encoded.pieces))
 
     def grow(self, view: ProviderView, encode: Encode) -> None:
-        """Encode the settled turns of a view that begins with this prefix. Raises what `encode` raises."""
+        """Encode the settled turns of `view` that this prefix lacks; `view` must begin with this prefix.
+
+        Raises what `encode` raises.
+        """
         self.encoded.add(view.turns[self.turns.settled : view.settled], encode)
         self.turns = view.prefix
 
 
 class PrefixCache:
-    """A cache of encoded prefixes, one per conversation: each request encodes only new turns.
+    """Keeps one encoded prefix per conversation, so that a request encodes only its new turns.
 
-    Thread-safe. `forget` drops a conversation; above `max_bytes` in all, the least recently used ones are evicted.
+    Safe to call from any thread. `forget` drops the prefix of a conversation. If all prefixes together exceed
+    `max_bytes`, the least recently used ones are dropped.
     """
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
         self._max = max_bytes
-        # guards _kept and _held; not held while a prefix, which was taken out, is encoded
+        # Guards _kept and _held. Not held while a prefix is encoded, because that prefix was taken out before.
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, EncodedPrefix] = OrderedDict()
         self._held = 0
 
     @property
     def held(self) -> int:
-        """Return the memory in use, in bytes."""
+        """The memory that all kept prefixes use, in bytes."""
         return self._held
 
     def take(self, conversation_id: str, form: Hashable, joint: Joint, view: ProviderView) -> EncodedPrefix:
-        """Remove and return the cached prefix that `view` begins with; an empty one if there is none.
+        """Remove the conversation's prefix and return it if `view` begins with it; otherwise return an empty prefix.
 
-        `form` identifies everything besides the turns that the encoding depends on.
+        `form` identifies everything besides the turns on which the encoding depends.
         """
         with self._lock:
             kept = self._remove(conversation_id)

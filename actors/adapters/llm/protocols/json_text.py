@@ -1,4 +1,4 @@
-"""Repairs JSON text that cannot be decoded as Unicode."""
+"""Repairs JSON text that has escapes of lone surrogates, which are not valid Unicode."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import re
 _ESCAPE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a surrogate pair
     rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"  # a lone surrogate
-    rb"|\\.",  # any other escape; an escaped backslash begins none
+    rb"|\\.",  # any other escape, so that an escaped backslash does not begin a match
     re.DOTALL,
 )
 
 
 def replace_lone_surrogates(data: bytes) -> bytes:
-    """Return JSON text with U+FFFD for every escape of a lone surrogate.
+    """Return JSON text with U+FFFD in place of every escape of a lone surrogate.
 
-    A lone surrogate cannot be encoded in UTF-8, and so neither be stored nor sent. Text without one is returned
+    A lone surrogate cannot be encoded in UTF-8, so it can neither be stored nor sent. Text without one is returned
     unchanged.
     """
     if b"\\ud" not in data and b"\\uD" not in data:

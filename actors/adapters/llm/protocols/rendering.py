@@ -1,4 +1,4 @@
-"""Encodes parts of turns in the form that all wire protocols share."""
+"""Encodes those parts of turns that have the same form in several wire protocols."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ENCODER = msgspec.json.Encoder()
 KEPT_TOOLS = 64
-"""Sets of tools whose encoding is kept, per protocol; one takes some 10 KB."""
+"""Number of sets of tools whose encoding is kept, per protocol; a set takes about 10 KB."""
 
 
 class EncodedTools:
@@ -46,7 +46,7 @@ class EncodedTools:
         """Encoded tools, by the `id()` of each tool. The tools are kept, too, so that their ids are not reused."""
 
     def of(self, tools: tuple[ToolSpec, ...]) -> msgspec.Raw:
-        """Return the encoded array of these tools, which must not be modified."""
+        """Return the JSON array of these tools. The result must not be modified, because requests share it."""
         key = tuple(map(id, tools))
         kept = self._kept.get(key)
         if kept is None:
@@ -58,7 +58,7 @@ class EncodedTools:
 
 
 def is_failed(result: ToolResult) -> bool:
-    """Return whether the model should see the call as failed."""
+    """Return whether the model should see the call of a result as failed."""
     match result:
         case ToolSuccess():
             return False
@@ -76,17 +76,17 @@ def result_text(result: ToolResult) -> str:
 
 
 def image_placeholder(image: Image) -> str:
-    """Return the text that replaces an image for models without vision."""
+    """Return the text that replaces an image for models that do not accept images."""
     return f"[image {image.media_type} {image.width}x{image.height}]"
 
 
 def view_of(image: Image, prepared: PreparedRequest) -> ImageView | None:
-    """Return the view of an image for the model; None if `image_placeholder` has to replace it."""
+    """Return the version of an image for the model; None if `image_placeholder` has to replace the image."""
     return prepared.request.view_of(image) if prepared.info.images else None
 
 
 def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[ToolResult, tuple[ImageView, ...]]:
-    """Split a result into the result without the images for the model, and the views of these images."""
+    """Split a result into the result without those images that the model can see, and the versions of these images."""
     if not isinstance(result, ToolSuccess) or not result.images:
         return result, ()
     views = [(image, view_of(image, prepared)) for image in result.images]
@@ -106,12 +106,12 @@ def user_parts(content: Iterable[Content], prepared: PreparedRequest) -> list[st
 
 
 def base64_text(view: ImageView) -> str:
-    """Return the bytes of a view in base64."""
+    """Return the bytes of an image in base64."""
     return base64.b64encode(view.data).decode()
 
 
 def data_url(view: ImageView) -> str:
-    """Return a view as a "data:" URL."""
+    """Return an image as a "data:" URL."""
     return f"data:{view.media_type};base64,{base64_text(view)}"
 
 
@@ -126,23 +126,23 @@ def has_visible_content(content: Iterable[Content]) -> bool:
 
 
 def json_elements(parts: Iterable[Any]) -> bytes:
-    """Encode `parts` as the elements of a JSON array; b"" if there are none."""
+    """Encode `parts` as the elements of a JSON array, without the brackets; b"" if there are none."""
     return b",".join(map(ENCODER.encode, parts))
 
 
 def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes) -> Sequence[bytes]:
-    """Encode the object `head` with an array as its last member; the encoded elements are given in pieces.
+    """Encode the object `head` with the array `key` as its last member, whose elements are encoded already.
 
-    It is returned in pieces, because a body may have megabytes.
+    The result is in pieces, which are not joined, because a body may have megabytes.
     """
     return ENCODER.encode(head)[:-1] + b',"' + key.encode() + b'":[', *elements, b"]}"
 
 
 def effort_name(effort: ReasoningEffort) -> str:
-    """Return the name of a reasoning effort in OpenAI's API and those like it."""
+    """Return the name of a reasoning effort in OpenAI's API and in APIs like it."""
     return "xhigh" if effort is ReasoningEffort.MAX else effort.value
 
 
 def json_schema_format(output: NativeOutput) -> dict[str, Any]:
-    """Return the field with the schema of the last answer, in the form of OpenAI's API and those like it."""
+    """Return the field with the schema of the last answer, in the form of OpenAI's API and of APIs like it."""
     return {"name": "output", "schema": output.schema, "strict": output.strict}

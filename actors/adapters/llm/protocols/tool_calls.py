@@ -1,4 +1,4 @@
-"""Converts tool calls between providers and the core: unique ids and valid JSON in both directions."""
+"""Converts tool calls between providers and the core: makes ids unique, and inputs valid JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME_CHARS = 64
 def accepted(content: tuple[Content, ...], request: ModelRequest) -> tuple[Content, ...]:
     """Return an answer's content with calls that can be stored and sent to every provider.
 
-    Their ids are unique in the conversation; their inputs contain no lone surrogates.
+    The ids of the calls are unique in the conversation, and their inputs contain no lone surrogates.
     """
     view = request.view
     recent = {block.id for turn in view.turns[view.settled :] for block in turn.content if isinstance(block, ToolUse)}
@@ -34,18 +34,19 @@ def _repaired(block: Content) -> Content:
 
 
 def name_of(call: ToolUse) -> str:
-    """Return the call's name in the form that every provider accepts.
+    """Return the call's name in a form that every provider accepts.
 
-    A model may invent a tool with any name. The call gets an error result, but providers would refuse every later
-    request with such a name in its history.
+    A model may invent a tool with any name. Such a call gets an error result, but providers would refuse every later
+    request with that name in its history.
     """
     return _FOREIGN.sub("_", call.name[:_NAME_CHARS]) or "unnamed"
 
 
 def arguments_of(call: ToolUse) -> bytes:
-    """Return the call's input as the JSON text of an object, unchanged if it is one.
+    """Return the call's input as the JSON text of an object; unchanged if it is one.
 
-    Invalid JSON, which got an error result, is wrapped: providers refuse a history that contains it.
+    An invalid input, for which the call got an error result, is wrapped in an object, because providers refuse a
+    history that contains invalid JSON.
     """
     raw = call.input.encode("utf-8", "replace")
     if not raw.strip():

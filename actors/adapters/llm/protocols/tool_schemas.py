@@ -1,6 +1,6 @@
 """Adapts the input schemas of tools to what providers accept.
 
-One schema that a provider refuses would make the requests of every run fail.
+If a provider refused one of the schemas, the requests of every run would fail.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from actors.ports import ToolSpec
 
 NOT_AT_THE_TOP = ("oneOf", "anyOf", "allOf", "not", "enum")
-"""Keywords that providers refuse at the top level of a schema and accept inside of it."""
+"""Keywords that providers refuse at the top level of a schema, but accept inside it."""
 
 
 def for_providers(tool: ToolSpec) -> ToolSpec:
-    """Return a tool that providers accept: keywords that cannot be at the top of its schema go into its description.
+    """Return a tool that providers accept: keywords not allowed at the top of its schema go into its description.
 
-    Most tools are returned unchanged. No check is lost: whoever runs the tool validates its input by the whole schema.
+    Most tools are returned unchanged. No check is lost, because Bedrock or the client that runs the tool validates the
+    input by the whole schema.
     """
     moved = {key: tool.input_schema[key] for key in NOT_AT_THE_TOP if key in tool.input_schema}
     if not moved:

@@ -1,4 +1,4 @@
-"""Idle connections of one provider, kept for the next request."""
+"""Keeps the idle connections of one provider for later requests."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Later: TypeAlias = Callable[[int, Callable[[], object]], object]
 #: a pool.
 Origin: TypeAlias = tuple[bool, str, int]
 
-#: Maximum number of idle connections; beyond it the least recently used one is closed. Where few files can be open, it
-#: is a sixteenth of their number: requests and tools need the rest.
+#: Maximum number of idle connections; above it the least recently used one is closed. If this process can open only few
+#: files, the maximum is a sixteenth of their number, because requests and tools need the rest.
 MAX_IDLE = 100
 _SHARE_OF_FILES = 16
 
@@ -30,7 +30,7 @@ _SHARE_OF_FILES = 16
 class ConnectionPool:
     """Keeps idle connections, and reuses the most recently used one first.
 
-    Safe to call from any thread; never blocks. Each connection is closed after its idle time, on `close`, and when the
+    Safe to call from any thread; never blocks. A connection is closed after its idle time, on `close`, and when the
     pool is garbage collected.
     """
 
@@ -43,7 +43,7 @@ class ConnectionPool:
         weakref.finalize(self, _close_all, self._idle)
 
     def take(self, origin: Origin) -> HttpConnection | None:
-        """Return a connection to `origin` that can take a request now; None if there is none."""
+        """Remove and return a connection to `origin` that can take a request now; None if there is none."""
         awaiting_end: list[tuple[Origin, HttpConnection]] = []
         while (connection := self._pop(origin)) is not None and not connection.is_reusable():
             if connection.is_open:
@@ -55,9 +55,9 @@ class ConnectionPool:
         return connection
 
     def put(self, origin: Origin, connection: HttpConnection) -> None:
-        """Keep a connection whose request has ended, or close it if it cannot carry another one.
+        """Keep a connection whose request has ended, or close it if it cannot be used again.
 
-        The end of its response may arrive later: it is then read by `take`.
+        The end of the response may arrive later; `take` then reads it.
         """
         if self._closed or not connection.release():
             connection.close()
@@ -65,7 +65,7 @@ class ConnectionPool:
         self._keep([(origin, connection)])
 
     def close(self) -> None:
-        """Close all idle connections, and any that are put later; idempotent."""
+        """Close all idle connections, and those that are put later. Idempotent."""
         with self._lock:
             self._closed = True
             idle = self._idle.copy()
@@ -95,7 +95,10 @@ class ConnectionPool:
         self._later(int(IDLE_SECONDS * 1000), lambda: (found := sweep()) and found())
 
     def _sweep(self) -> None:
-        """Close connections that were idle for too long (timer thread); schedule another sweep if others remain."""
+        """Close connections that were idle for too long; schedule another sweep if others remain.
+
+        Called on the thread of `later`.
+        """
         now = time.monotonic()
         with self._lock:
             expired = [kept for kept in self._idle if kept[1].idle_until <= now]

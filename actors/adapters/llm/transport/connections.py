@@ -1,7 +1,7 @@
-"""A connection to a model's server whose socket a cancel can shut down at any time, even before the first packet.
+"""Opens connections to a model's server that a cancel can shut down at any time, even before the first packet.
 
 Only `shutdown(SHUT_RDWR)` wakes a thread that is blocked in connect, handshake or recv; closing the socket from another
-thread does not. So each socket is published to an abort handle before it connects.
+thread does not. So every socket is given to an abort handle before it connects.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class TransportError(Exception):
 
 
 class TransportTimeoutError(TransportError):
-    """A time limit was exceeded; the text names it."""
+    """A time limit was exceeded; the text says which one."""
 
     def __init__(self, text: str) -> None:
         super().__init__(ErrorKind.NETWORK, text)
 
 
 class LocalResourcesExhaustedError(TransportError):
-    """This process, not the provider, lacked resources for the request; the text says which."""
+    """This process, not the provider, lacked resources for the request; the text says which ones."""
 
     def __init__(self, text: str) -> None:
         super().__init__(ErrorKind.RESOURCE_EXHAUSTED, text)
@@ -52,13 +52,13 @@ class AbortHandle:
     """Owns the socket of one connection, so that a cancel can shut it down."""
 
     def __init__(self) -> None:
-        # held while sockets are closed and shut down: a cancel must not hit a descriptor that was closed and reused
+        # Held while sockets are closed and shut down: a cancel must not affect a descriptor that was closed and reused.
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._aborted = False
 
     def abort(self) -> None:
-        """Shut the socket down, and every socket published later.
+        """Shut the socket down, and every socket that is published later.
 
         Safe to call from any thread; never blocks or raises.
         """
@@ -74,7 +74,7 @@ class AbortHandle:
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def publish(self, sock: socket.socket) -> None:
-        """Take ownership of `sock`, so that `abort` shuts it down; the previous socket is closed."""
+        """Take ownership of `sock`, so that `abort` shuts it down. The previous socket is closed."""
         with self._lock:
             former, self._socket = self._socket, sock
             if self._aborted:
@@ -84,12 +84,12 @@ class AbortHandle:
 
     @property
     def is_aborted(self) -> bool:
-        """Return whether `abort` was called."""
+        """Whether `abort` was called."""
         with self._lock:
             return self._aborted
 
     def close(self) -> None:
-        """Close the socket; idempotent. Called by the request's own thread, or while no request uses it."""
+        """Close the socket. Idempotent. Called by the request's own thread, or while no request uses the connection."""
         with self._lock:
             sock, self._socket = self._socket, None
             if sock is None:
@@ -101,15 +101,15 @@ class AbortHandle:
 
 
 def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle) -> socket.socket:
-    """Connect to the first address of `host` that answers, within `timeout` seconds in all.
+    """Connect to the first address of `host` that answers, within `timeout` seconds in all; return the socket.
 
-    Name resolution cannot be interrupted: a cancel during it takes effect when it returns; until then this thread
-    continues, but nothing waits for it. Raises TransportError.
+    Name resolution cannot be interrupted: a cancel during the resolution takes effect when it returns. Until then this
+    thread continues, but nothing waits for it. Raises TransportError.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        if out_of_file_descriptors():  # the resolver's errors do not say so
+        if out_of_file_descriptors():  # the resolver's errors do not mention it
             raise LocalResourcesExhaustedError(file_descriptor_limit_text()) from None
         raise TransportError(ErrorKind.NETWORK, f"cannot resolve the host name {host}") from None
     deadline = time.monotonic() + timeout
@@ -118,7 +118,7 @@ def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle)
         sock = socket.socket(family, kind, protocol)
         abort_handle.publish(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Detects a peer that disappeared without a FIN before the idle time limit does.
+        # Detects that the server disappeared without closing the connection, earlier than the idle time limit does.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         error = _connect(sock, address, (deadline - time.monotonic()) / left, abort_handle)
         if not error:
@@ -134,10 +134,11 @@ def _not_connected(host: str, port: int, error: int, timeout: float) -> Transpor
 
 
 def _connect(sock: socket.socket, address: Any, seconds: float, abort_handle: AbortHandle) -> int:
-    """Connect and return the errno, 0 for success.
+    """Connect, waiting for at most `seconds`; return the error number, 0 for success.
 
-    Non-blocking, so that `is_aborted` is checked while connecting: a cancel before that moment found no socket, or one
-    whose shutdown had no effect since it was not connecting yet. A later cancel shuts the socket down.
+    The socket is non-blocking, so that `is_aborted` can be checked while connecting. A cancel before that check found
+    no socket, or one whose shutdown had no effect since it was not connecting yet. A later cancel shuts the socket
+    down.
     """
     error = _begin_connect(sock, address)
     if abort_handle.is_aborted:
@@ -159,7 +160,7 @@ def _begin_connect(sock: socket.socket, address: Any) -> int:
 def start_tls(
     sock: socket.socket, host: str, context: ssl.SSLContext, seconds: float, abort_handle: AbortHandle
 ) -> ssl.SSLSocket:
-    """Start TLS on `sock` and return the TLS socket, after verifying the certificate for `host`.
+    """Start TLS on `sock`, verify the certificate for `host`, and return the TLS socket.
 
     Raises TransportError.
     """

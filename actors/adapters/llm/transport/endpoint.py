@@ -35,17 +35,17 @@ class Endpoint(Struct, frozen=True):
 
     @property
     def origin(self) -> tuple[bool, str, int]:
-        """Return the server: whether it uses TLS, its host and port."""
+        """The server: whether it uses TLS, its host and its port."""
         return self.secure, self.host, self.port
 
     @property
     def origin_authority(self) -> str:
-        """Return the server's host and port in the form of a CONNECT request to a proxy."""
+        """The server's host and port in the form of a CONNECT request to a proxy."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """Return the absolute URL for a request through a proxy."""
+        """The absolute URL for a request through a proxy."""
         return f"http://{self.authority}{self.path}"
 
 
@@ -87,9 +87,9 @@ def proxy_of(url: str) -> Proxy | None:
 
 
 def encode_head(method: str, target: str, authority: str, headers: Mapping[str, str], length: int | None) -> bytes:
-    """Return the head of a request with `length` bytes of content; None for a request without content.
+    """Return the head of a request with `length` bytes of content; None means that the request has no content.
 
-    Raises TransportError for a name or value that cannot be sent.
+    Raises TransportError for a header name or value that cannot be sent.
     """
     lines = [f"{method} {target} HTTP/1.1"]
     if "host" not in headers:

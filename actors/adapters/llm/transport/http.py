@@ -1,4 +1,7 @@
-"""HTTP requests with streamed responses, sent once, that a cancel aborts in any phase; idle connections are reused."""
+"""Sends HTTP requests and streams their responses.
+
+A cancel aborts a request in any phase; idle connections are reused.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ class Reply:
         self.headers: Mapping[str, str] = response.headers
         """The response headers by name, in lower case."""
         self.idle = timeouts.idle
-        """Time limit for the next chunk in seconds; can be changed between reads."""
+        """Time limit in seconds for the next chunk; can be changed between two reads."""
         self._connection = connection
         self._response = response
         compressed = self.headers.get("content-encoding", "").strip().lower() in _COMPRESSED
@@ -107,7 +110,7 @@ class Reply:
         return self._decompressor.decompress(content)
 
     def read_all(self, limit: int = MAX_ANSWER_BYTES) -> bytes:
-        """Return the rest of the answer, or its first `limit` bytes."""
+        """Return the rest of the answer, or its first `limit` bytes. Raises the same errors as `read`."""
         pieces, size = [], 0
         while size < limit and (piece := self.read()):
             pieces.append(piece)
@@ -127,12 +130,12 @@ class Transport:
         self._pool = ConnectionPool(later)
 
     def close(self) -> None:
-        """Close idle connections; a running request closes its own when it ends. Idempotent."""
+        """Close idle connections; a running request closes its own connection when it ends. Idempotent."""
         self._pool.close()
 
     @functools.cached_property
     def _tls(self) -> ssl.SSLContext:
-        """Return the TLS context: shared by all requests and never changed."""
+        """The TLS context, which all requests share and which is never changed. Raises TransportError."""
         try:
             return ssl.create_default_context(cafile=self._provider.ca_bundle or certifi.where())
         except OSError as error:
@@ -160,10 +163,10 @@ class Transport:
         """Send a request and yield the reply once its headers have arrived, whatever its status.
 
         The body is given in pieces, which are not copied, because a long history has megabytes. Redirects, cookies, and
-        proxies or credentials from the environment are ignored. Leaving the block keeps the connection for another
-        request, or closes it.
+        proxies or credentials from the environment are ignored. At the end of the block the connection is kept for
+        another request, or closed.
 
-        A cancel shuts the socket down at once in every phase but name resolution; the exception raised then is
+        A cancel shuts the socket down at once in every phase but name resolution. The exception raised then is
         arbitrary, so the caller must check the token. Raises TransportError.
         """
         endpoint = endpoint_of(url)
@@ -174,7 +177,7 @@ class Transport:
             yield Reply(connection, response, timeouts)
             read = True
         finally:
-            # If False, a cancel is already running and may shut the socket down at any time.
+            # If this is False, a cancel is already running and may shut the socket down at any time.
             withdrawn = cancel.forget(connection.abort)
             if withdrawn and (read or response.complete):
                 self._pool.put(endpoint.origin, connection)
@@ -196,10 +199,11 @@ class Transport:
     def _begin(
         self, endpoint: Endpoint, request: Sequence[bytes], cancel: CancelToken, timeouts: Timeouts
     ) -> tuple[HttpConnection, ResponseParser]:
-        """Send a request; return its connection, which `cancel` aborts, and its response with the head read.
+        """Send a request; return its connection, which `cancel` aborts, and its response, of which the head was read.
 
         A server may close an idle connection just when it is used again. The request is sent again only if the server
-        has certainly received none of it: a model request that is sent twice may cost twice.
+        has certainly received none of it, because a model request that is sent twice may cost twice. Raises
+        TransportError.
         """
         kept = self._pool.take(endpoint.origin)
         if kept is not None:
@@ -242,7 +246,7 @@ class Transport:
     def _open(
         self, endpoint: Endpoint, tls: ssl.SSLContext | None, seconds: float, handle: AbortHandle
     ) -> socket.socket:
-        """Return a socket to the server, or to the proxy that forwards the requests."""
+        """Return a socket that is connected to the server, directly or through the proxy. Raises TransportError."""
         peer = self._proxy or endpoint
         sock = open_socket(peer.host, peer.port, seconds, handle)
         if tls is None:
@@ -253,7 +257,7 @@ class Transport:
 
 
 def _open_tunnel(connection: HttpConnection, proxy: Proxy, endpoint: Endpoint, seconds: float) -> None:
-    """Make the proxy connect to the server. Raises TransportError."""
+    """Ask the proxy to connect to the server. Raises TransportError."""
     headers = {"proxy-authorization": proxy.authorization} if proxy.authorization else {}
     request = encode_head("CONNECT", endpoint.origin_authority, endpoint.origin_authority, headers, None)
     try:
@@ -268,7 +272,7 @@ def _open_tunnel(connection: HttpConnection, proxy: Proxy, endpoint: Endpoint, s
 
 @contextmanager
 def _translated(timeouts: Timeouts) -> Generator[None]:
-    """Convert errors that occur before an answer begins to TransportError."""
+    """Within the `with` block, convert errors that occur before an answer begins to TransportError."""
     try:
         yield
     except NotDeliveredError:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from actors.adapters.llm.transport.connections import AbortHandle
 
-#: Maximum seconds that an idle connection is kept; shorter than servers keep theirs.
+#: Maximum seconds that an idle connection is kept; servers keep idle connections longer.
 IDLE_SECONDS = 15.0
-#: Seconds before the announced end of an idle connection at which it is no longer used.
+#: Seconds by which an idle connection is given up before the time at which the server will close it.
 _MARGIN_SECONDS = 1.0
 _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
 #: Maximum bytes of one read.
@@ -32,7 +32,7 @@ class ConnectionLostError(Exception):
 
 
 class NotDeliveredError(ConnectionLostError):
-    """The connection ended before the server received any byte of the request, which can be sent again."""
+    """The connection ended before the server received any byte of the request, so the request can be sent again."""
 
 
 class HttpConnection:
@@ -51,7 +51,7 @@ class HttpConnection:
             sock.settimeout(None)
 
     def request(self, pieces: Sequence[bytes], seconds: float) -> ResponseParser:
-        """Send a request, given in pieces, and read the head of its response, each within `seconds`.
+        """Send a request, given in pieces, and read the head of its response; each may take `seconds`.
 
         Raises ConnectionLostError, MalformedResponseError, TimeoutError or another OSError.
         """
@@ -87,7 +87,7 @@ class HttpConnection:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the connection can be reused, now or once the end of its response has arrived."""
+        """Whether the connection can be reused, now or once the end of its response has arrived."""
         return self._response.keeps_alive and time.monotonic() < self.idle_until
 
     def _catch_up(self) -> bool:
@@ -108,7 +108,7 @@ class HttpConnection:
         return False
 
     def close(self) -> None:
-        """Close the socket; idempotent."""
+        """Close the socket. Idempotent."""
         self._handle.close()
 
     def _send(self, pieces: Sequence[bytes], seconds: float) -> int:
@@ -144,11 +144,11 @@ class HttpConnection:
         return piece
 
     def _lost(self, sent: int, *, orderly: bool) -> ConnectionLostError:
-        """Return the error for a connection that ended, either by the end of the stream (`orderly`) or by a reset.
+        """Return the error for a connection that ended: by the end of the stream if `orderly`, else by a reset.
 
-        The request is undelivered if the server's kernel acknowledged none of its bytes before it ended the stream: no
-        program can have read them. A reset proves nothing, because it may follow bytes that were read but not
-        acknowledged yet. The end of the stream, in contrast, acknowledges everything received before.
+        If the server's kernel acknowledged none of the request's bytes before it ended the stream, no program can have
+        read them: the request is undelivered. A reset proves nothing, because it may follow bytes that were read but
+        not acknowledged yet. The end of the stream, in contrast, acknowledges everything received before.
         """
         if self._handle.is_aborted:
             return ConnectionLostError()
@@ -165,9 +165,9 @@ class HttpConnection:
         return count
 
     def _receive_now(self) -> bytes:
-        """Return the received bytes; b"" at the end.
+        """Return the bytes that were received already; b"" at the end.
 
-        Raises BlockingIOError or ssl.SSLWantReadError if there are none.
+        Raises BlockingIOError or ssl.SSLWantReadError if there are none yet.
         """
         if self._plain:
             return self._sock.recv(_READ_BYTES, socket.MSG_DONTWAIT)
@@ -178,8 +178,8 @@ class HttpConnection:
     def _limit_to(self, seconds: float) -> None:
         """Limit the time of each send and receive. Raises TimeoutError if none is left.
 
-        On a plain socket the kernel enforces it: with Python's timeout each read would take two system calls, and wait
-        for the interpreter's lock twice.
+        On a plain socket the kernel enforces the limit. With Python's timeout each read would take two system calls,
+        and wait for the interpreter lock twice.
         """
         if seconds == self._limit:
             return

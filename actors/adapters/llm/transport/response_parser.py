@@ -1,4 +1,4 @@
-"""Incremental parser of one HTTP response, based on llhttp: its head, its content without the framing, and its end."""
+"""Incremental parser of one HTTP response, based on llhttp: returns head, content, and where the response ends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import httptools
 #: Maximum bytes of a response's head, and of framing without content.
 MAX_OVERHEAD_BYTES = 256 << 10
 
-#: Deviations that other clients accept, too: folded headers, LF alone as line end, a length in addition to chunks, a
-#: chunk's length padded with spaces. They are dangerous only for programs that forward messages.
+#: Deviations from the standard that other clients accept, too: folded headers, LF alone as line end, a length in
+#: addition to chunks, a chunk's length padded with spaces. They are dangerous only for programs that forward messages.
 _LENIENCIES = {
     "lenient_headers": True,
     "lenient_optional_cr_before_lf": True,
@@ -24,7 +24,7 @@ class MalformedResponseError(Exception):
 class ResponseParser:
     """Parses one response. Not thread-safe.
 
-    Interim responses (1xx) are skipped, trailers ignored. Header names are in lower case; the values of a header that
+    Interim responses (1xx) are skipped, trailers ignored. Header names are in lower case. The values of a header that
     occurs more than once are joined by ", ".
     """
 
@@ -34,18 +34,21 @@ class ResponseParser:
         self.head_complete = False
         self.complete = False
         self.keeps_alive = False
-        """Whether the connection can carry another request once the response is complete."""
+        """Whether the connection can be used for another request once the response is complete."""
         self.until_close = False
         """Whether the end of the connection is the end of the response."""
         self._content: list[bytes] = []
         self._overhead = 0
         self._malformed = False
-        self.on_body = self._content.append  # llhttp calls it with each piece of content
+        self.on_body = self._content.append  # llhttp calls this with each piece of content
         self._parser = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(**_LENIENCIES)
 
     def feed(self, data: bytes) -> None:
-        """Parse the next bytes. Raises MalformedResponseError if the head is malformed; see `take`."""
+        """Parse the next bytes. Raises MalformedResponseError if the head is malformed.
+
+        If the content is malformed, `take` raises that error.
+        """
         if self.complete:
             self.keeps_alive = False  # data after a complete response does not belong to our request
             return
@@ -64,7 +67,8 @@ class ResponseParser:
     def take(self) -> bytes:
         """Remove and return the received content; b"" if there is none.
 
-        Raises MalformedResponseError if the data after the previously taken content is malformed.
+        Raises MalformedResponseError if there is no content and the data received after the earlier content is
+        malformed.
         """
         if self._malformed and not self._content:
             raise MalformedResponseError
@@ -80,18 +84,21 @@ class ResponseParser:
         self.keeps_alive = False
 
     def on_message_begin(self) -> None:
-        """Begin a response (callback of llhttp): the first one, one after an interim response, or an unexpected one."""
+        """Accept the beginning of a response: the first one, or one after an interim response. Called by llhttp.
+
+        Raises MalformedResponseError if the response was complete before.
+        """
         if self.complete:
             raise MalformedResponseError
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a header (callback of llhttp)."""
+        """Store a header. Called by llhttp."""
         if not self.head_complete:
             key, text = name.decode("latin-1").lower(), value.decode("latin-1")
             self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
 
     def on_headers_complete(self) -> None:
-        """Process the end of the head (callback of llhttp)."""
+        """Process the end of the head. Called by llhttp."""
         self.status = self._parser.get_status_code()
         if self.status < 200:
             self.headers.clear()
@@ -102,5 +109,5 @@ class ResponseParser:
         self.until_close = not framed
 
     def on_message_complete(self) -> None:
-        """Process the end of a response (callback of llhttp)."""
+        """Process the end of a response. Called by llhttp."""
         self.complete = self.head_complete

@@ -9,13 +9,13 @@ _BOM = b"\xef\xbb\xbf"
 #: Maximum bytes of one event.
 MAX_EVENT_BYTES = 16 << 20
 
-#: Maximum bytes of an unfinished event that is buffered; a longer one is parsed line by line, so that no part is parsed
-#: twice.
+#: Maximum bytes of an unfinished event that is buffered. A longer event is parsed line by line, so that no part is
+#: parsed twice.
 _MAX_TAIL = 64 << 10
 
 
 class SseEvent(NamedTuple):
-    """One dispatched event."""
+    """One event of a stream."""
 
     name: str
     """The `event` field; "" if the server sent none."""
@@ -30,15 +30,15 @@ class SseTooLargeError(Exception):
 class SseParser:
     """Incremental parser of one stream. Not thread-safe.
 
-    Lines end with CR, LF or CRLF, also if a chunk ends in between; a leading BOM and comments are skipped; `id` and
-    `retry` are ignored, since a model request is never resumed. An event without its final blank line is never
-    dispatched.
+    Lines end with CR, LF or CRLF, also if a chunk ends between CR and LF. A leading BOM and comments are skipped; `id`
+    and `retry` are ignored, since a model request is never resumed. An event without its final blank line is never
+    returned.
     """
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max = max_event_bytes
         self._tail = b""
-        """The beginning of an unfinished event; b"" while one is parsed line by line."""
+        """The beginning of an unfinished event; b"" while an event is parsed line by line."""
         self._line = bytearray()
         self._after_cr = False
         self._at_start = True
@@ -72,7 +72,10 @@ class SseParser:
         return events
 
     def _feed_event(self, text: bytes, events: list[SseEvent]) -> None:
-        """Parse an event of the common form, one `data` line after an optional `event` line; others line by line."""
+        """Parse one event; quickly if it has the usual form: one `data` line, which may follow one `event` line.
+
+        Raises SseTooLargeError.
+        """
         name, data = b"", text
         if text.startswith(b"event: "):
             name, _, data = text[7:].partition(b"\n")

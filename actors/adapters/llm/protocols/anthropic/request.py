@@ -51,10 +51,10 @@ _TOOLS = EncodedTools(
 
 
 def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
-    """Encode the request as JSON.
+    """Return the body of a request as JSON, in pieces.
 
-    The same turns always give the same bytes: otherwise the provider's prompt cache would miss, and the provider would
-    reject the thinking blocks that are sent back to it. Sampling parameters are never sent: the API refuses them.
+    The same turns always give the same bytes. Otherwise the provider's prompt cache would miss, and the provider would
+    reject the thinking blocks that are sent back. Sampling parameters are never sent, because the API refuses them.
     """
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {
@@ -82,16 +82,16 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
 
 
 def joint(before: str, role: str) -> bytes:
-    """Return the JSON text between the blocks of two turns: adjacent turns of one role share a message."""
+    """Return the JSON text between the blocks of two turns. Adjacent turns with the same role share a message."""
     if before == role:
         return b","
     return (_END + b"," if before else b"") + _OPENINGS[role]
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
-    """Encode a turn's blocks; b"" if nothing of it can be sent."""
+    """Return the encoded blocks of a turn; b"" if no part of the turn can be sent."""
     if turn.role == "assistant" and not has_visible_content(turn.content):
-        return b""  # the API refuses a turn of reasoning alone
+        return b""  # the API refuses a turn that has only reasoning
     content = sorted(turn.content, key=lambda block: not is_tool_result(block)) if turn.role == "user" else turn.content
     return json_elements(encoded for block in content if (encoded := _block(block, prepared)) is not None)
 

@@ -38,7 +38,7 @@ class _Details(Struct):
 
 
 class _Message(Struct):
-    """The message of message_start, or a whole answer."""
+    """The message in a `message_start` event, or a complete answer."""
 
     type: str = ""
     content: list[Raw] = []
@@ -66,7 +66,7 @@ class _Event(Struct):
 
 
 class _BlockHead(Struct):
-    """The fields of a content block that are read."""
+    """Those fields of a content block that are read."""
 
     type: str = ""
     text: str | None = None
@@ -80,7 +80,7 @@ _EVENT = msgspec.json.Decoder(_Event)
 _MESSAGE = msgspec.json.Decoder(_Message)
 _BLOCK = msgspec.json.Decoder(_BlockHead)
 
-#: Results of the known stop reasons; all others ("end_turn", "stop_sequence", and future ones) end the turn.
+#: What the known stop reasons mean; all others ("end_turn", "stop_sequence", and future ones) end the turn.
 _STOPS = {
     "tool_use": Stop(end_turn=False),
     "pause_turn": Stop(end_turn=False),
@@ -90,7 +90,7 @@ _STOPS = {
 
 
 class _Block:
-    """A content block under construction."""
+    """A content block of which deltas may still arrive."""
 
     def __init__(self, raw: Raw, sink: ModelSink | None, size: ContentSize) -> None:
         self._raw = bytes(raw)
@@ -115,7 +115,7 @@ class _Block:
             self._signature = delta.signature
 
     def content(self, prepared: PreparedRequest) -> Content | None:
-        """Return the block as content of a message; None for unknown types."""
+        """Return the block as content of a message; None for unknown types and for empty text."""
         head = self._head
         match head.type:
             case "text":
@@ -131,7 +131,10 @@ class _Block:
                 return None
 
     def _thinking(self) -> str:
-        """Return the reasoning block to send back: the exact bytes if it came complete, else built from its deltas."""
+        """Return the reasoning block to send back, as JSON.
+
+        These are the exact bytes if the block came complete; otherwise it is built from its deltas.
+        """
         if self._signature is None and self._text.text == (self._head.thinking or ""):
             return self._raw.decode()
         block: dict[str, Any] = msgspec.json.decode(self._raw)
@@ -142,7 +145,7 @@ class _Block:
 
 
 class AnthropicReader:
-    """Read one answer; see answer_builder.AnswerReader."""
+    """Reads one answer; see answer_builder.AnswerReader."""
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
         self._prepared = prepared
@@ -155,11 +158,11 @@ class AnthropicReader:
         self.size = ContentSize()
 
     def event(self, event: SseEvent) -> None:
-        """Process the next event of the stream."""
+        """Process the next event of the stream. Raises ModelFailedError."""
         try:
             decoded = _EVENT.decode(event.data)
             if decoded.type == "content_block_delta" and decoded.delta and decoded.index in self._blocks:
-                self._blocks[decoded.index].add(decoded.delta)  # same as in _take, inlined: most events
+                self._blocks[decoded.index].add(decoded.delta)  # as in _take; here, because most events are deltas
             else:
                 self._take(decoded.type or event.name, decoded, event.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -187,7 +190,7 @@ class AnthropicReader:
                 pass  # pings, ends of blocks, and events of future versions
 
     def whole(self, body: bytes) -> None:
-        """Process a plain JSON answer."""
+        """Process a complete answer in plain JSON. Raises ModelFailedError."""
         try:
             message = _MESSAGE.decode(body)
             if message.type == "error":
@@ -215,7 +218,7 @@ class AnthropicReader:
         self._details = details or self._details
 
     def _count(self, usage: object) -> None:
-        """Update the token counts: each report is cumulative, and an absent field keeps its value."""
+        """Update the token counts. Reports are cumulative, and a count that a report lacks keeps its value."""
         if not isinstance(usage, dict):
             return
         found = {field: token_count(usage, field) for field in (_INPUT, _OUTPUT, _CACHE_READ, _CACHE_WRITE)}
@@ -223,7 +226,7 @@ class AnthropicReader:
 
     @property
     def usage(self) -> Usage | None:
-        """Return the token usage reported so far; None if there was none."""
+        """The token usage reported so far; None if none was reported."""
         if self._counts is None:
             return None
         counts = (self._counts.get(field, 0) for field in (_INPUT, _OUTPUT, _CACHE_READ, _CACHE_WRITE))

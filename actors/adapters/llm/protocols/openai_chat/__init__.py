@@ -1,1 +1,1 @@
-"""The wire protocol OpenAI Chat Completions, with the dialects of other servers."""
+"""The wire protocol OpenAI Chat Completions, with the differences of other servers that implement it."""

@@ -42,7 +42,7 @@ _TOOLS = EncodedTools(
 
 
 def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
-    """Encode the request as JSON; the same turns always give the same bytes."""
+    """Return the body of a request as JSON, in pieces; the same turns always give the same bytes."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True}
     if provider.stream_usage:
@@ -69,7 +69,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
-    """Encode a turn's messages; b"" if it has nothing that can be sent."""
+    """Return the encoded messages of a turn, joined by commas; b"" if no part of the turn can be sent."""
     return json_elements(_messages(turn, prepared))
 
 
@@ -93,7 +93,10 @@ def _messages(turn: Turn, prepared: PreparedRequest) -> Iterator[dict[str, Any]]
 
 
 def _content(parts: list[str | ImageView]) -> Any:
-    """Return a plain text unless there are images: not every server accepts a list of parts."""
+    """Return the content of a message: a plain text, or a list of parts if there are images.
+
+    Not every server accepts a list of parts.
+    """
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) == len(parts):
         return "\n\n".join(texts)
@@ -111,7 +114,7 @@ def _assistant(content: tuple[Content, ...], prepared: PreparedRequest) -> dict[
     calls = [block for block in content if isinstance(block, ToolUse)]
     echo = prepared.provider.echo_reasoning
     if echo == "always" or (echo == "calls" and calls):
-        # Reasoning models need their reasoning with their calls; some servers refuse it with plain answers.
+        # Reasoning models need their reasoning with their calls; some servers refuse reasoning with plain answers.
         for block in content:
             if prepared.can_echo(block):
                 message |= msgspec.json.decode(block.raw, type=dict[str, msgspec.Raw])

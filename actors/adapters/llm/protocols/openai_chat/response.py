@@ -1,4 +1,4 @@
-"""Reads an answer of OpenAI Chat Completions, in the dialects of all servers that implement it."""
+"""Reads an answer of OpenAI Chat Completions, from all servers that implement this protocol."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _CallDelta(Struct):
 
 
 class _Delta(Struct):
-    """A delta, or the message of a whole answer."""
+    """A delta in a stream, or the message of a complete answer."""
 
     content: str | None = None
     refusal: str | None = None
@@ -57,7 +57,7 @@ class _Choice(Struct):
 
 
 class _Chunk(Struct):
-    """A chunk of a stream, or a whole answer."""
+    """A chunk of a stream, or a complete answer."""
 
     choices: list[_Choice] | None = None
     usage: Any = None
@@ -74,7 +74,7 @@ MAX_COST = 1_000_000
 _CUT = Stop(end_turn=False, truncated=True)
 _REFUSED = Stop(refusal=True)
 
-#: Results of the known stop reasons; all others ("stop", and those of other servers) end the turn.
+#: What the known stop reasons mean; all others ("stop", and those of other servers) end the turn.
 _STOPS = {
     "tool_calls": Stop(end_turn=False),
     "function_call": Stop(end_turn=False),
@@ -92,7 +92,7 @@ _BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_res
 
 
 class _Call:
-    """A tool call under construction."""
+    """A tool call of which deltas may still arrive."""
 
     def __init__(self, size: ContentSize) -> None:
         self.id = ""
@@ -102,7 +102,7 @@ class _Call:
         self._arguments: list[str] = []
 
     def add(self, delta: _CallDelta) -> None:
-        """Append a delta. Only the first id and the first name that are not empty are used."""
+        """Append a delta. Of its id and name, only the first ones that are not empty are used."""
         self.id = self.id or delta.id or ""
         if delta.function is not None:
             self.name = self.name or delta.function.name or ""
@@ -116,7 +116,7 @@ class _Call:
 
 
 class OpenAiChatReader:
-    """Read one answer; see answer_builder.AnswerReader."""
+    """Reads one answer; see answer_builder.AnswerReader."""
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
         self._prepared = prepared
@@ -136,11 +136,11 @@ class OpenAiChatReader:
 
     @property
     def complete(self) -> bool:
-        """Return whether the terminal marker has arrived."""
+        """Whether the terminal marker has arrived: a finish reason, or "[DONE]"."""
         return self._finish_reason is not None or self.finished
 
     def event(self, event: SseEvent) -> None:
-        """Process the next event of the stream."""
+        """Process the next event of the stream. Raises ModelFailedError."""
         if event.data.strip() == _DONE:
             self.finished = True
             return
@@ -150,7 +150,7 @@ class OpenAiChatReader:
                 self._finish_reason = choice.finish_reason or self._finish_reason
 
     def whole(self, body: bytes) -> None:
-        """Process a plain JSON answer."""
+        """Process a complete answer in plain JSON. Raises ModelFailedError."""
         self._start(None)
         for choice in self._decode(body)[:1]:
             self._take(choice.message or choice.delta)
@@ -199,9 +199,9 @@ class OpenAiChatReader:
             self._slot(call).add(call)
 
     def _slot(self, delta: _CallDelta) -> _Call:
-        """Return the call that a fragment belongs to.
+        """Return the call to which a fragment of a tool call belongs; begin a new call if there is none.
 
-        Fragments belong to the call with their index; but a new id begins a new call even under the same index, and a
+        A fragment belongs to the call with its index; but a new id begins a new call even under the same index, and a
         fragment without index continues the last call.
         """
         last = self._calls[-1] if self._calls else None
@@ -224,7 +224,10 @@ class OpenAiChatReader:
         return (*blocks, *(call.content() for call in self._calls))
 
     def _counted(self, usage: object) -> Usage | None:
-        """Convert the usage: `prompt_tokens` includes cache reads and writes, which Usage counts separately."""
+        """Convert the reported usage: `prompt_tokens` includes cache reads and writes, which Usage counts separately.
+
+        A usage that is not an object is ignored.
+        """
         if not isinstance(usage, dict):
             return self.usage
         prompt = token_count(usage, "prompt_tokens") or 0
@@ -239,7 +242,7 @@ class OpenAiChatReader:
 
 
 def _micros(dollars: object, otherwise: int) -> int:
-    """Return the reported cost in micro-dollars; `otherwise` if none was reported."""
+    """Return the reported cost in micro-dollars; `otherwise` if no valid cost was reported."""
     if isinstance(dollars, bool) or not isinstance(dollars, int | float) or not 0 <= dollars < MAX_COST:
         return otherwise
     return round(dollars * 1_000_000)

@@ -1,1 +1,1 @@
-"""The wire protocol OpenAI Responses, with the dialects of other servers."""
+"""The wire protocol OpenAI Responses, with the differences of other servers that implement it."""

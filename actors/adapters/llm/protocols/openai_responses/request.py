@@ -1,6 +1,6 @@
 """Encodes a conversation as a stateless request of OpenAI Responses. The module `response` reads the answer.
 
-Every request contains the whole history as items. Messages, calls and results are rebuilt from their content; encrypted
+Every request contains the whole history as items. Messages, calls and results are rebuilt from their content. Encrypted
 reasoning, which only the provider can read, is sent back byte for byte.
 """
 
@@ -38,7 +38,7 @@ PATH = "/responses"
 
 
 class AnswerPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of `Reasoning.raw` before a text: the phase of the answer that the model has assigned to the text.
+    """What `Reasoning.raw` contains before a text: the phase of the answer to which the model has assigned the text.
 
     Models that report phases need them in later requests, and the history has no other field for them.
     """
@@ -59,13 +59,13 @@ _TOOLS = EncodedTools(
 
 
 def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
-    """Encode the request as JSON; the same turns always give the same bytes."""
+    """Return the body of a request as JSON, in pieces; the same turns always give the same bytes."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True, "store": False}
     if provider.encrypted_reasoning and prepared.limits.reasons:
         head["include"] = ["reasoning.encrypted_content"]
     if prepared.info.known or request.max_output:
-        # Only with known limits; otherwise the server's own default is better.
+        # Without known limits and without a limit in the request, the server's own default is better.
         head["max_output_tokens"] = prepared.limits.reserved_output
     if provider.cache_key:
         head["prompt_cache_key"] = request.cache_key or request.conversation_id
@@ -85,16 +85,16 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
-    """Encode a turn's items; b"" if nothing of it can be sent."""
+    """Return the encoded items of a turn, joined by commas; b"" if no part of the turn can be sent."""
     if turn.role == "assistant":
         return json_elements(_answered(turn.content, prepared)) if has_visible_content(turn.content) else b""
     return json_elements(_told(turn.content, prepared))
 
 
 def _answered(content: tuple[Content, ...], prepared: PreparedRequest) -> Iterator[Any]:
-    """Yield an answer's items.
+    """Yield the items of a model's answer.
 
-    Reasoning is refused without the output that it led to, so trailing reasoning is omitted.
+    Providers refuse reasoning without the output to which it has led, so reasoning at the end of the answer is omitted.
     """
     last = max(index for index, block in enumerate(content) if has_visible_content((block,)))
     phase: dict[str, str] = {}
@@ -135,7 +135,7 @@ def _told(content: tuple[Content, ...], prepared: PreparedRequest) -> Iterator[A
             # The protocol has no flag for a failed call.
             text = ("Error: " if is_failed(block) else "") + result_text(visible)
             yield {"type": "function_call_output", "call_id": block.tool_use_id, "output": text}
-            # Not every server accepts images in a call's output, all do in a user message.
+            # Not every server accepts images in a call's output, but all accept them in a user message.
             parts += [images_caption(block), *views] if views else []
     parts += user_parts(content, prepared)
     if parts:

@@ -1,7 +1,7 @@
-"""Reads an answer of OpenAI Responses, in the dialects of all servers that implement it.
+"""Reads an answer of OpenAI Responses, from all servers that implement this protocol.
 
-An answer is a sequence of items. Each item is assembled from its deltas, for live text; its final form, where one
-arrives, replaces the assembled one, since only the final form can be sent back.
+An answer is a sequence of items. An item is assembled from its deltas, for live text. If its final form arrives, that
+replaces the assembled item, because only the final form can be sent back.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Part(Struct):
 
 
 class _Item(Struct):
-    """The fields of an item that are read."""
+    """Those fields of an item that are read."""
 
     type: str = ""
     id: str | None = None
@@ -88,7 +88,7 @@ _END = {
     "response.failed": "failed",
     "response.cancelled": "cancelled",
 }
-#: Reasons for an incomplete answer that end it; after other reasons the next request continues it.
+#: What the known reasons for an incomplete answer mean; after other reasons the next request continues the answer.
 _CUTS = {
     "max_output_tokens": Stop(end_turn=False, truncated=True),
     "content_filter": Stop(refusal=True),
@@ -96,7 +96,7 @@ _CUTS = {
 
 
 class _Growing:
-    """An item under construction."""
+    """An item of which deltas may still arrive."""
 
     def __init__(self, raw: Raw, index: int | None, sink: ModelSink | None, size: ContentSize) -> None:
         self.head = _ITEM.decode(raw)
@@ -111,7 +111,7 @@ class _Growing:
 
     @property
     def finished(self) -> bool:
-        """Return whether the final form has arrived."""
+        """Whether the final form of the item has arrived."""
         return bool(self._raw)
 
     def text(self, delta: object) -> None:
@@ -119,7 +119,7 @@ class _Growing:
         self._text.add(delta if isinstance(delta, str) else None)
 
     def next_part(self) -> None:
-        """Begin another part of a reasoning's summary."""
+        """Begin another part of a summary of reasoning."""
         if self._text.text:
             self._text.add("\n\n")
 
@@ -130,13 +130,13 @@ class _Growing:
             self._size.add(delta)
 
     def done(self, raw: Raw) -> None:
-        """Store the final form of the item, and pass on its text if none was streamed."""
+        """Store the final form of the item, and pass its text to the sink if none was streamed."""
         self.head, self._raw = _ITEM.decode(raw), bytes(raw)
         if not self._text.text:
             self._text.add(_text_of(self.head))
 
     def contents(self, prepared: PreparedRequest) -> list[Content]:
-        """Return the item as content of a message; [] for unknown types."""
+        """Return the item as content of a message; [] for unknown types and empty items."""
         head = self.head
         text = (_text_of(head) if self._raw else "") or self._text.text
         match head.type:
@@ -169,7 +169,7 @@ def _text_of(item: _Item) -> str:
 
 
 class OpenAiResponsesReader:
-    """Read one answer; see answer_builder.AnswerReader."""
+    """Reads one answer; see answer_builder.AnswerReader."""
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
         self._prepared = prepared
@@ -181,16 +181,16 @@ class OpenAiResponsesReader:
 
     @property
     def complete(self) -> bool:
-        """Return whether the terminal event has arrived."""
+        """Whether the terminal event has arrived."""
         return self._stop is not None
 
     @property
     def finished(self) -> bool:
-        """Return whether the terminal event has arrived: nothing follows it."""
+        """Whether the terminal event has arrived, after which nothing follows."""
         return self.complete
 
     def event(self, event: SseEvent) -> None:
-        """Process the next event of the stream."""
+        """Process the next event of the stream. Raises ModelFailedError."""
         if event.data.strip() == _DONE:
             return
         try:
@@ -200,7 +200,7 @@ class OpenAiResponsesReader:
             raise malformed_answer(self._prepared, self.usage) from None
 
     def whole(self, body: bytes) -> None:
-        """Process a plain JSON answer."""
+        """Process a complete answer in plain JSON. Raises ModelFailedError."""
         self._sink = None
         try:
             response = _RESPONSE.decode(body)
@@ -251,14 +251,14 @@ class OpenAiResponsesReader:
         return item
 
     def _grow(self, event: _Event, kind: str) -> _Growing:
-        """Return the item that a delta belongs to; create it for servers that never announce items."""
+        """Return the item to which a delta belongs; create the item for servers that never announce items."""
         item = self._item(event, kind)
         return item or self._begin(_Event(item=Raw(msgspec.json.encode({"type": kind, "id": event.item_id}))))
 
     def _item(self, event: _Event, kind: str = "") -> _Growing | None:
-        """Return the item that an event is about.
+        """Return the item to which an event belongs; None if there is none.
 
-        It is found by its index, else by its id; otherwise it is the last unfinished item of its kind.
+        The item is found by its index or by its id; otherwise it is the last unfinished item of the same type.
         """
         head = _ITEM.decode(event.item) if is_present(event.item) else _Item(kind, event.item_id)
         candidates = [item for item in reversed(self._items) if item.head.type == head.type]
@@ -288,7 +288,10 @@ class OpenAiResponsesReader:
             self._stop = _CUTS.get(reason or "", Stop(end_turn=False))
 
     def _counted(self, usage: object) -> Usage | None:
-        """Convert the usage: `input_tokens` includes cache reads and writes, which Usage counts separately."""
+        """Convert the reported usage: `input_tokens` includes cache reads and writes, which Usage counts separately.
+
+        Returns None if the usage is not an object.
+        """
         if not isinstance(usage, dict):
             return None
         total = token_count(usage, "input_tokens") or 0

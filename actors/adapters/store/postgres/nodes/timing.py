@@ -36,7 +36,7 @@ class Timing(Struct, frozen=True):
 
     @property
     def young(self) -> float:
-        """How long after sending a heartbeat tools may start and run: the lease minus the time to kill the tools."""
+        """How long after sending a heartbeat tools may start and run: the lease minus the time a kill takes."""
         return self.ttl * 0.8
 
     @property
