@@ -139,7 +139,7 @@ class _NotLoadedError(Exception):
 
 
 def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
-    """Return the limits of `model` in a server's list of models; None if the list does not contain any.
+    """Return the limits of `model` in a server's list of models; None if the list states no limits of this model.
 
     If the list has only one entry, that entry is used regardless of its name, unless the list shows only models that
     happen to be `loaded`. A name without a tag means the name with ":latest". Raises msgspec.DecodeError if `body` is

@@ -174,7 +174,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     "unknown" means: only if models.toml has no row for the model.
     """
     loaded_path: str = ""
-    """The path, from the server's root, where it lists its loaded models with their windows, e.g. "/api/ps".
+    """The path, from the server's root, where the server lists its loaded models with their windows, e.g. "/api/ps".
 
     "" to ask at base_url + "/models" instead.
     """
@@ -209,7 +209,10 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     system_role: str = "system"
     """openai-chat only: the role of the system prompt; some servers expect "developer"."""
     echo_reasoning: str = "calls"
-    """openai-chat only: send back the reasoning of which answers: "calls" (of those with calls), "always", "never"."""
+    """openai-chat only: of which answers the reasoning is sent back.
+
+    "calls": those with tool calls; "always": all answers; "never": none.
+    """
     structured_output: bool = False
     """Whether the server obeys a JSON Schema in requests with tools. If not, runs with a schema end by a tool call."""
     cost_in_usage: bool = False

@@ -2,8 +2,8 @@
 
 Some cases need more than the HTTP status. An account without quota or credit looks like a rate limit (429) or a bad
 request (400), but waiting does not help: it becomes `invalid_request`, with a message that asks for credit. So does a
-429 with a header that forbids retries. Of the other 4xx, 401 and 403 become `auth`, 429 becomes `rate_limit`, and all
-except 408, 409 and 425 become `invalid_request`, which fails at once (REQ-BED-006). Everything else, including
+429 with a header that forbids retries. Otherwise 401 and 403 become `auth`, and 429 becomes `rate_limit`. All further
+4xx but 408, 409 and 425 become `invalid_request`, which fails at once (REQ-BED-006). Everything else, including
 redirects, becomes `server_error`, which is retried.
 
 A message contains the provider's own error text and nothing else of its answer. That text is bounded and on one line;

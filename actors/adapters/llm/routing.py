@@ -87,8 +87,8 @@ class ModelRouter:
     def presumed(self, name: str) -> Server | None:
         """Return the server of a model that was accepted earlier; None if there is none.
 
-        Does what `route` does; but if no server is known to serve the model and only one server decides by its list,
-        returns that server.
+        Does what `route` does. But if no server is known to serve the model, and the models of only one server are
+        determined by its list, returns that server.
         """
         silent = [server for server in self.servers if server.lists]
         return self.route(name) or (silent[0] if len(silent) == 1 and _is_name(name) else None)

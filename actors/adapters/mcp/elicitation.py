@@ -66,7 +66,7 @@ class RefusedQuestionError(Exception):
 
 
 class TimedCall:
-    """A running tool call with its time limit, which is suspended while a person is asked. Loop's thread only."""
+    """A running tool call and its time limit, suspended while a person is asked. Used on the loop's thread only."""
 
     def __init__(self, ask: Callable[[PersonQuestion], Future[PersonAnswer]], seconds: float) -> None:
         self.ask = ask

@@ -86,7 +86,7 @@ class McpServer(Struct, frozen=True, kw_only=True):
 
     name: str
     command: tuple[str, ...] = ()
-    """The program and its arguments; () for a server with a URL. It runs in the conversation's working directory."""
+    """The program and its arguments; () for a server with a URL. The program runs in the conversation's directory."""
     environment: Mapping[str, str] = {}
     """Environment variables for the program, in addition to those that every tool gets. Values may be secret."""
     url: str = ""

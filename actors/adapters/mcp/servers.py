@@ -121,7 +121,7 @@ class McpServerHub:
         self._loop.close()
 
     def check(self, chosen: tuple[ChosenMcpServer, ...]) -> None:
-        """Raise an error if a conversation may not have these servers; see ports.McpServers."""
+        """Raise McpNotAllowedError or McpServerInvalidError if a conversation may not have these servers."""
         servers_of(chosen, self._rules, frozenset(self._operators))
 
     def prepare(self, record: ConversationRecord) -> None:

@@ -1,4 +1,4 @@
-"""Converts audit entries to and from rows: accepted commands are in the log, refused calls in the table `audit`."""
+"""Converts audit entries to and from rows of the log (accepted commands) and of the table `audit` (all others)."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class MemoryStore:
             return pruned
 
     def audit(self, wanted: AuditFilter, *, after: AuditPlace | None = None, limit: int) -> tuple[AuditEntry, ...]:
-        """Return at most `limit` matching entries of the audit trail after the place `after`; see ports.Store."""
+        """Return at most `limit` matching entries of the audit trail after the position `after`; see ports.Store."""
         with self._data.lock:
             self._check_open()
             conversations, unlogged = self._data.kept.values(), self._data.audit
@@ -298,7 +298,7 @@ class MemoryStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[Message, ...]:
-        """Return at most `limit` messages between two sequences, exclusive; see ports.Store."""
+        """Return at most `limit` messages with sequences between `after` and `before`, exclusive; see ports.Store."""
         kept = self._read().get(conversation_id)
         found = [
             message
@@ -334,7 +334,7 @@ class MemoryStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[StoppedRun, ...]:
-        """Return how runs ended: at most `limit` run-stops between two revisions, exclusive; see ports.Store."""
+        """Return at most `limit` ends of runs at revisions between `after` and `before`, exclusive; see ports.Store."""
         kept = self._read().get(conversation_id)
         return _page(kept.runs if kept else (), after, before, limit, descending=descending)
 
@@ -352,7 +352,10 @@ class MemoryStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
-        """Return what became of queued inputs, at most `limit`, between two revisions, exclusive; see ports.Store."""
+        """Return the outcomes of queued inputs, such as delivered or discarded; see ports.Store.
+
+        At most `limit` are returned, with revisions between `after` and `before`, exclusive.
+        """
         kept = self._read().get(conversation_id)
         return _page(kept.fates if kept else (), after, before, limit, descending=descending)
 

@@ -43,11 +43,11 @@ MESSAGE = (
 )  # fmt: skip
 """Columns of a message."""
 PROMPT = ("conversation_id", "text", "text_digest")
-"""Columns of the sums of tokens and costs that a principal spent on one day. These rows have no digest."""
+"""Columns of a system prompt."""
 PROFILE = ("conversation_id", "profile", "profile_digest")
 """Columns of a profile; a conversation with the default profile has no row."""
 SPENDING = ("principal", "day", "tokens", "cost_micros")
-"""Columns of the sums that a principal spent on one day. These rows have no digest, because they are changed often."""
+"""Columns of the sums of tokens and costs that a principal spent on one day. These rows have no digest."""
 COMMAND = ("conversation_id", "principal", "request_id", "body_hash", "answer", "at", "digest")
 """Columns of an accepted command."""
 ATTACHMENT = ("conversation_id", "id", "media_type", "data", "width", "height", "created_at", "digest")

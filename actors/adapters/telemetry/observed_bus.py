@@ -61,7 +61,7 @@ class ObservedBus(EventBus, Telemetry):
         self._clock = clock
         self._open: dict[str, _Open] = {}
         self._trace_parents: dict[str, str] = {}
-        """The trace parents of the commands that are being handled, by conversation."""
+        """The W3C `traceparent` headers of the commands that are being handled, by conversation."""
 
     @property
     def open_runs(self) -> int:

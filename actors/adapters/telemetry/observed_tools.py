@@ -1,4 +1,4 @@
-"""Wrappers of the server's own tools and of the tools of MCP servers that report each tool call to telemetry."""
+"""Wraps the server's own tools and the tools of MCP servers, and reports each tool call to telemetry."""
 
 from __future__ import annotations
 

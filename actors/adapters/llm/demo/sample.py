@@ -14,9 +14,10 @@ _WIDE = 6
 
 
 def sample(schema: Any, root: Any = None, depth: int = 0) -> Any:
-    """Return a value that fits a schema, as far as its keywords are supported; None if the schema is nested too deeply.
+    """Return a value that fits a schema, as far as its keywords are supported.
 
-    `root` is the schema in which references are resolved; None for `schema` itself.
+    Returns None for a schema that is nested too deeply, or is not an object. `root` is the schema in which references
+    are resolved; None for `schema` itself.
     """
     root = schema if root is None else root
     if not isinstance(schema, dict) or depth > _DEPTH:

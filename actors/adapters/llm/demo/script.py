@@ -43,7 +43,7 @@ _HELP_WITH = {
     "spawn_sub_agent": "  agents          start three sub-agents and collect their results\n",
     "request_mode_upgrade": "  upgrade         ask you for unrestricted mode\n",
 }
-"""Lines of the help that are shown only if the tool is offered that is their key."""
+"""Lines of the help by tool; a line is shown only if its tool is offered."""
 _HELP_WITH_CLIENTS = """  call <tool>     call a tool, with made-up input or with what follows: call {first} {{…}}
 I also call a tool of your program where all words of its name are in what you say: {names}.
 """
@@ -80,7 +80,7 @@ class Scene(Struct, frozen=True):
     fails: str = ""
     """If not "", the attempt fails with this text after the answer was streamed."""
     tempo: float = 1.0
-    """Factor by which the pauses between words are longer than usual."""
+    """Factor for the length of the pauses between words."""
 
 
 _Play: TypeAlias = Callable[[re.Match[str], ModelRequest], Scene]

@@ -79,7 +79,7 @@ class PreparedRequest(Struct, frozen=True):
         )
 
     def priced(self, usage: Usage | None) -> Usage | None:
-        """Return `usage` with its cost by the price list, which is 0 if there is no price; None for None."""
+        """Return `usage` with its cost by the price list, 0 without a price; None if `usage` is None."""
         return usage and replace(usage, cost_micros=self.limits.cost_micros(usage))
 
 

@@ -45,7 +45,7 @@ ANSWER_BYTES = 1 << 20
 """Maximum size of a response, in bytes."""
 
 EARLY_SECONDS = 3600
-"""How many seconds before it expires a client registration is replaced, because renewing tokens needs a valid one."""
+"""A client registration is replaced this many seconds before it expires, because renewing tokens needs a valid one."""
 
 _METHOD = "S256"
 

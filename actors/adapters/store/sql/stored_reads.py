@@ -146,7 +146,7 @@ class StoreReads:
         limit: int,
         descending: bool = False,
     ) -> tuple[Message, ...]:
-        """Return at most `limit` messages between two sequences, exclusive; see ports.Store."""
+        """Return at most `limit` messages with sequences between `after` and `before`, exclusive; see ports.Store."""
         query = _between(self._queries.messages, "sequence_id", before, descending=descending)
         return self._page(rows.message_of, query, (self._visible(conversation_id), after, limit))
 
@@ -188,7 +188,7 @@ class StoreReads:
         limit: int,
         descending: bool = False,
     ) -> tuple[StoppedRun, ...]:
-        """Return how runs ended: at most `limit` run-stops between two revisions, exclusive; see ports.Store."""
+        """Return at most `limit` ends of runs at revisions between `after` and `before`, exclusive; see ports.Store."""
         query = _between(self._queries.runs, "revision", before, descending=descending)
         return self._page(run_of, query, (self._visible(conversation_id), after, limit))
 
@@ -211,7 +211,10 @@ class StoreReads:
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
-        """Return what became of queued inputs, at most `limit`, between two revisions, exclusive; see ports.Store."""
+        """Return the outcomes of queued inputs, such as delivered or discarded; see ports.Store.
+
+        At most `limit` are returned, with revisions between `after` and `before`, exclusive.
+        """
         query = _between(self._queries.fates, "revision", before, descending=descending)
         return self._page(fate_of, query, (self._visible(conversation_id), after, limit))
 
@@ -293,7 +296,7 @@ class StoreReads:
         )
 
     def audit(self, wanted: AuditFilter, *, after: AuditPlace | None = None, limit: int) -> tuple[AuditEntry, ...]:
-        """Return at most `limit` matching entries of the audit trail after the place `after`; see ports.Store."""
+        """Return at most `limit` matching entries of the audit trail after the position `after`; see ports.Store."""
         logged = audit_rows.logged_query(wanted, after, queries.LOG_NOT_DELETED, self._dialect.audited)
         unlogged, values = audit_rows.unlogged_query(wanted, after)
 

@@ -177,7 +177,7 @@ class AbandonedFork:
     def __init__(self, conversation_id: str) -> None:
         self._id = conversation_id
         self.hidden: tuple[str, ...] = ()
-        """The fork's id, once the change is applied; () if the fork was not unfinished."""
+        """The fork's id, once the change is applied; () if the fork was finished already, or does not exist."""
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Mark the fork's rows for removal; do nothing if the fork is finished."""

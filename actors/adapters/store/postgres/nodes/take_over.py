@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from actors.adapters.store.postgres.nodes.node_session import NodeSession
 
 MAX_FAMILIES = 200
-"""Families that one transaction takes over. One at a time would take seconds; all at once would lock rows for long."""
+"""Maximum number of families of conversations that one transaction takes over.
+
+One transaction for each family would take seconds; one for all would lock rows for too long.
+"""
 MAX_RELEASED = 1_000
 
 

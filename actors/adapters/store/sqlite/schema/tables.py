@@ -245,7 +245,7 @@ class FateTable(Model):
 
 
 class PruningTable(Model):
-    """The position of the last row that was pruned from a log; the remaining rows follow it."""
+    """Where a log begins: after the last row that was pruned or, for a fork, after the copied history."""
 
     conversation = ForeignKeyField(
         ConversationTable, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
@@ -353,7 +353,7 @@ class DeletionTable(Model):
 
 
 class AuditTable(Model):
-    """An audit entry that no conversation's log contains: a refused call, or the deletion of a conversation."""
+    """An audit entry that no conversation's log contains, such as a refused call or the deletion of a conversation."""
 
     id = AutoField()
     at = Timestamp()
