@@ -163,7 +163,7 @@ class ProviderClient:
             return None, provider_errors.failed_request(
                 self.provider, failed.kind, failed.text, reader.usage if reader else None
             )
-        except Exception as fault:  # the port promises that no other exception is raised
+        except Exception as fault:  # noqa: BLE001 -- the port promises that no other exception is raised
             if text := exhausted_resource(fault):
                 return None, ModelFailedError(resource_failure(text))
             return None, _unexpected(self.provider, fault)

@@ -140,8 +140,8 @@ def _bounded(item: Any) -> Any:
 
 def error_of(request_id: Any, text: str) -> Any:
     """Return an error message that replaces the response to the request `request_id`."""
-    from mcp.shared.message import SessionMessage  # the connection has loaded this module before
-    from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError  # the connection has loaded this module before
+    from mcp.shared.message import SessionMessage  # noqa: PLC0415 -- the connection has loaded this module before
+    from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError  # noqa: PLC0415 -- loaded by the connection already
 
     error = ErrorData(code=INTERNAL_ERROR, message=text)
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))

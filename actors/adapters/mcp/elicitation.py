@@ -105,7 +105,7 @@ async def put_to_person(
 
     `call` is the running tool call of the server; None if none runs, which gives an error, as a refused question does.
     """
-    from mcp_types import ElicitResult  # the connection has loaded this module before
+    from mcp_types import ElicitResult  # noqa: PLC0415 -- the connection has loaded this module before
 
     if call is None:
         return _refusal("a person can be asked only while a tool of this server is called")

@@ -58,7 +58,7 @@ class LoopThread:
             result, error = None, None
             try:
                 result = work()
-            except BaseException as raised:  # raised again in the coroutine that waits
+            except BaseException as raised:  # noqa: BLE001 -- raised again in the coroutine that waits
                 error = raised
             with suppress(RuntimeError):  # raised if the loop is closed, so that nobody waits
                 loop.call_soon_threadsafe(finish, result, error)

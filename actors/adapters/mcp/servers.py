@@ -457,7 +457,7 @@ class McpTool:
             return _error(str(error))
         finally:
             context.cancel.forget(cancel)
-        from actors.adapters.mcp.results import output_of  # the connection has loaded this module before
+        from actors.adapters.mcp.results import output_of  # noqa: PLC0415 -- loaded by the connection already
 
         note, session.note = session.note, ""
         return output_of(result, context.keep_image, note)

@@ -172,7 +172,7 @@ class McpSession:
 
     async def _live(self) -> None:
         """Connect, list the tools, and stay connected until the connection ends or fails."""
-        import anyio  # loading takes a second; done only if MCP is used
+        import anyio  # noqa: PLC0415 -- loading takes a second; done only if MCP is used
 
         self._task = asyncio.current_task()
         self._over = anyio.Event()
@@ -190,7 +190,7 @@ class McpSession:
             why = ""
         except TimeoutError:
             why = f"it did not answer within {self.server.connect_seconds:g} s"
-        except Exception as error:  # whatever a library raises, the server cannot be used
+        except Exception as error:  # noqa: BLE001 -- whatever a library raises, the server cannot be used
             why = reason_of(error)
         finally:
             self._client, self._stopping = None, True
@@ -263,7 +263,7 @@ class McpSession:
             os.close(theirs_out)
         os.set_blocking(ours_in, False)
         os.set_blocking(ours_out, False)
-        assert self._over is not None  # set by _live
+        assert self._over is not None  # noqa: S101 -- set by _live
         return pipe_transport(ours_in, ours_out, self._over)
 
     def _start(self, launch: Launch) -> None:
@@ -298,7 +298,7 @@ class McpSession:
                         relist.set()
             except ListenNotSupportedError:
                 return
-            except Exception as error:  # whatever a library raises, no changes are reported
+            except Exception as error:  # noqa: BLE001 -- whatever a library raises, no changes are reported
                 log.debug("MCP server %s: it does not tell of changes: %s", self.server.name, reason_of(error))
             await asyncio.sleep(LISTEN_SECONDS)
 
@@ -318,7 +318,7 @@ class McpSession:
             return
         try:
             self.tools = await tool_listing.tools_of(client, self.server)
-        except Exception as error:  # the earlier list stays
+        except Exception as error:  # noqa: BLE001 -- the earlier list stays
             log.warning("MCP server %s: its tools could not be listed again: %s", self.server.name, reason_of(error))
         else:
             self._changed(self)
@@ -341,7 +341,7 @@ class McpSession:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await stack.aclose()
-        except BaseException as error:  # the connection has ended in any case
+        except BaseException as error:  # noqa: BLE001 -- the connection has ended in any case
             log.debug("MCP server %s: its connection was not closed in order: %s", self.server.name, error)
         process, self._process = self._process, None
         if process is None:
@@ -396,7 +396,7 @@ class McpSession:
     async def _call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> CallToolResult:
         from mcp import MCPError  # noqa: PLC0415 -- see _live
 
-        assert self._settled is not None  # tasks begin in order, and _live before any call
+        assert self._settled is not None  # noqa: S101 -- tasks begin in order, and _live before any call
         await asyncio.shield(self._settled)
         client = self._client
         if client is None:
@@ -421,7 +421,7 @@ class McpSession:
             if self._needs_login:
                 raise ServerError(f"The MCP server {self.server.name} {needs_login(self.server.name)}.") from None
             raise ServerError(f"The MCP server {self.server.name} failed the call: {reason_of(error)}") from None
-        except Exception as error:  # for example, the server's answer is not valid
+        except Exception as error:  # noqa: BLE001 -- for example, the server's answer is not valid
             raise ServerError(f"The MCP server {self.server.name} failed: {reason_of(error)}.") from None
         finally:
             self._calls.remove(call)

@@ -151,7 +151,7 @@ class _Provider(OAuthClientProvider):
         metadata = OAuthClientMetadata(
             redirect_uris=[AnyUrl(listener.address)],
             client_name="Bedrock",
-            token_endpoint_auth_method="none",  # it is public
+            token_endpoint_auth_method="none",  # noqa: S106 -- a public client has no secret
         )
         super().__init__(server.url, metadata, TokensInMemory(), self._lead, self._led)
 

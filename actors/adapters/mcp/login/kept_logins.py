@@ -149,7 +149,7 @@ class KeptLogins:
 
     async def _renewed(self, name: str, login: McpLogin) -> None:
         """Renew the tokens of a login, or drop the login if a person has to log in again."""
-        from actors.adapters.mcp.login.renewal import (  # loading takes a second; done only if MCP is used
+        from actors.adapters.mcp.login.renewal import (  # noqa: PLC0415 -- a second of imports, for those who use MCP
             RenewalFailedError,
             RenewalRefusedError,
             renewed,

@@ -291,7 +291,7 @@ class NewAttachment:
     def apply(self, session: PostgresConnection) -> None:
         """Insert the attachment.
 
-        Raises FencedError if the conversation does not exist, NotOwnerError if it is another's.
+        Raises FencedError if the conversation does not exist, NotOwnerError if this server does not own it.
         """
         check_owned(session, self._id, self._me)
         session.execute(statements.INSERT_ATTACHMENT, {**self._values, "me": self._me})

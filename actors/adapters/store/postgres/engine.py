@@ -115,7 +115,7 @@ class PostgresConnection:
         count = 0
         into = f"COPY {table} ({', '.join(columns)}) FROM STDIN"
         with self._connection.cursor() as cursor, cursor.copy(into.encode()) as copy:
-            for count, values in enumerate(many, 1):  # noqa: B007 -- returned
+            for count, values in enumerate(many, 1):  # noqa: B007 -- returned after the loop
                 copy.write_row(_stored(values))
         return count
 

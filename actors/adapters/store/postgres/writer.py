@@ -70,7 +70,7 @@ class Writer(ChangeQueue[Change]):
             return
         try:
             self._tidying = remove_slice(self._connected())
-        except Exception as error:  # nobody waits for background work, and it is repeated later
+        except Exception as error:  # noqa: BLE001 -- nobody waits for background work, and it is repeated later
             self._outages.failed(f"what was deleted could not be removed yet: {_said(error)}")
             self._disconnect()
             self._tidying = False
@@ -139,7 +139,7 @@ class Writer(ChangeQueue[Change]):
             if not isinstance(error, psycopg.DataError):
                 raise  # an error of the database, which may have become read-only
             return error
-        except Exception as error:  # raised again in the caller that made the change
+        except Exception as error:  # noqa: BLE001 -- raised again in the caller that made the change
             return error
         return None
 

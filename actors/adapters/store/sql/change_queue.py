@@ -152,7 +152,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
             with self._lock:
                 batch = self._take()
             self._serve_measured(batch)
-        except BaseException:  # Errors of single changes are in their tickets; any other error ends all writing.
+        except BaseException:  # noqa: BLE001 -- the errors of changes are in their tickets; this one ends all writing
             self._abandon()
         with self._lock:
             self._hand_over()
@@ -178,9 +178,10 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         return leads
 
     def _leave(self, ticket: Ticket[ChangeT]) -> None:
-        """Withdraw the change of a caller that stops waiting; if the caller has the right to write, pass it on.
+        """Withdraw the change of a caller that stops waiting.
 
-        A change that is already part of a batch is still written.
+        If the caller was just given the right to write, passes it on. A change that is already part of a batch is still
+        written.
         """
         with self._lock:
             for queue in (self._urgent, self._normal):
@@ -206,7 +207,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
                 self._between(len(batch))
                 with self._lock:
                     self._hand_over()
-        except BaseException:  # the waiting callers must be woken after any error
+        except BaseException:  # noqa: BLE001 -- the waiting callers must be woken after any error
             self._abandon()
         finally:
             self._end()

@@ -154,7 +154,7 @@ def _scope(selection: Selection) -> list[Clause]:
     if _unsettled(selection):
         clauses.append(Clause(f"({UNSETTLED})"))
     elif _has_index(selection) and selection.order.key is OrderKey.UPDATED:
-        clauses.append(Clause("archived IN (0, 1)"))  # always true; for the index that begins with `archived`
+        clauses.append(Clause("archived IN (0, 1)"))  # always true; lets the index on `archived` be used
     return clauses
 
 

@@ -16,7 +16,7 @@ def import_peewee() -> None:
     """
     hidden = [name for name in _DRIVERS if name not in sys.modules]
     missing = dict.fromkeys(hidden)
-    sys.modules.update(missing)  # the value None makes an import of that module fail
+    sys.modules.update(missing)  # type: ignore[arg-type] # the value None makes an import fail
     try:
         for module in _MODULES:
             import_module(module)

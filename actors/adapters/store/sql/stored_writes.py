@@ -78,7 +78,7 @@ class StoreWrites(Generic[WriterT]):
     """Implements the writes of ports.Store that concern no conversation, and `close`. Safe to call from any thread."""
 
     def __init__(self, writer: WriterT, clock: Clock | None, closing: ExitStack) -> None:
-        """`closing` is the stack of callbacks that `close` runs. `clock` is None for the system's clock."""
+        """Keep the writer. `close` runs the callbacks in `closing`. `clock` is None for the system's clock."""
         self._writer = writer
         self._clock = clock
         # Held while a batch of a fork's attachments is copied, so that no transaction copies two batches.

@@ -146,7 +146,7 @@ class Writer(ChangeQueue[Change]):
             return
         try:
             self._transact(freeing)
-        except Exception:  # the callers get the error of the first attempt
+        except Exception:  # noqa: BLE001 -- the callers get the error of the first attempt
             self._roll_back()
             return
         for ticket in freeing:

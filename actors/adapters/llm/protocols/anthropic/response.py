@@ -162,7 +162,7 @@ class AnthropicReader:
         try:
             decoded = _EVENT.decode(event.data)
             if decoded.type == "content_block_delta" and decoded.delta and decoded.index in self._blocks:
-                self._blocks[decoded.index].add(decoded.delta)  # as in _take; here, because most events are deltas
+                self._blocks[decoded.index].add(decoded.delta)  # as in _take, repeated for speed
             else:
                 self._take(decoded.type or event.name, decoded, event.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

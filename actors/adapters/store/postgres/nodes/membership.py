@@ -292,7 +292,7 @@ class PostgresCluster:
     def _tell(self, whom: Callable[[T], object], what: T) -> None:
         try:
             whom(what)
-        except Exception:  # an error in a callback must not end the watching of other nodes
+        except Exception:  # noqa: BLE001 -- an error in a callback must not end the watching of other nodes
             _log.exception("a change of the cluster could not be passed on")
 
 

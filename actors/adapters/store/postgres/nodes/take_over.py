@@ -32,7 +32,7 @@ class TakeOver:
         self._on_taken = on_taken
 
     def from_dead(self, incarnation: int) -> None:
-        """Take interrupted conversations of a dead node, of which other nodes take some, too; release its idle ones.
+        """Take the interrupted conversations of a dead node, unless other nodes do so first; release its idle ones.
 
         If this node is itself declared dead or is draining, it takes none.
         """
