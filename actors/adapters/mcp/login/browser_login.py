@@ -114,7 +114,7 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 class _Waiting:
-    """Suspends the time limit of the requests, within `with`, while a person logs in; keeps the person's own limit."""
+    """Suspends the time limit of the requests, within `with`, while a person logs in within `seconds`."""
 
     def __init__(self, seconds: float, limit: asyncio.Timeout) -> None:
         self.seconds = seconds

@@ -140,7 +140,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         """
 
     def _has_work(self) -> bool:
-        """Return whether the queue's thread has to do something before the next change is written."""
+        """Return whether the queue's thread must do something before the next change is written; False by default."""
         return False
 
     def _end(self) -> None:

@@ -147,7 +147,10 @@ class PostgresCluster:
             return owner
 
     def owner_of(self, conversation_id: str) -> Node | None:
-        """Return the node that owns a conversation; None if this node owns it or may claim it; see Cluster."""
+        """Return the other node that owns a conversation, or that has its workspace and must claim it; see Cluster.
+
+        Returns None if this node owns the conversation or may claim it.
+        """
         owner = self.remembered_owner(conversation_id)
         if owner is None:
             label, owner = self._stored_owner(conversation_id)
