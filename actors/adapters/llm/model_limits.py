@@ -85,7 +85,10 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def usable_window(self) -> int:
-        """The tokens that the history may fill: the input limit, or the window less the reserved output if smaller."""
+        """How many tokens the history may fill.
+
+        That is the window minus the reserved output, or the input limit if it is smaller.
+        """
         return min(self.input or self.window, self.window - self.reserved_output)
 
     def cost_micros(self, usage: Usage) -> int:

@@ -303,7 +303,7 @@ class McpSession:
             await asyncio.sleep(LISTEN_SECONDS)
 
     async def _relist_when(self, wanted: asyncio.Event) -> None:
-        """List the tools again after the server reported a change.
+        """List the tools again whenever `wanted` is set, because the server reported a change of its tools.
 
         Reports that come together cause only one listing.
         """

@@ -48,7 +48,7 @@ class KeptOwners:
         self._of.pop(conversation_id, None)
 
     def owns(self, me: Owner | None, family: str) -> bool:
-        """Return whether the server `me` owns a family."""
+        """Return whether the server `me` owns a family; always True for None."""
         return me is None or self._of.get(family) == me
 
     def take(self, me: Owner | None, family: str) -> None:

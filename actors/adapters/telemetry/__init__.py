@@ -1,1 +1,1 @@
-"""Observers that write log lines, metrics and traces of the server's work; wrapped ports that report to them."""
+"""Observers that write log lines, metrics and traces, and wrappers that report the work of other adapters to them."""

@@ -35,7 +35,7 @@ WINDOW = 2_000
 """Number of rows in a window if the index alone does not show which rows match."""
 
 _SETTLED = frozenset({"idle", "context_exhausted", "completed", "failed"})
-"""Kinds of states of which some or all conversations are missing in the index of unsettled conversations."""
+"""Kinds of states whose conversations are never, or not always, in the index of unsettled conversations."""
 _ORDERED_BY_INDEX = frozenset({OrderKey.UPDATED, OrderKey.CREATED})
 
 

@@ -90,7 +90,7 @@ _STOPS = {
 
 
 class _Block:
-    """A content block of which deltas may still arrive."""
+    """A content block of an answer, built from deltas as they arrive."""
 
     def __init__(self, raw: Raw, sink: ModelSink | None, size: ContentSize) -> None:
         self._raw = bytes(raw)
@@ -145,7 +145,7 @@ class _Block:
 
 
 class AnthropicReader:
-    """Reads one answer; see answer_builder.AnswerReader."""
+    """Reads one answer of this protocol; implements answer_builder.AnswerReader."""
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
         self._prepared = prepared

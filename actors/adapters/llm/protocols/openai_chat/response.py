@@ -92,7 +92,7 @@ _BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_res
 
 
 class _Call:
-    """A tool call of which deltas may still arrive."""
+    """A tool call of an answer, built from deltas as they arrive."""
 
     def __init__(self, size: ContentSize) -> None:
         self.id = ""
@@ -116,7 +116,7 @@ class _Call:
 
 
 class OpenAiChatReader:
-    """Reads one answer; see answer_builder.AnswerReader."""
+    """Reads one answer of this protocol; implements answer_builder.AnswerReader."""
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
         self._prepared = prepared

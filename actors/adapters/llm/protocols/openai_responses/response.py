@@ -96,7 +96,7 @@ _CUTS = {
 
 
 class _Growing:
-    """An item of which deltas may still arrive."""
+    """An item of an answer, built from deltas as they arrive."""
 
     def __init__(self, raw: Raw, index: int | None, sink: ModelSink | None, size: ContentSize) -> None:
         self.head = _ITEM.decode(raw)
@@ -169,7 +169,7 @@ def _text_of(item: _Item) -> str:
 
 
 class OpenAiResponsesReader:
-    """Reads one answer; see answer_builder.AnswerReader."""
+    """Reads one answer of this protocol; implements answer_builder.AnswerReader."""
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
         self._prepared = prepared

@@ -27,7 +27,7 @@ It looks more than once because the session of an ended process may last a while
 
 
 class NewNode(Struct, frozen=True):
-    """What a node that joins the cluster tells the other nodes about itself."""
+    """The properties of a node that joins the cluster, as the other nodes see them."""
 
     name: str = ""
     address: str = ""

@@ -89,14 +89,14 @@ WHERE taken.family = families.id AND (taken.owner IS NULL OR taken.owner = %(dea
 RETURNING taken.id, ({UNSETTLED})
 """  # noqa: S608
 TAKE = _TAKE.format(owned="owner = %(dead)s")
-"""Takes a dead node's families of conversations of which one is unsettled and whose workspace this node has.
+"""Takes families of conversations of a dead node, if one conversation is unsettled and this node has its workspace.
 
 Every claim locks the top-level conversation first; families that another node has locked are left to that node. A
 top-level conversation that this node or nobody owns may still have sub-agents that the dead node owns, because
 statements that the dead node sent earlier may arrive late.
 """
 TAKE_ABANDONED = _TAKE.format(owned="owner IS NULL")
-"""Takes families that nobody owns and of which a conversation is unsettled: a node released them as it ended."""
+"""Takes families of conversations that nobody owns since a node released them, if one conversation is unsettled."""
 
 RELEASE = """
 WITH found AS MATERIALIZED (

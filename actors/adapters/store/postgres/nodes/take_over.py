@@ -53,7 +53,7 @@ class TakeOver:
 def release(session: NodeSession, owner: int) -> bool:
     """Release the conversations that a node owns, except those in rows that others have locked.
 
-    Returns whether the node now owns none. Raises StoreUnavailableError.
+    Returns whether the node now owns no conversation. Raises StoreUnavailableError.
     """
     while session.rows(said.RELEASE, {"owner": owner, "most": MAX_RELEASED}):
         pass
