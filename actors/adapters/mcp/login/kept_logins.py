@@ -62,7 +62,7 @@ class KeptLogins:
         """
 
     async def watch(self) -> None:
-        """Read changes by other programs, and renew tokens before they expire, until this task is cancelled."""
+        """Read the logins again when other programs change them, and renew tokens, until this task is cancelled."""
         while True:
             await self._look()
             now = time.time() * 1000
