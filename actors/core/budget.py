@@ -11,14 +11,17 @@ if TYPE_CHECKING:
 
 
 def spent(budget: Budget, ledger: Ledger) -> str:
-    """Describe the budget that is used up; return "" if none is used up."""
+    """Return the limit that is used up as text, such as "5000 tokens per run"; "" if no limit is used up."""
     if 0 < budget.run_tokens <= ledger.run_usage.context_tokens:
         return f"{budget.run_tokens} tokens per run"
     return spent_for_good(budget, ledger)
 
 
 def spent_for_good(budget: Budget, ledger: Ledger) -> str:
-    """Describe the conversation's total budget, which a new run does not renew, if it is used up. "" otherwise."""
+    """Return the used-up limit of the whole conversation as text, such as "$1.50"; "" if no such limit is used up.
+
+    A new run does not reset these limits.
+    """
     whole = ledger.total_usage + ledger.aside_usage
     if 0 < budget.conversation_tokens <= whole.context_tokens:
         return f"{budget.conversation_tokens} tokens"
@@ -30,7 +33,7 @@ def spent_for_good(budget: Budget, ledger: Ledger) -> str:
 def share(budget: Budget, ledger: Ledger, among: int) -> Budget:
     """Return the budget for each of `among` sub-agents: an equal part of what is left of the parent's budget.
 
-    Call this only while no budget is `spent`.
+    Call this only while `spent` returns "".
     """
     whole = ledger.total_usage + ledger.aside_usage
     limits = (

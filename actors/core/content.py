@@ -43,7 +43,7 @@ class Reasoning(Struct, frozen=True, gc=False, tag="reasoning"):
     model: str = ""
     """The model that wrote the reasoning; requests to other models omit this block."""
     raw: str = ""
-    """The provider's block as JSON text, sent back byte for byte."""
+    """The block as the provider sent it, as JSON text; later requests contain it unchanged."""
 
 
 class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_use"):
@@ -64,14 +64,14 @@ class Image(Struct, frozen=True, gc=False, tag="image"):
     """A reference to a stored image."""
 
     attachment: str
-    """Content hash under which the store keeps the original."""
+    """The hash of the original image, by which the store finds it."""
     media_type: str
     width: int
     height: int
 
 
 class ToolOutcome(StrEnum):
-    """How a tool call ended, for programs, so that they need not parse result texts."""
+    """How a tool call ended, as a value that programs can compare, so that they need not parse result texts."""
 
     OK = "ok"
     ERROR = "error"
@@ -79,7 +79,7 @@ class ToolOutcome(StrEnum):
     SKIPPED = "skipped"
     DENIED = "denied"
     TIMED_OUT = "timed_out"
-    """No client answered a call of a client tool in time."""
+    """No client answered in time, for a tool that clients run."""
 
 
 class ToolSuccess(Struct, frozen=True, gc=False, tag="tool_success"):
@@ -95,7 +95,7 @@ class ToolSuccess(Struct, frozen=True, gc=False, tag="tool_success"):
 
 
 class ToolError(Struct, frozen=True, gc=False, tag="tool_error"):
-    """The tool failed, was refused or was not run; the text tells the model why."""
+    """The tool failed, was refused or was not run; `output` tells the model why."""
 
     tool_use_id: str
     output: str
@@ -105,7 +105,7 @@ class ToolError(Struct, frozen=True, gc=False, tag="tool_error"):
 
 
 class ToolCancelled(Struct, frozen=True, gc=False, tag="tool_cancelled"):
-    """A result that the server wrote for a call which a cancel or a restart interrupted or skipped."""
+    """A result that the server writes for a tool call that a cancel or a restart of the server stopped or prevented."""
 
     tool_use_id: str
     output: str
@@ -113,7 +113,7 @@ class ToolCancelled(Struct, frozen=True, gc=False, tag="tool_cancelled"):
 
 
 class SubAgentComplete(Struct, frozen=True, gc=False, tag="sub_agent_complete"):
-    """The result of submit_result or submit_error in a sub-agent, and of spawn_sub_agent in its parent."""
+    """The result of a call of submit_result or submit_error (in a sub-agent) or of spawn_sub_agent (in its parent)."""
 
     tool_use_id: str
     output: str
@@ -138,7 +138,10 @@ class MessageType(StrEnum):
 
 
 class Delivery(StrEnum):
-    """How a user message is to be handled during a run: refused, or queued as a steer or follow-up."""
+    """What happens to a user message that arrives during a run.
+
+    It is refused (REJECT), joins the open run (STEER), or waits and begins a run of its own (FOLLOW_UP).
+    """
 
     REJECT = "reject"
     STEER = "steer"
@@ -167,7 +170,7 @@ class SystemKind(StrEnum):
 
 
 class Usage(Struct, frozen=True, gc=False):
-    """Tokens of one response or of several; `input_tokens` excludes tokens read from or written to the cache."""
+    """The tokens of one or more responses; `input_tokens` excludes tokens that a provider's cache read or wrote."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -178,7 +181,7 @@ class Usage(Struct, frozen=True, gc=False):
 
     @property
     def context_tokens(self) -> int:
-        """Tokens in the context window after this response."""
+        """The number of tokens in the context window after this response."""
         return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -202,7 +205,7 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True):
     created_at: int
     """When the message was stored, in milliseconds since the epoch (UTC)."""
     run: str = ""
-    """The id of the run that the message belongs to; "" if it belongs to none."""
+    """The id of the run (the work on one user message) that this message belongs to; "" if it belongs to none."""
     delivery: str = ""
     """For user messages: "direct", "steer" or "follow_up"; "" for others."""
     request_id: str = ""
@@ -217,7 +220,7 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True):
     usage: Usage | None = None
     kind: SystemKind = SystemKind.NONE
     meta: bool = False
-    """Whether the message was written only for the model, not for people."""
+    """Whether the message was written only for the model, so that clients need not show it."""
     error_kind: str = ""
 
 

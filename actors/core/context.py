@@ -1,6 +1,6 @@
-"""The context of a transition: facts about the conversation that the state machine reads.
+"""The context of a transition: the facts about a conversation that the state machine reads.
 
-Only one of them, the mode, can be changed by a transition.
+A transition can change only one of them, the mode.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def wider(mode: Mode, than: Mode) -> bool:
 class Rules(IntEnum):
     """Versions of the state machine's rules.
 
-    A log records the version that wrote it, and is replayed with that version.
+    The log of a conversation names the version under which it was written; a replay of the log uses the same version.
     """
 
     FIRST = 1
-    """The first version; also that of logs without a recorded version."""
+    """The first version; also used for logs that name no version."""
     INTERRUPTIONS = 2
-    """The agent gets a notice of an interrupted run; the budget is checked before every attempt."""
+    """New: the agent is told that a run was interrupted; the budget is checked before every attempt of a request."""
     OWN_TOOLS = 3
-    """A conversation may be offered only some of the tools, perhaps without request_mode_upgrade.
+    """New: a conversation may have only some of the tools, perhaps without request_mode_upgrade.
 
     Whether a sub-agent's tool call needs approval is decided once, when the response arrives.
     """
@@ -55,14 +55,14 @@ class ApprovalPolicy(StrEnum):
 
 
 class FollowUpPolicy(StrEnum):
-    """When a queued follow-up starts its run."""
+    """When a queued follow-up message begins its run: after any run, or only after a completed one."""
 
     ALWAYS = "always"
     COMPLETED_ONLY = "completed_only"
 
 
 class ToolGroup(StrEnum):
-    """Groups of tools in the request-cycle projection."""
+    """The kinds of tools by which clients group the tool calls that they display."""
 
     READ = "read-group"
     WRITE = "write-group"
@@ -78,11 +78,11 @@ class ToolTraits(Struct, frozen=True, omit_defaults=True):
     retry_safe: bool = False
     """Whether a failed call may be started again, because the tool changes nothing."""
     writes: bool = False
-    """Whether calls need approval under ASK_WRITES. Tools that the machine does not know count as writing."""
+    """Whether calls need approval under ASK_WRITES."""
     always_asks: bool = False
     """Whether calls need approval under every policy: request_mode_upgrade, and client tools that demand it."""
     client: bool = False
-    """Whether a client runs the tool: the state machine then waits for the client's answer."""
+    """Whether a client runs the tool; the state machine then waits for the client's answer."""
     timeout_ms: int = 0
     """For a tool that a client runs: how long a call waits for the client's answer, in milliseconds."""
 
@@ -104,7 +104,7 @@ class Limits(Struct, frozen=True):
 
 
 class Budget(Struct, frozen=True):
-    """Limits of token usage and cost; 0 means no limit."""
+    """Limits of token usage and of cost (in millionths of a dollar); 0 means no limit."""
 
     run_tokens: int = 0
     conversation_tokens: int = 0
@@ -134,7 +134,7 @@ class ConvContext(Struct, frozen=True):
     follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS
     budget: Budget = Budget()
     quota_spent: str = ""
-    """A description of a quota that the conversation's principal has used up; "" if there is none."""
+    """The used-up quota of the conversation's principal (the caller that owns it), as text; "" if there is none."""
     limits: Limits = Limits()
     tools: tuple[ToolTraits, ...] = ()
     """The tools offered to this conversation, in the order the model sees them."""

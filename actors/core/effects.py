@@ -18,7 +18,7 @@ from actors.core.states import AgentOutcome, AgentTask, QuestionStatus, State
 
 
 class PersistMessage(Struct, frozen=True, tag="persist_message"):
-    """Commit phase: append a message to the history."""
+    """In the commit: append a message to the history."""
 
     message: Message
 
@@ -34,19 +34,19 @@ class PersistMessage(Struct, frozen=True, tag="persist_message"):
 
 
 class PersistState(Struct, frozen=True, tag="persist_state"):
-    """Commit phase: store the new state."""
+    """In the commit: store the new state."""
 
     new_state: State
 
 
 class PersistMode(Struct, frozen=True, tag="persist_mode"):
-    """Commit phase: store the new mode, which has a database column of its own and is a field of the context."""
+    """In the commit: store the new mode, which has a database column of its own."""
 
     mode: Mode
 
 
 class NotifyClient(Struct, frozen=True, tag="notify_client"):
-    """Publish phase: send a notification to clients."""
+    """After the commit: send a notification to clients."""
 
     data: Notification
 
@@ -57,7 +57,7 @@ class NotifyClient(Struct, frozen=True, tag="notify_client"):
 
 
 class RequestLlm(Struct, frozen=True, tag="request_llm"):
-    """Act phase: start one attempt of a model request over the history up to `through_sequence`."""
+    """After the commit: start one attempt of a model request with the messages up to number `through_sequence`."""
 
     request_id: str
     attempt: int
@@ -66,7 +66,7 @@ class RequestLlm(Struct, frozen=True, tag="request_llm"):
 
 
 class RequestContinuation(Struct, frozen=True, tag="request_continuation"):
-    """Act phase: start one attempt of the request for a summary, which offers no tools (REQ-BED-020)."""
+    """After the commit: start one attempt of the request for a summary, which offers no tools (REQ-BED-020)."""
 
     request_id: str
     attempt: int
@@ -76,24 +76,27 @@ class RequestContinuation(Struct, frozen=True, tag="request_continuation"):
 
 
 class AbortLlm(Struct, frozen=True, tag="abort_llm"):
-    """Act phase: abort the model request, without waiting until it has ended."""
+    """After the commit: abort the model request, without waiting until it has ended."""
 
     request_id: str
 
 
 class ExecuteTool(Struct, frozen=True, tag="execute_tool"):
-    """Act phase: start one tool call."""
+    """After the commit: start one tool call."""
 
     tool_use_id: str
     execution_id: int
     name: str
     input: str
-    """Raw JSON text of the arguments."""
+    """The arguments of the call, as JSON text."""
     attempt: int = 1
 
 
 class AwaitToolResult(Struct, frozen=True, tag="await_tool_result"):
-    """Act phase: send a ToolDeadline event with these ids at the deadline; until then a client may answer the call."""
+    """After the commit: wait for a client's answer to a tool call.
+
+    At the deadline, the conversation gets a ToolDeadline event with these ids.
+    """
 
     tool_use_id: str
     execution_id: int
@@ -102,7 +105,10 @@ class AwaitToolResult(Struct, frozen=True, tag="await_tool_result"):
 
 
 class AwaitAnswer(Struct, frozen=True, tag="await_answer"):
-    """Act phase: send QuestionOver with these ids at the deadline; until then a person may answer the question."""
+    """After the commit: wait for a person's answer to a tool's question.
+
+    At the deadline, the conversation gets a QuestionOver event with these ids.
+    """
 
     tool_use_id: str
     execution_id: int
@@ -112,7 +118,7 @@ class AwaitAnswer(Struct, frozen=True, tag="await_answer"):
 
 
 class AnswerTool(Struct, frozen=True, omit_defaults=True, tag="answer_tool"):
-    """Act phase: give the running tool the answer to its question, or report why there is none."""
+    """After the commit: give the running tool the answer to its question, or report why there is none."""
 
     tool_use_id: str
     execution_id: int
@@ -123,21 +129,21 @@ class AnswerTool(Struct, frozen=True, omit_defaults=True, tag="answer_tool"):
 
 
 class AbortTool(Struct, frozen=True, tag="abort_tool"):
-    """Act phase: kill the whole process tree of a tool call."""
+    """After the commit: kill the whole process tree of a tool call."""
 
     tool_use_id: str
     execution_id: int
 
 
 class RetryOf(StrEnum):
-    """What a retry timer will retry."""
+    """What is tried again when a retry timer ends."""
 
     LLM = "llm"
     TOOL = "tool"
 
 
 class ScheduleRetry(Struct, frozen=True, tag="schedule_retry"):
-    """Act phase: send a RetryTimeout or ToolRetryTimeout event with these ids after `delay_ms` milliseconds."""
+    """After the commit: wait `delay_ms` milliseconds, then send a RetryTimeout or ToolRetryTimeout with these ids."""
 
     delay_ms: int
     attempt: int
@@ -148,26 +154,29 @@ class ScheduleRetry(Struct, frozen=True, tag="schedule_retry"):
 
 
 class SpawnSubAgent(Struct, frozen=True, tag="spawn_sub_agent"):
-    """Act phase: create the sub-agent, send it StartSubAgent and start the timer of its SubAgentTimeout."""
+    """After the commit: create a sub-agent and send it StartSubAgent.
+
+    At the deadline, this conversation gets a SubAgentTimeout event.
+    """
 
     task: AgentTask
     deadline: int
 
 
 class CancelSubAgents(Struct, frozen=True, tag="cancel_sub_agents"):
-    """Act phase: cancel these sub-agents in parallel."""
+    """After the commit: cancel these sub-agents in parallel."""
 
     agent_ids: tuple[str, ...]
 
 
 class NotifyParent(Struct, frozen=True, tag="notify_parent"):
-    """Act phase: report the outcome of this sub-agent to its parent, exactly once."""
+    """After the commit: report the outcome of this sub-agent to its parent, exactly once."""
 
     result: AgentOutcome
 
 
 class StartTimer(Struct, frozen=True, tag="start_timer"):
-    """Act phase: send a CancelTimeout event for this run after `delay_ms` milliseconds."""
+    """After the commit: send a CancelTimeout event for this run after `delay_ms` milliseconds."""
 
     delay_ms: int
     run_id: str

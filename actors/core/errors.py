@@ -137,9 +137,12 @@ class Rejected(InvalidTransition):
         super().__init__(text or REFUSAL_TEXTS[reason])
         self.reason = reason
         self.run: tuple[str, str] | None = None
-        """The ids of the conversation and of its open run; None if no run is open. The conversation's actor sets it."""
+        """The ids of the conversation and of its open run, or None if no run is open.
+
+        The conversation's actor sets this.
+        """
         self.cause = cause
-        """A more detailed reason for programs; "" if there is none."""
+        """A more specific reason that a program can read; "" if there is none."""
 
 
 class QuotaExceededError(Rejected):
@@ -169,7 +172,7 @@ class QuotaExceededError(Rejected):
         """
         allowed, taken = ((f"${each / 1e6:,.2f}" if dollars else f"{each:,}") for each in (limit, used))
         self.described = f"the quota {quota} of {principal or 'this server'}, {allowed}"
-        """Describes the quota, with its owner and its limit."""
+        """The name, the owner and the limit of the quota, as text for error messages."""
         state = (
             f"needs {needed:,} more: {taken} of {allowed} are used" if needed else f"is used up: {taken} of {allowed}"
         )

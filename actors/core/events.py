@@ -1,9 +1,9 @@
 """The events of a conversation's state machine: commands, outcomes and settle events.
 
 Commands request something and are either accepted or rejected. Outcomes report the results of effects; each outcome
-carries the ids of its effect, and the state machine ignores outcomes that the current state does not wait for. Settle
-events follow, in the same commit, from a state that must not last. `at` is the server's clock in milliseconds since the
-epoch.
+carries the ids of its effect, and the state machine ignores outcomes that the current state does not wait for. A settle
+event comes from the machine itself: it moves the conversation out of a state that must not last, in the same commit.
+`at` is the server's clock in milliseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user_message"):
     expected_run: str = ""
     """If set, the command is rejected with RUN_OVER, before any other check, unless the open run has this id."""
     generation: Generation | None = None
-    """Settings for the run that the message begins; None for a steer, which begins no run."""
+    """Settings for the run that the message begins; None for a message that joins the open run (a steer)."""
     output_schema: str = ""
-    """The JSON Schema, as JSON, of the value that the run must end with; "" for none. A steer has none."""
+    """The JSON Schema, as JSON text, of the value that the run must end with; "" for none, as for every steer."""
 
 
 class UserCancel(Struct, frozen=True, tag="user_cancel"):
@@ -48,7 +48,7 @@ class UserCancel(Struct, frozen=True, tag="user_cancel"):
 
 
 class ApprovalResponse(Struct, frozen=True, tag="approval_response"):
-    """A person's decision about one tool call."""
+    """A person's decision whether one tool call may run."""
 
     at: int
     tool_use_id: str
@@ -57,13 +57,13 @@ class ApprovalResponse(Struct, frozen=True, tag="approval_response"):
 
 
 class TriggerContinuation(Struct, frozen=True, tag="trigger_continuation"):
-    """Write the summary now, as if the context were full (REQ-BED-023)."""
+    """Write the summary of the conversation now, as if the context were full (REQ-BED-023)."""
 
     at: int
 
 
 class SpawnSubAgents(Struct, frozen=True, tag="spawn_sub_agents"):
-    """Start sub-agents by command rather than by a tool call, in a run of their own."""
+    """Begin a run that starts these sub-agents, by a client's command instead of a tool call."""
 
     at: int
     message_id: str
@@ -77,11 +77,11 @@ class StartSubAgent(Struct, frozen=True, tag="start_sub_agent"):
     message_id: str
     task: str
     max_turns: int = 0
-    """Maximum number of turns; 0: the default limit."""
+    """The maximum number of model requests; 0 for the default limit."""
 
 
 class SetMode(Struct, frozen=True, omit_defaults=True, tag="set_mode"):
-    """Change the mode at once; the mailbox delivers this event ahead of normal ones."""
+    """Change the mode at once: the actor handles this event before others that wait."""
 
     at: int
     mode: Mode
@@ -90,25 +90,25 @@ class SetMode(Struct, frozen=True, omit_defaults=True, tag="set_mode"):
 
 
 class BeginLlm(Struct, frozen=True, tag="begin_llm"):
-    """Settle event: build the request that is due in AwaitingLlm."""
+    """Settle event: build the model request that is due in the state AwaitingLlm."""
 
     at: int
 
 
 class FinishCancel(Struct, frozen=True, tag="finish_cancel"):
-    """Settle event: end the cancel of a model request, which needs no confirmation."""
+    """Settle event: complete the cancel of a model request, without waiting until the request has ended."""
 
     at: int
 
 
 class PromoteFollowUp(Struct, frozen=True, tag="promote_follow_up"):
-    """Settle event: begin the next run with the oldest follow-up."""
+    """Settle event: begin the next run with the oldest queued follow-up message."""
 
     at: int
 
 
 class LlmStreamStarted(Struct, frozen=True, tag="llm_stream_started"):
-    """The response has begun to stream."""
+    """The first part of a model's response has arrived."""
 
     at: int
     request_id: str
@@ -116,7 +116,7 @@ class LlmStreamStarted(Struct, frozen=True, tag="llm_stream_started"):
 
 
 class LlmStreamChunk(Struct, frozen=True, tag="llm_stream_chunk"):
-    """The next text of the response; chunks are merged while they wait in the mailbox, and are never stored."""
+    """The next text of the response; chunks that wait for the actor are merged, and chunks are never stored."""
 
     at: int
     request_id: str
@@ -139,11 +139,11 @@ class LlmResponse(Struct, frozen=True, omit_defaults=True, tag="llm_response"):
     """Whether the response was cut off at the output token limit."""
     refusal: bool = False
     subjects: tuple[CallSubject, ...] = ()
-    """The commands and paths that each tool call of the response concerns, in order; () if nothing depends on them."""
+    """What each tool call would run, read and write, in the order of the calls; () if no approval rule asks for it."""
     output: str = ""
-    """In a run with an output schema: the answer's value, if it has a valid one, as JSON."""
+    """In a run with an output schema: the answer's value as JSON; "" if the answer has no valid one."""
     output_problem: str = ""
-    """In a run with an output schema: why the value is invalid, if the answer tries to end the run."""
+    """In a run with an output schema: why an answer that tries to end the run has no valid value; "" otherwise."""
 
 
 class LlmError(Struct, frozen=True, tag="llm_error"):
@@ -185,7 +185,7 @@ class ToolComplete(Struct, frozen=True, tag="tool_complete"):
 
 
 class ToolTransient(Struct, frozen=True, tag="tool_transient"):
-    """The infrastructure around the tool failed, not the tool itself."""
+    """The tool's result is lost, because something around the tool failed, such as its process; not the tool itself."""
 
     at: int
     tool_use_id: str
@@ -196,7 +196,7 @@ class ToolTransient(Struct, frozen=True, tag="tool_transient"):
 
 
 class ToolAborted(Struct, frozen=True, tag="tool_aborted"):
-    """The tool was stopped; if no abort was requested, this becomes an error result."""
+    """The tool was stopped; if no abort was requested, the call gets an error result."""
 
     at: int
     tool_use_id: str
@@ -210,7 +210,7 @@ class AgentsSpawned(Struct, frozen=True, tag="agents_spawned"):
     tool_use_id: str
     execution_id: int
     agents: tuple[AgentTask, ...]
-    """The sub-agents to start. Their agent_id is "": the transition assigns it."""
+    """The tasks of the sub-agents. Their `agent_id` is still ""; the transition sets it."""
 
 
 class ToolRetryTimeout(Struct, frozen=True, tag="tool_retry_timeout"):
@@ -236,11 +236,11 @@ class SubAgentTimeout(Struct, frozen=True, tag="sub_agent_timeout"):
     at: int
     agent_id: str
     partial_result: str = ""
-    """The sub-agent's last text so far."""
+    """The last text that the sub-agent wrote."""
 
 
 class CancelTimeout(Struct, frozen=True, tag="cancel_timeout"):
-    """The sub-agents did not end in time after a cancel; the mailbox delivers this event ahead of normal ones."""
+    """The sub-agents did not end in time after a cancel. The actor handles this event before others that wait."""
 
     at: int
     run_id: str
@@ -253,7 +253,7 @@ class Restart(Struct, frozen=True, tag="restart"):
 
 
 class WithdrawMessage(Struct, frozen=True, tag="withdraw_message"):
-    """Command: remove a queued steer or follow-up."""
+    """Command: remove a user message that is still queued."""
 
     at: int
     message_id: str
@@ -323,14 +323,17 @@ class InternalFault(Struct, frozen=True, tag="internal_fault"):
 
 
 class UsageReported(Struct, frozen=True, tag="usage_reported"):
-    """Tokens were used that no LlmResponse reports."""
+    """Tokens were used that are not part of an LlmResponse event."""
 
     at: int
     usage: Usage
     aside: bool
-    """Whether a side query used the tokens; otherwise an aborted request or a sub-agent did."""
+    """Whether a side query (a small request beside the conversation, such as for its title) used the tokens.
+
+    If False, an aborted request or a sub-agent used them.
+    """
     run: str = ""
-    """The id of the run that a sub-agent's tokens are added to if it is still open; "" for other tokens."""
+    """For a sub-agent's tokens: the id of the run to whose usage they are added while it is open; else ""."""
 
 
 class McpRestarted(Struct, frozen=True, tag="mcp_restarted"):

@@ -1,7 +1,7 @@
-"""The specified state diagram of the Context Manager (seed 3), as a projection of the state machine.
+"""The Context Manager's state diagram of the specification (seed 3), computed from the states of the state machine.
 
 Every StateChanged notification contains the path of its transition through this diagram: first the intermediate states,
-which the rule of the transition names, then the resulting state (see `project`). `ChatContext` follows these paths.
+which the code of the transition names, then the resulting state (see `project`). `ChatContext` follows these paths.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def stray_edge(walk: Iterable[ContextState], start: ContextState = ContextState.
 
 
 class ChatContext(Struct, frozen=True):
-    """The current state in the diagram, after all paths of StateChanged that were handled."""
+    """The current state in the diagram, reached by following the paths of StateChanged notifications."""
 
     state: ContextState = ContextState.IDLE
 

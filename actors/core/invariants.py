@@ -69,11 +69,11 @@ class InvariantChecker:
         self._usage: UsageChanged | None = None
 
     def begin_mid_log(self) -> None:
-        """Note that the beginning of the log was pruned, so that events may refer to others that are missing."""
+        """Allow from now on that events refer to missing events, because the beginning of the log was deleted."""
         self._mid_log, self._place = True, None
 
     def preload(self, message: Message) -> Iterator[str]:
-        """Check a message that is older than the beginning of a pruned log. Call this in the order of the messages."""
+        """Check a message that is older than the first event that is left. Call this in the order of the messages."""
         yield from self._message(message)
 
     def check(self, event: Durable) -> Iterator[str]:
@@ -184,7 +184,10 @@ class InvariantChecker:
     # --- the end
 
     def check_end(self, state: State, mode: Mode) -> Iterator[str]:
-        """Compare the runs, calls and questions that are open at the end of the log with the stored state and mode."""
+        """Compare the runs, calls and questions that are open at the end of the log with the stored state and mode.
+
+        Yields a text for each difference.
+        """
         yield from self._open_runs(state)
         yield from _compare("tool calls without a result", self._chain.open_calls, open_calls(state))
         asked = state.undecided if isinstance(state, AwaitingToolApproval) else ()
@@ -215,7 +218,7 @@ class InvariantChecker:
             yield from (f"run {run} has not ended" for run in sorted(self._begun - self._ended - {live}))
 
     def _compare_kept(self, what: str, logged: set[str], stored: Iterable[str]) -> Iterator[str]:
-        """Compare two sets of ids. If the log was pruned, ignore stored ids whose events the log may lack."""
+        """Compare the ids that the log leaves open with those of the state; ignore those that a pruned log may lack."""
         wanted = set(stored)
         yield from _compare(what, sorted(logged), sorted(wanted & logged if self._mid_log else wanted))
 

@@ -1,6 +1,6 @@
 """Notifications to clients.
 
-The durable ones are stored with their transition and numbered; text deltas are ephemeral, which means never stored.
+They are stored with their transition and numbered (durable), except text deltas, which are never stored (ephemeral).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from actors.core.summary import AgentSummary, StateSummary
 
 
 class StateChanged(Struct, frozen=True, tag="state_changed"):
-    """The state changed, or a part of the state that clients see."""
+    """The conversation's state changed, as far as clients see it."""
 
     state: StateSummary
     fsm_path: tuple[ContextState, ...]
@@ -42,7 +42,7 @@ class TextDelta(Struct, frozen=True, tag="text_delta"):
 
 
 class StreamDiscarded(Struct, frozen=True, tag="stream_discarded"):
-    """The text that was streamed for this attempt is void; clients must remove that text."""
+    """Clients must remove the text that was streamed for this attempt, because the attempt has failed."""
 
     request_id: str
     attempt: int
@@ -88,7 +88,10 @@ class ApprovalRequested(Struct, frozen=True, omit_defaults=True, tag="approval_r
     suggestions: tuple[ApprovalRule, ...] = ()
     """Rules that would allow calls like this one, the narrowest first. They have no ids yet."""
     asked_by: ApprovalRule | None = None
-    """The rule that made approval necessary: it asks, or it might deny the call. None if no rule did."""
+    """The rule because of which a person is asked: its action is ASK, or it denies calls that this one might be.
+
+    None if no rule is the cause.
+    """
 
 
 class ApprovalDecision(StrEnum):
@@ -133,7 +136,7 @@ class QuestionChanged(Struct, frozen=True, tag="question_changed"):
 
 
 class UsageChanged(Struct, frozen=True, tag="usage_changed"):
-    """The usage of the conversation changed."""
+    """The conversation's token usage changed."""
 
     used_tokens: int
     window_tokens: int
@@ -142,14 +145,17 @@ class UsageChanged(Struct, frozen=True, tag="usage_changed"):
 
 
 class ContextWarning(Struct, frozen=True, tag="context_warning"):
-    """The number of used tokens reached the warning threshold."""
+    """The context window is so full that the warning threshold is reached."""
 
     used_tokens: int
     window_tokens: int
 
 
 class SubAgents(Struct, frozen=True, tag="sub_agents"):
-    """A sub-agent ended. When the last sub-agent has ended, the results of all are added in the same commit."""
+    """A sub-agent ended.
+
+    With the last one, the results of all sub-agents are added to the history in the same commit.
+    """
 
     reports: tuple[AgentReport, ...]
     pending: tuple[AgentSummary, ...]
@@ -182,7 +188,7 @@ class RunStop(Struct, frozen=True, tag="run_stop"):
 
 
 class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):
-    """All processes of a cancelled tool call have ended, unless `leaked`.
+    """The processes of a cancelled tool call have ended; if `leaked` is set, some may still run.
 
     The conversation's actor adds this notification.
     """

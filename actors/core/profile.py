@@ -57,7 +57,7 @@ class Generation(Struct, frozen=True, omit_defaults=True):
     """The limit of one answer in tokens, reasoning included; 0: the server's default."""
 
     def over(self, other: Generation) -> Generation:
-        """Return these settings, completed by those of `other` where these are not set."""
+        """Return these settings; where a setting is not set, take the value from `other`."""
         return Generation(
             self.reasoning_effort or other.reasoning_effort,
             other.temperature if self.temperature is None else self.temperature,
@@ -76,7 +76,7 @@ class ChosenMcpServer(Struct, frozen=True, omit_defaults=True):
     headers: dict[str, str] = {}
     """References to the operator's secrets (`secret:NAME`), by the name of the HTTP header that sends them."""
     read_only: tuple[str, ...] = ()
-    """The tools that change nothing, by the names that the MCP server gives them."""
+    """The names of the server's tools that change nothing."""
 
 
 class Profile(Struct, frozen=True, omit_defaults=True):
@@ -99,7 +99,7 @@ class Profile(Struct, frozen=True, omit_defaults=True):
     forked_at: str = ""
     """The id, in the original conversation, of the last run that was copied to this fork; "" if it is not a fork."""
     cache_key: str = ""
-    """The key by which providers find cached prefixes; forks share their original's. "": the conversation's id."""
+    """The key by which providers find cached prompts; a fork has that of its original. "": the conversation's id."""
     client_tools: tuple[ClientTool, ...] = ()
     """The tools that clients run; they can change only while no run is open."""
     mcp_servers: tuple[ChosenMcpServer, ...] = ()

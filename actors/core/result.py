@@ -9,7 +9,7 @@ from actors.core.states import State
 
 
 class TransitionResult(Struct, frozen=True):
-    """The new state, and the effects in the order in which they are listed."""
+    """The new state, and the effects of the transition in the order in which they were added."""
 
     new_state: State
     effects: tuple[Effect, ...]

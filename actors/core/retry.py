@@ -9,15 +9,15 @@ if TYPE_CHECKING:
 
 
 def delay(attempt: int, limits: Limits) -> int:
-    """Return the wait before this attempt: base * 2^(n-2), so 1 s before the second and 2 s before the third.
+    """Return the wait before this attempt: by default 1 s before the second one, doubled for each further attempt.
 
-    The wait is never longer than the longest Retry-After that is accepted.
+    The wait is never longer than `limits.max_retry_after_ms`.
     """
     return min(limits.retry_base_ms << (attempt - 2), limits.max_retry_after_ms)
 
 
 def too_long(retry_after_ms: int | None, limits: Limits) -> bool:
-    """Return whether the provider demands a longer wait than the limit, in which case the request fails at once."""
+    """Return whether the provider demands a longer wait than the limit; such a request fails at once."""
     return retry_after_ms is not None and retry_after_ms > limits.max_retry_after_ms
 
 

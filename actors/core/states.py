@@ -80,7 +80,7 @@ MAX_PAST_QUESTIONS = 8
 
 
 class Ledger(Struct, frozen=True, omit_defaults=True):
-    """Counters, queues and totals, which are part of every state. The counters that make up ids only grow."""
+    """Counters, queues and totals, which are part of every state. The counters from which ids are made only grow."""
 
     run: int = 0
     """The number of the latest run (request cycle) of the conversation."""
@@ -91,7 +91,7 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     xid: int = 0
     """The number of the latest tool execution."""
     seq: int = 0
-    """The sequence of the latest message."""
+    """The number of the latest message in the history."""
     agents: int = 0
     """The number of the latest sub-agent."""
     rounds: int = 0
@@ -105,14 +105,14 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     turns: int = 0
     """For sub-agents: the number of model requests so far."""
     max_turns: int = 0
-    """For sub-agents: limit of `turns`, without the grace turn; 0: the default limit."""
+    """For sub-agents: the limit of `turns`, without the last request (see `grace`); 0 for the default limit."""
     nudges: int = 0
     """For sub-agents: the number of consecutive answers without a tool call.
 
     In a run with an output schema: the number of answers that tried to end the run without a valid value.
     """
     grace: bool = False
-    """For sub-agents: whether the turn limit is reached and the last request is in flight."""
+    """For sub-agents: whether the turn limit is reached; the running request is then the last one."""
     last_text: str = ""
     """For sub-agents: the last text, which becomes the partial result if the sub-agent fails."""
     used_tokens: int = 0
@@ -122,9 +122,15 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     run_usage: Usage = Usage()
     """The token usage of the latest run."""
     aside_usage: Usage = Usage()
-    """Usage of the side queries; it counts towards the conversation's budget, but not towards a run's budget."""
+    """The token usage of side queries (small requests beside the conversation, such as for its title).
+
+    It counts towards the conversation's budget, but not towards a run's budget.
+    """
     run_mode: Mode | None = None
-    """The mode in which the latest run began, which decides which client tools it offers; None if there are none."""
+    """The mode in which the latest run began; only it decides which tools that clients run are offered.
+
+    None if unused.
+    """
     generation: Generation | None = None
     """Settings for the requests of the latest run, from the message that began it."""
     output_schema: str = ""
@@ -170,21 +176,21 @@ class Idle(Struct, frozen=True, tag="idle"):
 
 
 class AwaitingLlm(Struct, frozen=True, tag="awaiting_llm"):
-    """A model request is due. Transient: BeginLlm follows in the same commit."""
+    """A model request is due. The state never lasts: the event BeginLlm follows in the same commit."""
 
     ledger: Ledger
     reason: LlmReason
 
 
 class LlmRequesting(Struct, frozen=True, tag="llm_requesting"):
-    """A model request is in flight, or in backoff before its next attempt."""
+    """A model request is running, or waits (backoff) for its next attempt."""
 
     ledger: Ledger
     request_id: str
     attempt: int
     phase: LlmPhase
     through_sequence: int
-    """Sequence of the last message that the request contains."""
+    """The number of the last message that the request contains."""
     retry_at: int = 0
     """In backoff: when the next attempt is due, ms since the epoch."""
     continuations: int = 0
@@ -195,7 +201,7 @@ class LlmRequesting(Struct, frozen=True, tag="llm_requesting"):
 
 
 class ApprovalKind(StrEnum):
-    """The subject of an approval request."""
+    """What a person is asked to approve: a tool call, or a change to a mode with more rights."""
 
     TOOL = "tool"
     MODE_UPGRADE = "mode_upgrade"
@@ -241,7 +247,10 @@ class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing
 
 
 class AgentTask(Struct, frozen=True):
-    """The task of a sub-agent; all fields except `agent_id` are set before the event is built."""
+    """The task of a sub-agent.
+
+    The transition that starts the sub-agent sets `agent_id`; the event sets the other fields.
+    """
 
     agent_id: str
     task: str
@@ -305,7 +314,7 @@ class AwaitingSubAgents(Struct, frozen=True, tag="awaiting_sub_agents"):
     pending: tuple[PendingAgent, ...]
     completed_results: tuple[AgentReport, ...]
     tool_use_id: str = ""
-    """Id of the spawn_sub_agent call; "" if the command SpawnSubAgents started them."""
+    """Id of the spawn_sub_agent call; "" if the command SpawnSubAgents started the sub-agents."""
     remaining_tool_ids: tuple[str, ...] = ()
     calls: tuple[ToolUse, ...] = ()
     tool_results: tuple[ToolResult, ...] = ()
@@ -321,12 +330,12 @@ class CancelKind(StrEnum):
     """The kind of work that has to stop before a cancel is complete."""
 
     LLM = "llm"
-    """Transient: FinishCancel follows in the same commit."""
+    """Stop a model request. A state of this kind never lasts: the event FinishCancel follows in the same commit."""
     AGENTS = "agents"
 
 
 class Cancelling(Struct, frozen=True, tag="cancelling"):
-    """A cancel is being carried out. The state lasts only while sub-agents end, for at most two seconds."""
+    """A cancel is being carried out: sub-agents have at most two seconds to end."""
 
     ledger: Ledger
     kind: CancelKind
@@ -348,7 +357,7 @@ class Error(Struct, frozen=True, tag="error"):
 
 
 class AwaitingContinuation(Struct, frozen=True, tag="awaiting_continuation"):
-    """The context is full: a request without tools is in flight, which asks for a summary."""
+    """The context is full, and the model writes a summary, in a request without tools."""
 
     ledger: Ledger
     request_id: str

@@ -1,4 +1,4 @@
-"""A compact summary of a state for clients, with all that they display but without queues and results."""
+"""The summary of a conversation's state that clients get; queued messages and tool results are left out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AgentSummary(Struct, frozen=True, omit_defaults=True):
 
 
 class StateSummary(Struct, frozen=True, omit_defaults=True):
-    """A summary of a state. Fields that do not apply to this `kind` of state keep their defaults."""
+    """The state of a conversation for clients. Fields that do not apply to this `kind` of state keep their defaults."""
 
     kind: str
     """The state's snake_case name."""

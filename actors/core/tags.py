@@ -29,9 +29,9 @@ _IGNORED = rf"[\s\x00-\x1f\x7f-\x9f{_FORMAT}]*+"
 
 @cache
 def _opening(*names: str) -> re.Pattern[str]:
-    """Return a pattern for the `<` of these tags, opening or closing, with any spacing and case.
+    """Return a pattern that matches the `<` of tags with these names, opening or closing, with any spacing and case.
 
-    It is compiled at the first use, because compiling takes as long as importing a whole package.
+    The pattern is compiled at its first use, because compiling takes as long as importing a whole package.
     """
     spaced = "|".join(_IGNORED.join(map(re.escape, name)) for name in names)
     return re.compile(f"<(?={_IGNORED}/?{_IGNORED}(?:{spaced}))", re.IGNORECASE)

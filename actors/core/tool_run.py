@@ -2,10 +2,11 @@
 
 A cancelled conversation is idle at once and may request another tool at once. The runner holds that tool back until all
 processes of the cancelled tool have ended, so that two tools never work in one directory. This wait is limited: after
-`QUIESCE_MS` the processes count as leaked, and the kill receipt says so.
+`QUIESCE_MS` the processes count as leaked (they may still run), and the kill receipt, which reports how they ended,
+says so.
 
-A kill bypasses the mailbox, so the runner may hear that a tool has ended before it gets the AbortTool that caused the
-end. It therefore remembers the last receipt, and AbortTool then only requests that receipt. Inputs about any other
+A kill does not wait in the runner's mailbox, so ToolEnded may arrive before the AbortTool that caused the end. The
+runner therefore remembers the last receipt, and AbortTool then only requests that receipt. Inputs about any other
 execution are ignored.
 """
 
@@ -42,7 +43,7 @@ class Ready(Struct, frozen=True, tag="ready"):
     """No tool runs."""
 
     ended: KillReceipt | None = None
-    """The receipt of the last execution, kept until it is requested."""
+    """The receipt of the last execution, kept until AbortTool requests it."""
 
 
 class Running(Struct, frozen=True, tag="running"):
@@ -171,7 +172,6 @@ def _when_quiescing(run: Quiescing, event: Input) -> RunStep:
 
 
 def _quiesced(run: Quiescing, receipt: KillReceipt) -> RunStep:
-    """End the wait: report the receipt and start the waiting tool, if there is one."""
     if run.waiting is None:
         return RunStep(Ready(), (ReportReceipt(receipt),))
     return RunStep(Running(run.waiting), (ReportReceipt(receipt), StartTool(run.waiting)))
@@ -182,5 +182,4 @@ def _kill(call: ExecuteTool) -> KillTool:
 
 
 def _same(one: ExecuteTool | KillReceipt, other: AbortTool | KillReceipt) -> bool:
-    """Return whether both concern the same execution."""
     return (one.tool_use_id, one.execution_id) == (other.tool_use_id, other.execution_id)

@@ -132,7 +132,7 @@ __all__ = [
 
 
 class Step(Struct, frozen=True):
-    """One transition of a chain, with its event and effects."""
+    """One transition of a chain of transitions, with its event and effects."""
 
     event: Event
     context: ConvContext
@@ -142,9 +142,10 @@ class Step(Struct, frozen=True):
 
 
 def transition(state: State, context: ConvContext, event: Event) -> TransitionResult:
-    """Apply one event: return the new state with effects, return the same state object without effects, or raise.
+    """Apply one event and return the new state with effects.
 
-    Raises Rejected, a subclass of InvalidTransition, for a command at the wrong moment.
+    Returns the same state object and no effects if the event no longer applies. Raises Rejected, a subclass of
+    InvalidTransition, for a command that the state does not accept.
     """
     match event:
         case WithdrawMessage():
@@ -198,7 +199,7 @@ def _dispatch(state: State, context: ConvContext, event: GridEvent) -> Transitio
 
 
 def settle_event(state: State, at: int) -> Settle | None:
-    """Return the event that must follow `state` in the same commit; None if the state may last."""
+    """Return the event that must follow in the same commit if `state` must not last; None if it may last."""
     match state:
         case AwaitingLlm():
             return BeginLlm(at)
@@ -211,9 +212,9 @@ def settle_event(state: State, at: int) -> Settle | None:
 
 
 def run_chain(state: State, context: ConvContext, event: Event) -> tuple[Step, ...]:
-    """Apply `event` and the settle events that follow it, all for one commit. Return () if the event is ignored.
+    """Apply `event` and the settle events that follow it, to be stored in one commit. Return () if `event` is ignored.
 
-    Raises what `transition` raises; then nothing has happened.
+    Raises what `transition` raises; the caller's state is unchanged then.
     """
     steps: list[Step] = []
     following: Event | None = event
@@ -228,7 +229,7 @@ def run_chain(state: State, context: ConvContext, event: Event) -> tuple[Step, .
 
 
 def context_after(context: ConvContext, effects: tuple[Effect, ...]) -> ConvContext:
-    """Return the context after these effects are committed: with the new mode, if they change it."""
+    """Return the context as it is after these effects: with the new mode, if they change the mode."""
     for effect in effects:
         if isinstance(effect, PersistMode):
             context = replace(context, mode=effect.mode)

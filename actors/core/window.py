@@ -9,15 +9,15 @@ if TYPE_CHECKING:
 
 
 def near_full(used: int, context: ConvContext) -> bool:
-    """Return whether `used` tokens reach the warning threshold (default: 80 % of the usable window)."""
+    """Return whether `used` tokens reach the warning threshold (by default 80 % of the usable window)."""
     return _reaches(used, context.limits.warn_ratio, context.usable_window)
 
 
 def full(used: int, context: ConvContext) -> bool:
-    """Return whether `used` tokens reach the limit, so that a summary is due (default: 90 % of the usable window)."""
+    """Return whether `used` tokens reach the limit at which a summary is due (by default 90 % of the usable window)."""
     return _reaches(used, context.limits.exhaust_ratio, context.usable_window)
 
 
 def _reaches(used: int, ratio: float, usable: int) -> bool:
-    """Return whether `used` is at least `ratio`, to 1/1000, of `usable`; False if the window is unknown (0)."""
+    """Return whether `used` is at least `ratio` (rounded to 1/1000) of `usable`; False if `usable` is unknown (0)."""
     return usable > 0 and used * 1_000 >= round(ratio * 1_000) * usable

@@ -50,7 +50,7 @@ class ApprovalRule(Struct, frozen=True, omit_defaults=True):
     created_at: int = 0
     """In milliseconds since the epoch; 0 if unknown."""
     creator: str = ""
-    """The principal that made the rule; "" if unknown."""
+    """The principal (person or service) that made the rule; "" if unknown."""
     origin: Origin = Origin.CONVERSATION
 
     @property
@@ -76,11 +76,11 @@ class CallSubject(Struct, frozen=True, omit_defaults=True):
     text: str = ""
     """The text of the whole command; "" for tools that run no command."""
     commands: tuple[ShellCommand, ...] = ()
-    """All simple commands in the text, unless it is `opaque`."""
+    """All simple commands in the text; incomplete if `opaque` is set."""
     inner: tuple[ShellCommand, ...] = ()
-    """The simple commands found inside an opaque text or inside the arguments of others; there may be more."""
+    """Simple commands inside the arguments of other commands, or inside an opaque text; there may be more."""
     opaque: bool = False
-    """Whether not all commands that the text runs can be determined."""
+    """Whether the text may run commands that could not be determined."""
     paths: tuple[str, ...] = ()
     """The absolute paths, without symbolic links, that the tool reads or writes."""
     trees: tuple[str, ...] = ()

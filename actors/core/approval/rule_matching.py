@@ -25,7 +25,7 @@ TWO_WORDS = frozenset(
     "apt brew bundle cargo docker dotnet gh git go gradle helm kubectl make mvn npm pip pnpm podman poetry rake "
     "systemctl terraform uv yarn".split()
 )
-"""Programs whose first argument says what they do, so that a suggested prefix includes that argument."""
+"""Programs whose first argument names the action, as in `git push`; a suggested prefix includes that argument."""
 
 
 class RuleMatch(IntEnum):
@@ -33,14 +33,14 @@ class RuleMatch(IntEnum):
 
     NO = 0
     MAYBE = 1
-    """This cannot be known before the call runs."""
+    """Whether the call matches can only be known when the call runs."""
     YES = 2
 
 
 def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None) -> RuleMatch:
-    """Return whether the call matches the rule, or might match it: the broad reading, for rules that deny or ask.
+    """Return whether the call matches the rule, might match it, or does not. Use this for rules that deny or ask.
 
-    Without a subject, nothing is known about the call's commands and paths.
+    `subject` contains the call's commands and paths; None if nothing is known about them.
     """
     if rule.tool:
         return _certainly(call.name == rule.tool)
@@ -58,7 +58,7 @@ def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None) -> Rul
 
 
 def covered(rules: Iterable[ApprovalRule], call: ToolUse, subject: CallSubject | None) -> bool:
-    """Return whether these rules, all of which allow, match everything that the call does."""
+    """Return whether these rules, whose action is ALLOW, together match everything that the call does."""
     rules = tuple(rules)
     if any(rule.tool == call.name or (rule.mcp_server and rule.mcp_server == server_of(call.name)) for rule in rules):
         return True
@@ -119,7 +119,7 @@ def _beneath(path: str, directory: str) -> bool:
 
 
 def _match_command(rule: ApprovalRule, command: ShellCommand) -> RuleMatch:
-    """Return whether a command matches a rule, or might; the directory of the program is ignored."""
+    """Return whether a command matches a rule, or might; the program's directory is ignored (/bin/ls matches ls)."""
     if not (rule.command or rule.command_prefix):
         return RuleMatch.NO
     wanted, words = _named(rule.words), _named(command.words)
@@ -130,7 +130,7 @@ def _match_command(rule: ApprovalRule, command: ShellCommand) -> RuleMatch:
 
 
 def _named(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words, with the directories removed from the first one."""
+    """Return the words, with the first one reduced to the name of the program without directories."""
     return (words[0].rpartition("/")[2], *words[1:]) if words else ()
 
 
@@ -150,7 +150,10 @@ def _only_words(subject: CallSubject) -> tuple[str, ...]:
 
 
 def _prefixes(subject: CallSubject) -> tuple[ApprovalRule, ...]:
-    """Return a rule for the beginning of each command, except commands that may run others."""
+    """Return a rule for each command, which allows all commands that begin with the same one or two words.
+
+    Commands that may run others get no rule.
+    """
     if subject.opaque:
         return ()
     beginnings = dict.fromkeys(

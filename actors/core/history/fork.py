@@ -1,8 +1,8 @@
-"""Builds the beginning of a fork from the history of another conversation, its origin, up to the end of a run.
+"""Builds the beginning of a fork: a conversation that starts with a copy of the history of another one, the origin.
 
-The copied messages keep their content, order and call ids; only their own ids change. What a model receives of them is
-therefore byte for byte the same, and the provider's cache of the origin's history also serves the fork. All that the
-model must be told about the fork follows the copied messages, in notices.
+The copy ends with a whole run. The copied messages keep their content, order and call ids; only their own ids change.
+What a model receives of them is therefore byte for byte the same, and the provider's cache of the origin's history also
+serves the fork. Notices after the copied messages tell the model about the fork.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from actors.core.notifications import RunStop
 
 SUMMARIES = (SystemKind.SUMMARY, SystemKind.SUMMARY_FALLBACK)
-"""The kinds of messages that end a conversation whose context is full."""
+"""The kinds of summaries that end a conversation whose context is full."""
 
 
 def copied_message(message: Message, origin: str, fork: str) -> Message:
@@ -40,7 +40,7 @@ def copied_message(message: Message, origin: str, fork: str) -> Message:
 
 
 def copied_stop(stop: RunStop, origin: str, fork: str) -> RunStop:
-    """Return the run-stop of the origin's run for the fork's copy of that run."""
+    """Return a copy of the event that ended the origin's run, with the id of the fork's copy of that run."""
     return replace(stop, run=_renamed(stop.run, origin, fork))
 
 
@@ -58,7 +58,7 @@ def used_tokens(messages: Sequence[Message]) -> int:
 def first_ledger(
     context: ConvContext, messages: Sequence[Message], last_run: str, notices: tuple[Notice, ...]
 ) -> Ledger:
-    """Return the ledger with which a fork begins.
+    """Return the ledger (counters and queues) with which a fork begins.
 
     The numbers of runs, requests and messages continue after the copied ones, so that no id is used twice. The fork's
     usage begins at zero.
@@ -116,10 +116,10 @@ def _interruption(ended: StopReason, after: Iterable[Message | Notice]) -> Itera
 
 
 def _mode_notice(mode: Mode, copied: Sequence[Message], after: Iterable[Message | Notice], at: int) -> Iterator[Notice]:
-    """Yield a notice of the mode, unless the copied history already ends with the right one.
+    """Yield a notice that names the fork's mode, unless the copied history already tells the model the right mode.
 
-    Without a mode notice in the copied history, the mode is that of the system prompt; it is still valid if no notice
-    followed later either.
+    The system prompt names the first mode, and a notice follows every change. Without a notice, before or after the end
+    of the copy, the mode of the system prompt is still valid.
     """
     told = next((message.kind for message in reversed(copied) if message.kind in KINDS.values()), None)
     changed = told is not None or any(each.kind in KINDS.values() for each in after)
@@ -128,7 +128,7 @@ def _mode_notice(mode: Mode, copied: Sequence[Message], after: Iterable[Message 
 
 
 def _renamed(name: str, origin: str, fork: str, otherwise: str = "") -> str:
-    """Return the id with the origin's id at its start replaced by the fork's; `otherwise` for any other id."""
+    """Return the id with the fork's id in place of the origin's at its start; `otherwise` if it starts differently."""
     return fork + name.removeprefix(origin) if name.startswith(f"{origin}:") else otherwise
 
 

@@ -37,15 +37,16 @@ class ImageBudget:
 
     def __init__(self) -> None:
         self._seen = Prefix()
-        """The settled turns of the last view, which no longer change."""
+        """Identifies the leading turns of the last view that no longer change."""
         self._sizes: list[int] = []
         """The sizes of the images in the settled turns, in bytes."""
         self._removed = 0
         self._kept = _Kept()
 
     def apply(self, view: ProviderView, size_of: Callable[[Image], int]) -> ProviderView:
-        """Return the view within the limits; its settled turns change only if more images are removed than before.
+        """Return the view, with its oldest images replaced by remarks if it exceeds the limits.
 
+        The settled turns (those with which all later views begin) change only if more images are removed than before.
         Raises what `size_of` raises.
         """
         if not view.begins_with(self._seen):
@@ -65,7 +66,7 @@ class ImageBudget:
 
 
 class _Kept:
-    """The settled turns, without the images that were removed."""
+    """The settled turns (those that no longer change), without the images that were removed."""
 
     def __init__(self) -> None:
         self.turns: list[Turn] = []
@@ -80,7 +81,6 @@ class _Kept:
 
 
 def _to_remove(sizes: Sequence[int]) -> int:
-    """Return how many of the oldest images must be removed, given the sizes of all in bytes."""
     return max(_surplus([1] * len(sizes), MAX_IMAGES), _surplus(sizes, MAX_BYTES))
 
 
@@ -115,7 +115,7 @@ def _images(turn: Turn) -> Iterator[Image]:
 
 
 def _without(turns: Sequence[Turn], count: int) -> Iterator[Turn]:
-    """Yield the turns without their first `count` images."""
+    """Yield the turns, with a remark in place of each of the first `count` images."""
     for turn in turns:
         if not count:
             yield turn

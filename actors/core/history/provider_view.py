@@ -1,4 +1,4 @@
-"""Builds a provider's view of a history: turns with alternating roles, each answer directly after its request."""
+"""Builds the turns of a model request from a history: roles alternate, and each answer directly follows its request."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Prefix(NamedTuple):
     settled: int = 0
     """The number of turns in this beginning."""
     lineage: object = None
-    """Identifies the history: views with the same object (compared by identity) begin with the same turns."""
+    """Views that have the same object here (compared by identity) begin with the same turns."""
 
 
 class ProviderView(Struct, frozen=True):
@@ -78,7 +78,7 @@ class ProviderView(Struct, frozen=True):
 def provider_view(
     messages: Iterable[Message], through_sequence: int, *, protocol: str = "", model: str = ""
 ) -> tuple[Turn, ...]:
-    """Build the turns of a request over the history up to `through_sequence`.
+    """Build the turns of a request from the messages up to number `through_sequence`.
 
     Roles alternate; the last turn is the user's. System messages become user content inside a tag; the same tag in
     texts of people and tools is escaped. Reasoning of a wire protocol or model other than `protocol` and `model` is
@@ -126,9 +126,9 @@ class TurnBuilder:
 
 
 class ProviderOrder:
-    """Puts messages into the provider's order one by one: each answer directly after the messages of its request.
+    """Puts messages into the provider's order one by one: each answer directly follows the messages that it answers.
 
-    Messages that were stored while a request was in flight follow its answer and that answer's tool results.
+    Messages that were stored while the model was answering follow that answer and its tool results.
     """
 
     def __init__(self) -> None:
@@ -161,13 +161,15 @@ class ProviderOrder:
             self._late = []
 
     def take_settled(self) -> list[Message]:
-        """Remove and return the messages before the last answer: in a valid history no later answer goes there."""
+        """Remove and return the messages before the last answer.
+
+        Their order is final: no later answer is placed there.
+        """
         settled, self._placed = self._placed[: self._answer], self._placed[self._answer :]
         self._answer = 0
         return settled
 
     def _take_later(self, answer: Message) -> list[Message]:
-        """Remove and return the messages that the answer's request did not contain."""
         placed, through = self._placed, answer.through_sequence
         end = len(placed)
         while through and end and placed[end - 1].sequence > through:
@@ -178,7 +180,7 @@ class ProviderOrder:
 
 
 def in_provider_order(messages: Iterable[Message], through_sequence: int) -> list[Message]:
-    """Return the messages up to this sequence, in the provider's order."""
+    """Return the messages up to number `through_sequence`, in the order that `ProviderOrder` describes."""
     order = ProviderOrder()
     for message in messages:
         if message.sequence > through_sequence:
@@ -203,7 +205,7 @@ def answer_content(message: Message, protocol: str, model: str) -> tuple[Content
 
 
 def user_content(message: Message) -> tuple[Content, ...]:
-    """Return a message's blocks for a user turn.
+    """Return the blocks with which a message appears in a user turn.
 
     The text of a system message is put inside a tag, and that tag is escaped in all other messages.
     """

@@ -1,4 +1,7 @@
-"""The Request Cycle Model: a conversation as a list of cycles, each begun by a message and closed by a run-stop."""
+"""The Request Cycle Model: a conversation as a list of cycles.
+
+A cycle is the work on one user message: it begins with the message and ends with the event run-stop.
+"""
 
 from __future__ import annotations
 

@@ -41,9 +41,9 @@ def events_of(
 ) -> Iterator[CycleEvent]:
     """Convert a conversation's durable notifications into input events, one by one.
 
-    `groups`: the declared group of each tool; tools without one are in the group OTHER. `times`: when each notification
-    was stored, in milliseconds since the epoch. A follow-up is converted when it is accepted; the message that is
-    stored when its run begins adds no event.
+    `groups` maps the names of tools to their groups; all other tools are in the group OTHER. `times` are the times at
+    which the notifications were stored, in milliseconds since the epoch. The event of a follow-up (a message that waits
+    for the end of the run) comes when the message is queued, not again when its run begins.
     """
     accepted: set[str] = set()
     for notification, at in zip(notifications, times, strict=False):

@@ -23,7 +23,10 @@ Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=LATEST_MS)]
 
 
 class CycleDelivery(StrEnum):
-    """The kinds of user messages."""
+    """How a user message reaches the agent.
+
+    It begins a run (DIRECT), joins the open run (STEER), or waits for the end of the open run (FOLLOW_UP).
+    """
 
     DIRECT = "direct"
     STEER = "steer"
@@ -39,7 +42,10 @@ class OutputKind(StrEnum):
 
 
 class CycleUserMessage(Struct, frozen=True, omit_defaults=True, tag="user-message"):
-    """A user message. A steer has this event when it is delivered, other messages when they are accepted."""
+    """A user message.
+
+    A message that joins a run has this event when the agent gets it, others when they are accepted.
+    """
 
     id: str
     delivery: CycleDelivery | None = None
@@ -72,7 +78,7 @@ class AgentOutput(Struct, frozen=True, omit_defaults=True, tag="agent-output"):
 
 
 class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool-result"):
-    """A tool call got its result, which may be synthetic."""
+    """A tool call got its result, which the server wrote itself if the call did not run."""
 
     tool_call_id: str
     status: str = ""
@@ -111,7 +117,10 @@ def encode_line(event: CycleEvent) -> str:
 
 
 class RequestCycle(Struct, frozen=True):
-    """A root message, the agent's work on it and the steers meanwhile. The first run-stop closes the cycle."""
+    """A user message (the root), the agent's work on it, and the messages that joined meanwhile (steers).
+
+    The first run-stop closes the cycle.
+    """
 
     root: CycleUserMessage
     kind: CycleDelivery
@@ -132,7 +141,7 @@ class InferenceRound(Struct, frozen=True):
 
 
 class StepKind(StrEnum):
-    """The kind of message of a user step."""
+    """Whether the message of a user step is the root of the cycle, or joined the run later (steer)."""
 
     NON_STEER = "non-steer"
     STEER = "steer"

@@ -1,4 +1,4 @@
-"""Projects an ordered list of events into request cycles, for live and for stored conversations alike.
+"""Turns an ordered list of events into request cycles, for live and for stored conversations alike.
 
 `Projector.step` applies one input event and never waits; `project` applies a whole list. P1 to P9 and S-a to S-f are
 the names of the rules of the Request Cycle Model.
@@ -36,12 +36,12 @@ class ProtocolError(Exception):
 
 
 class Projection(Struct, frozen=True):
-    """The cycles after the events applied so far. It begins without an open cycle and with an empty queue (rule P1)."""
+    """The cycles after some events. The first one has no open cycle and an empty queue (rule P1)."""
 
     closed: tuple[RequestCycle, ...] = ()
     open: RequestCycle | None = None
     queue: tuple[CycleUserMessage, ...] = ()
-    """Queued follow-ups; they belong to no cycle yet (rule P9)."""
+    """Queued messages that will begin later cycles; they belong to no cycle yet (rule P9)."""
     count: int = 0
     """How many events were applied."""
     skipped: int = 0
@@ -59,10 +59,13 @@ class Projector(Struct, frozen=True):
     strict: bool = False
     """Raise ProtocolError for an event that cannot occur at its place, instead of skipping it (rule P6)."""
     undeclared: CycleDelivery = CycleDelivery.FOLLOW_UP
-    """The kind that a user message during a run gets if it declares none (rule P3)."""
+    """How a message during a run is treated if its delivery is neither STEER nor FOLLOW_UP (rule P3)."""
 
     def step(self, so_far: Projection, event: CycleEvent) -> Projection:
-        """Apply one event and return the new projection. Pure. Raises ProtocolError if `strict`."""
+        """Return the projection after one more event; `so_far` is unchanged.
+
+        Raises ProtocolError if `strict` is set and the event is impossible at this place.
+        """
         taken = msgspec.structs.replace(so_far, count=so_far.count + 1)
         match event:
             case CycleUserMessage():
@@ -76,7 +79,7 @@ class Projector(Struct, frozen=True):
                 return _close(taken, taken.open, event) if taken.open else self._misplaced(taken, event)
 
     def project(self, events: Iterable[CycleEvent], so_far: Projection | None = None) -> Projection:
-        """Apply a whole list of events, to an empty projection or to `so_far`."""
+        """Apply a list of events to `so_far`, or to an empty projection if it is None. Raises like `step`."""
         projection = so_far or Projection()
         for event in events:
             projection = self.step(projection, event)
@@ -97,7 +100,7 @@ class Projector(Struct, frozen=True):
 
 
 def project(events: Iterable[CycleEvent], *, strict: bool = False) -> tuple[RequestCycle, ...]:
-    """Return the cycles of an event list. Raises ProtocolError if `strict`."""
+    """Return the cycles of an event list. Raises ProtocolError for an impossible event if `strict` is set."""
     return Projector(strict=strict).project(events).cycles
 
 
@@ -118,7 +121,7 @@ def _close(taken: Projection, cycle: RequestCycle, stop: CycleRunStop) -> Projec
 def cycle_of(events: Iterable[CycleEvent]) -> RequestCycle | None:
     """Return the cycle of a run, given only that run's events; None if they do not begin with a user message.
 
-    A follow-up was queued before its run began: the event of its acceptance lies outside the run's events.
+    The kind of the cycle is FOLLOW_UP if that message was queued during an earlier run, otherwise DIRECT.
     """
     following = iter(events)
     root = next(following, None)
@@ -130,5 +133,5 @@ def cycle_of(events: Iterable[CycleEvent]) -> RequestCycle | None:
 
 
 def events_in(cycle: RequestCycle) -> tuple[CycleEvent, ...]:
-    """Return the events of a cycle, its root first: the input of `cycle_of`."""
+    """Return the events of a cycle: its root, the others, and the run-stop if there is one. `cycle_of` accepts them."""
     return (cycle.root, *cycle.events, *((cycle.stop,) if cycle.stop else ()))

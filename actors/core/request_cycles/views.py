@@ -56,7 +56,6 @@ def steps(cycle: RequestCycle) -> tuple[Step, ...]:
 
 
 def _with_call(block: Step, call: CycleCall) -> Step:
-    """Add a call to the block: to its last group if the tool's group is the same, otherwise in a new group."""
     if not isinstance(block, AiBlock):
         return block
     group = call.call.group or group_of(call.call.tool)
@@ -80,5 +79,5 @@ _SEED_GROUPS = {
 
 
 def group_of(tool: str) -> ToolGroup:
-    """Return the specified group of a tool, for event lists that declare no groups."""
+    """Return the group that the specification gives a tool, for event lists that name no groups; OTHER if unknown."""
     return _SEED_GROUPS.get(tool, ToolGroup.OTHER)

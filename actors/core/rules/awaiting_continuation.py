@@ -125,5 +125,4 @@ def _failed(
 
 
 def _reason(state: AwaitingContinuation) -> StopReason:
-    """Return how the run ended: COMPLETED, or INTERRUPTED if tool calls did not run because the context is full."""
     return StopReason.INTERRUPTED if state.rejected else StopReason.COMPLETED

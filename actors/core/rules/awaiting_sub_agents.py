@@ -76,7 +76,6 @@ def when_awaiting_sub_agents(state: AwaitingSubAgents, context: ConvContext, eve
 
 
 def _ended(state: AwaitingSubAgents, context: ConvContext, event: SubAgentResult | SubAgentTimeout) -> TransitionResult:
-    """Record the outcome of a sub-agent; if its deadline has passed, also cancel that sub-agent without waiting."""
     agent = find_agent(state.pending, event.agent_id)
     if agent is None:
         return ignored(state)
@@ -88,7 +87,7 @@ def _ended(state: AwaitingSubAgents, context: ConvContext, event: SubAgentResult
 
 
 def _cancel(state: AwaitingSubAgents, context: ConvContext, event: UserCancel) -> TransitionResult:
-    """Add results to the calls of the round at once, and give the sub-agents two seconds to end."""
+    """Add results to the open tool calls at once, and give the sub-agents two seconds to end."""
     builder = TransitionBuilder(state, context, event.at)
     if state.tool_use_id:
         cancel_calls(builder, state.tool_use_id, state.remaining_tool_ids)

@@ -91,7 +91,6 @@ def _finish(state: Cancelling, context: ConvContext, at: int, detail: str = "") 
 
 
 def _agent_ended(state: Cancelling, context: ConvContext, event: SubAgentResult | SubAgentTimeout) -> TransitionResult:
-    """Record that a cancelled sub-agent has ended; its result is ignored."""
     agent = find_agent(state.pending_agents, event.agent_id)
     if agent is None:
         return ignored(state)

@@ -81,7 +81,7 @@ def when_idle(state: Idle, context: ConvContext, event: GridEvent) -> Transition
 
 
 def promote(state: Idle | Error, context: ConvContext, event: PromoteFollowUp) -> TransitionResult:
-    """Begin a run with the oldest queued follow-up; the event is ignored if there is none."""
+    """Begin a run with the oldest message that waits for one; the event is ignored if there is none."""
     if not state.ledger.follows:
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
@@ -90,7 +90,6 @@ def promote(state: Idle | Error, context: ConvContext, event: PromoteFollowUp) -
 
 
 def _start_sub_agent(state: Idle, context: ConvContext, event: StartSubAgent) -> TransitionResult:
-    """Begin the only run of a sub-agent, with the task as its first message. Raises Rejected in other conversations."""
     if not context.is_sub_agent:
         raise Rejected(Reason.NOT_SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)

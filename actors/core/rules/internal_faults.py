@@ -1,4 +1,4 @@
-"""The rule for internal faults (bugs of the server): the run fails, and people see that it did."""
+"""The rule for internal faults (bugs of the server): the run fails, with an error that clients see."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def handle_fault(state: State, context: ConvContext, event: InternalFault) -> TransitionResult:
-    """Abort running work, add a result to every open tool call and fail with kind UNKNOWN. Ignored if nothing runs."""
+    """Abort what runs, add a result to every open tool call and fail with kind UNKNOWN; do nothing if nothing runs."""
     if isinstance(state, QUIET):
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)

@@ -116,7 +116,6 @@ def _outcome(state: ToolExecuting, context: ConvContext, event: Outcome) -> Tran
 
 
 def _concerns(state: ToolExecuting, event: Outcome) -> bool:
-    """Return whether an outcome belongs to the running execution; other outcomes are stale and ignored."""
     identity = (event.tool_use_id, event.execution_id)
     runs = state.phase is ToolPhase.RUNNING and not state.deadline
     return runs and identity == (state.current_tool_id, state.execution_id)
@@ -132,7 +131,6 @@ def _is_due(state: ToolExecuting, event: ToolRetryTimeout) -> bool:
 
 
 def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:
-    """Persist the result and start the next call; after the last call, the next step is a model request."""
     answer = add_result(builder, replace(result, tool_use_id=state.current_tool_id))
     call = current_call(state)
     if call.name == REQUEST_MODE_UPGRADE and isinstance(result, ToolSuccess) and not builder.context.is_sub_agent:

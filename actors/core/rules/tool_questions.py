@@ -90,6 +90,5 @@ def _end(
 
 
 def _cause(state: State, number: int) -> str:
-    """Return how the question ended; "unknown" if it was never asked, or too long ago."""
     past = state.ledger.past_questions
     return next((each.status.value for each in past if each.number == number), "unknown")

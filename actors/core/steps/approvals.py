@@ -38,7 +38,7 @@ def requested_mode(call: ToolUse) -> Mode:
 
 
 def traits_of(context: ConvContext, name: str) -> ToolTraits | None:
-    """Return the traits of the tool with this name; None if it is not offered."""
+    """Return the traits of the tool with this name; None if the conversation is not offered such a tool."""
     for traits in context.tools:
         if traits.name == name:
             return traits
@@ -62,11 +62,12 @@ class Judgement(Struct, frozen=True):
 
 
 def judge(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> Judgement:
-    """Return whether a call runs, needs approval or is denied: denials take precedence, then approvals.
+    """Return whether a call runs, needs approval or is denied.
 
-    A call also needs approval if a rule might deny it, but only running the call would show whether the rule matches.
+    Rules that deny come first, then those that ask, then those that allow, then the policy. A call also needs approval
+    if a rule might deny it, but only running the call would show whether the rule matches.
     """
-    if call.bad_input or left_out(context, call):  # such a call gets an error result in any mode
+    if call.bad_input or left_out(context, call):  # such a call never runs: it gets an error result
         return Judgement(CallVerdict.RUN)
     rules = context.approval_rules
     denying = {rule: match(rule, call, subject) for rule in rules if rule.action is Action.DENY}
@@ -89,7 +90,6 @@ def always_asks(context: ConvContext, call: ToolUse) -> bool:
 
 
 def _policy_asks(context: ConvContext, call: ToolUse) -> bool:
-    """Return whether the approval policy requires approval of this call. An unknown tool counts as one that writes."""
     if context.approval_policy is ApprovalPolicy.AUTO:
         return False
     traits = traits_of(context, call.name)
@@ -152,7 +152,6 @@ def ask(
 
 
 def _suggestions(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> tuple[ApprovalRule, ...]:
-    """Return rules that would allow calls like this one; () for a call that always needs approval."""
     return () if always_asks(context, call) else suggestions(call, subject, context.working_dir)
 
 

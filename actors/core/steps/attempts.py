@@ -34,13 +34,13 @@ AttemptOutcome = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | Ll
 
 
 def is_current(state: LlmRequesting | AwaitingContinuation, event: AttemptOutcome) -> bool:
-    """Return whether an outcome belongs to the attempt in flight; other outcomes are stale and ignored."""
+    """Return whether an outcome belongs to the running attempt; other outcomes come too late and are ignored."""
     identity = (event.request_id, event.attempt)
     return state.phase is not LlmPhase.BACKOFF and identity == (state.request_id, state.attempt)
 
 
 def is_due(state: LlmRequesting | AwaitingContinuation, event: RetryTimeout) -> bool:
-    """Return whether the timer event belongs to the backoff that the state waits for."""
+    """Return whether the event belongs to the wait (backoff) that the state is in; other timers are out of date."""
     identity = (event.request_id, event.attempt)
     return state.phase is LlmPhase.BACKOFF and identity == (state.request_id, state.attempt)
 

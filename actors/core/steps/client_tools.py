@@ -54,6 +54,5 @@ def waiting_call(state: State) -> ToolExecuting | None:
 
 
 def _timeout(state: ToolExecuting, context: ConvContext) -> int:
-    """Return how long the current call may wait for an answer, in milliseconds."""
     traits = traits_of(context, current_call(state).name)
     return traits.timeout_ms if traits is not None else 0

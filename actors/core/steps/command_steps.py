@@ -32,7 +32,10 @@ Refusable = UserMessage | ApprovalResponse | TriggerContinuation | SpawnSubAgent
 
 
 def refusal(context: ConvContext, event: Refusable, reason: Reason) -> Rejected:
-    """Return the refusal of a command: with `reason`, unless this kind of conversation never accepts the command."""
+    """Return the error for a refused command.
+
+    It has the given `reason`, unless this kind of conversation never accepts the command.
+    """
     match event:
         case ApprovalResponse():
             return Rejected(Reason.NOT_AWAITING_APPROVAL)
@@ -103,7 +106,7 @@ def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Re
 
 
 def withdraw_message(state: State, context: ConvContext, event: WithdrawMessage) -> TransitionResult:
-    """Remove a queued message, which then never begins a run.
+    """Remove a message from the queue, so that the agent never gets it.
 
     Raises Rejected(UNKNOWN_OR_DECIDED) if the message is not in the queue.
     """

@@ -1,4 +1,4 @@
-"""The inference boundary: the point between two rounds where a model request is built and queued messages are added."""
+"""The inference boundary: the point before a model request where queued messages are added and the request is built."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def begin_request(builder: TransitionBuilder, *through: ContextState, continuations: int = 0) -> TransitionResult:
     """Start the next model request of the run, or end the run if its budget or its round limit is reached.
 
-    Queued notices and steers are delivered first. `continuations` is how often the current, unfinished text was
-    continued.
+    Queued notices and steers (messages that join the run) are added to the history first. `continuations` is how often
+    the current, unfinished text was continued.
     """
     if spent := _spent(builder):
         return _stop_for_budget(builder, spent, *through)
@@ -52,7 +52,7 @@ def begin_request(builder: TransitionBuilder, *through: ContextState, continuati
 
 
 def retry_request(builder: TransitionBuilder, state: LlmRequesting) -> TransitionResult:
-    """Start the next attempt, with the same request id and model, and with the steers that arrived during the backoff.
+    """Start the next attempt with the same request id and model; steers (messages that join the run) are added first.
 
     End the run instead if the budget is used up. (Logs of earlier rules are replayed without this check.)
     """

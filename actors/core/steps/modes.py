@@ -54,7 +54,7 @@ def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionRe
 
 
 def change_mode(builder: TransitionBuilder, mode: Mode) -> None:
-    """Change the mode while a tool round is open, and queue the notice. The next call starts in the new mode.
+    """Change the mode while tool calls have no result yet, and queue the notice. The next call starts in the new mode.
 
     Raises Rejected if the mode is not available.
     """
@@ -97,11 +97,9 @@ def round_is_open(state: State) -> bool:
 
 
 def _queue(builder: TransitionBuilder, mode: Mode) -> None:
-    """Queue the notice about this mode; it replaces a queued notice about another mode."""
     queue_notice(builder, KINDS[mode], _notice(builder.context, mode), KINDS.values())
 
 
 def _notice(context: ConvContext, mode: Mode) -> str:
-    """Return the notice about this mode; it mentions request_mode_upgrade only if that tool is offered."""
     asks = context.rules < Rules.OWN_TOOLS or traits_of(context, REQUEST_MODE_UPGRADE) is not None
     return texts.RESTRICTED_FOR_GOOD if mode is Mode.RESTRICTED and not asks else texts.MODES[mode]

@@ -43,7 +43,7 @@ _MODEL_ONLY = frozenset({SystemKind.INTERRUPTED})
 
 
 def queue_notice(builder: TransitionBuilder, kind: SystemKind, text: str, replacing: Collection[SystemKind]) -> None:
-    """Queue a notice, and drop the queued notices of the kinds in `replacing`, which it makes obsolete."""
+    """Queue a notice, and drop the queued notices of the kinds in `replacing`, which the new one makes obsolete."""
     drop_notices(builder, replacing)
     notice = Notice(kind, text, builder.at)
     builder.ledger = replace(builder.ledger, pending_notices=(*builder.ledger.pending_notices, notice))

@@ -157,7 +157,6 @@ def _run_unasked(builder: TransitionBuilder, answer: Answer) -> TransitionResult
 
 
 def _judged(builder: TransitionBuilder, answer: Answer) -> dict[str, Judgement]:
-    """Return the verdict on each call by call id, in the order of the response."""
     subjects = answer.subjects
     return {call.id: judge(builder.context, call, subjects.get(call.id)) for call in answer.calls}
 
@@ -167,7 +166,7 @@ def _first(judged: dict[str, Judgement], verdict: CallVerdict) -> str:
 
 
 def _deny(builder: TransitionBuilder, answer: Answer, denied: str, judgement: Judgement) -> TransitionResult:
-    """Add results to all calls of a response of which a rule denies one; none of them runs (C16)."""
+    """Add a result to every call of a response in which a rule denies one call; none of the calls runs (C16)."""
     text = texts.denied_by(denial(judgement.rule)) if judgement.rule else texts.DENIED
     deny_calls(builder, answer.call_ids, denied, text)
     return builder.finish(AwaitingLlm(builder.ledger, LlmReason.DENIED), _PROCESSING)
@@ -184,13 +183,11 @@ def _use_up_context(builder: TransitionBuilder, answer: Answer) -> TransitionRes
 
 
 def _refuse_calls(builder: TransitionBuilder, answer: Answer, text: str) -> TransitionResult:
-    """Add an error result to every call of this response, and let the model try again."""
     skip_calls(builder, answer.call_ids, text)
     return end_round(builder, _PROCESSING)
 
 
 def _is_unfinished(builder: TransitionBuilder, state: LlmRequesting, answer: Answer) -> bool:
-    """Return whether another request must continue an unfinished text; the number of continuations is limited."""
     return not answer.event.end_turn and state.continuations < builder.context.limits.max_continuations
 
 
@@ -214,7 +211,6 @@ def _fail_sub_agent(builder: TransitionBuilder, kind: ErrorKind, text: str) -> T
 
 
 def _detail(answer: Answer) -> str:
-    """Return the detail of a completed run's run-stop: "refusal", "max_tokens" or ""."""
     if answer.event.refusal:
         return "refusal"
     return "" if answer.event.end_turn else "max_tokens"

@@ -76,7 +76,6 @@ def back_off(
 
 
 def _error_text(builder: TransitionBuilder, attempt: int, failure: LlmFailure, retry_after_ms: int | None) -> str:
-    """Return the error text that people read instead of an answer."""
     limits = builder.context.limits
     if failure.kind is ErrorKind.AUTH:
         return texts.authentication_failed(failure.message)

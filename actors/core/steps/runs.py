@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def open_run(builder: TransitionBuilder, generation: Generation | None = None, output_schema: str = "") -> None:
-    """Open the next run. The mode in which it begins decides which client tools it offers until it ends.
+    """Open the next run. The mode at its beginning decides which tools of clients are offered until its end.
 
     `generation` and `output_schema` come from the message that begins the run.
     """
@@ -53,11 +53,11 @@ def close_run(
     output: str = "",
     drop_queue: bool = False,
 ) -> None:
-    """Return queued steers to their senders, persist the state, and stop the run if one is open.
+    """Return queued steers (messages for this run) to their senders, persist the state, and stop the run if it is open.
 
-    Queued follow-ups stay queued until PromoteFollowUp. They are discarded with `drop_queue`, or if the policy starts
-    them only after a completed run and this run did not complete. Each discarded follow-up is recorded as a run that
-    was never executed.
+    Queued follow-ups (messages for later runs) stay queued until PromoteFollowUp. They are discarded with `drop_queue`,
+    or if the policy starts them only after a completed run and this run did not complete. Each discarded follow-up is
+    recorded as a run that was never executed.
     """
     return_steers(builder)
     builder.place_state()
@@ -71,7 +71,7 @@ def close_run(
 
 
 def return_steers(builder: TransitionBuilder) -> None:
-    """Return queued steers to their senders; these messages never enter the history."""
+    """Return queued steers (messages that were to join the run) to their senders; they never enter the history."""
     for steer in builder.ledger.steers:
         builder.notify(QueueChanged(steer, "steer", Fate.RETURNED))
     if builder.ledger.steers:
@@ -79,7 +79,7 @@ def return_steers(builder: TransitionBuilder) -> None:
 
 
 def deliver_steers(builder: TransitionBuilder) -> None:
-    """Persist queued steers as user messages, the oldest first."""
+    """Add queued steers (messages that join the run) to the history as user messages, the oldest first."""
     steers = builder.ledger.steers
     if steers:
         builder.ledger = replace(builder.ledger, steers=())
@@ -89,7 +89,7 @@ def deliver_steers(builder: TransitionBuilder) -> None:
 
 
 def begin_follow_up(builder: TransitionBuilder) -> None:
-    """Begin the next run with the oldest follow-up as its first message."""
+    """Begin the next run with the oldest queued follow-up as its first message."""
     deliver_interruption_notice(builder)
     _open_with(builder, builder.ledger.follows[0], Fate.DELIVERED)
 

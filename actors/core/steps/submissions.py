@@ -85,8 +85,8 @@ def has_output_call(calls: tuple[ToolUse, ...]) -> bool:
 def take_output(builder: TransitionBuilder, event: LlmResponse, calls: tuple[ToolUse, ...]) -> TransitionResult:
     """Handle an answer that tries to end a run with an output schema, with or without a call of submit_output.
 
-    A valid value completes the run, unless steers wait: then the run goes on, and a later value counts. If the value is
-    missing or invalid, the agent is reminded; after too many reminders the run fails.
+    A valid value completes the run, unless steers (messages that join the run) wait: then the run goes on, and a later
+    value counts. If the value is missing or invalid, the agent is reminded; after too many reminders the run fails.
     """
     through = ContextState.PROCESSING_LLM_RESPONSE
     if event.output:

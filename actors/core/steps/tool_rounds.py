@@ -58,7 +58,10 @@ def run_next_call(
 
 
 def _refused_by_first_rules(context: ConvContext, call: ToolUse) -> bool:
-    """Return whether the rules before OWN_TOOLS refuse the call, which they decide only when its turn comes."""
+    """Return whether the call is refused under the rules before OWN_TOOLS.
+
+    Under those rules, a sub-agent's call is judged only when its turn comes.
+    """
     asks = context.is_sub_agent and context.rules < Rules.OWN_TOOLS
     return asks and judge(context, call, None).verdict is CallVerdict.ASK
 
@@ -103,7 +106,6 @@ def _start(
 
 
 def _start_waiting(builder: TransitionBuilder, call: ToolUse, deadline: int) -> int:
-    """Ask clients for the result of a call, and return its execution id, which is never reused."""
     builder.place_state()
     xid = builder.ledger.xid + 1
     builder.ledger = replace(builder.ledger, xid=xid)
@@ -113,7 +115,6 @@ def _start_waiting(builder: TransitionBuilder, call: ToolUse, deadline: int) -> 
 
 
 def _refusal(context: ConvContext, call: ToolUse, refused: tuple[str, ...]) -> ToolError | None:
-    """Return the error result of a call that may not run; None for a call that may."""
     if call.bad_input:
         return ToolError(call.id, call.bad_input)
     if call.id in refused or _refused_by_first_rules(context, call):

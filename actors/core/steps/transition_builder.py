@@ -89,7 +89,7 @@ class TransitionBuilder:
         self.effects.append(NotifyClient(data))
 
     def add_effect(self, effect: ActEffect | PersistMode) -> None:
-        """Add an effect of the act phase, or a change of the mode."""
+        """Add an effect that is carried out after the commit, or a change of the mode."""
         self.effects.append(effect)
 
     def place_state(self) -> None:
@@ -101,11 +101,11 @@ class TransitionBuilder:
         return self._result(state, (*through, project(state)))
 
     def stay(self, state: State) -> TransitionResult:
-        """Return the result of a transition that changes only details which clients see."""
+        """Return the result of a transition that stays in the same state and changes details that clients see."""
         return self._result(state, ())
 
     def stay_silently(self, state: State) -> TransitionResult:
-        """Return the result of a transition that changes only details which clients do not see."""
+        """Return the result of a transition that stays in the same state and changes only what clients do not see."""
         return self._result(state, None)
 
     def _result(self, state: State, path: tuple[ContextState, ...] | None) -> TransitionResult:
