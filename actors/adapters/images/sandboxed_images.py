@@ -1,4 +1,4 @@
-"""Decodes images in worker processes in the sandbox, a few at a time, for each principal in turn, and stores them."""
+"""Decodes images in sandboxed worker processes, a few at a time, and stores them; users take turns."""
 
 from __future__ import annotations
 
@@ -33,16 +33,22 @@ from actors.ports import (
 from actors.ports.images import IMAGE_TYPES, MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS, Turn
 
 LIMITS = ProcessLimits(wall_seconds=60, cpu_seconds=30, memory_bytes=1 << 30, open_files=64, processes=16)
-"""Limits of one worker. The largest accepted image, in the format that needs most memory, takes about 700 MB."""
+"""Limits of one worker process.
+
+The largest accepted image, in the format that needs most memory, takes about 700 MB.
+"""
 
 OUTPUT_BYTES = 8 << 20
-"""Maximum bytes of a worker's output: twice the largest view."""
+"""Maximum bytes that a worker may print: twice the maximum of the scaled-down image (view) that it prints."""
 
 VIEW_KIND = "view1"
-"""The last part of a view's id. A new way to derive views gets a new kind, so that a stored view never changes."""
+"""The end of the id of each view (scaled-down image).
+
+Views that are made in a new way get a new ending, so that a view that is already stored never changes.
+"""
 
 KNOWN_SIZES = 10_000
-"""Maximum number of views whose size is cached."""
+"""Maximum number of views (scaled-down images) whose size is cached."""
 
 PROGRAM = (
     "import sys; sys.path.insert(0, {root!r}); sys.path.append({pillow!r}); "
@@ -54,7 +60,7 @@ CANCELLED = "looking at the image was cancelled"
 
 
 class Decoded(Struct, frozen=True):
-    """The result of a worker: a reference to the image, and the image's view."""
+    """A decoded image: the reference to the original, and the scaled-down copy (view) that models get."""
 
     image: Image
     view: Attachment
@@ -69,13 +75,13 @@ class ImageStore(AttachmentStore, Protocol):
 
 
 class SandboxedImages:
-    """Implement ports.Images. Safe to call from any thread.
+    """Implements ports.Images by decoding in worker processes. Safe to call from any thread.
 
-    Processes live only during calls of `ingest` and `view`.
+    Worker processes live only while `ingest`, `view` or `view_bytes` runs.
     """
 
     def __init__(self, store: ImageStore, sandbox: Sandbox, turn: Turn) -> None:
-        """Keep the arguments; `turn` limits how many decoders run at the same time."""
+        """Create the object. Each decoding calls `turn`, which waits until one more worker process may run."""
         self._store = store
         self._sandbox = sandbox
         self._turn = turn
@@ -85,7 +91,7 @@ class SandboxedImages:
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken, *, uploaded: bool = False) -> Image:
         """Decode and store an image; see ports.Images.
 
-        Each conversation keeps its own copy, which is deleted with it.
+        Each conversation has its own copy of an image, which is deleted together with the conversation.
         """
         if len(data) > MAX_IMAGE_BYTES:
             raise InvalidImageError(f"has {len(data)} bytes: at most {MAX_IMAGE_BYTES} are taken")
@@ -106,7 +112,7 @@ class SandboxedImages:
         return None if kept is None else Image(name, kept.media_type, kept.width, kept.height)
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
-        """Return the view of the image for models; None if the image is missing or unusable. See ports.Images."""
+        """Return the scaled-down image for models; None if the image is missing or unusable. See ports.Images."""
         view = self._store.attachment(conversation_id, view_name(image.attachment))
         if view is None:
             original = self._store.attachment(conversation_id, image.attachment)
@@ -120,10 +126,10 @@ class SandboxedImages:
         return ImageView(view.media_type, view.data)
 
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
-        """Return the size of the view in bytes, 0 without a view; see ports.Images.
+        """Return the bytes of the scaled-down image for models, 0 if there is none; see ports.Images.
 
-        Cached per conversation: the same image may have another view in another conversation, derived by an earlier
-        release.
+        The size is cached per conversation, because another conversation may have the same image as scaled by an
+        earlier release.
         """
         key = f"{conversation_id}/{image.attachment}"
         with self._lock:
@@ -139,11 +145,14 @@ class SandboxedImages:
         return size
 
     def stored_as(self, image: Image) -> tuple[str, ...]:
-        """Return the ids of the attachments of an image; see ports.Images."""
+        """Return the ids of both attachments of an image, the original and its scaled-down copy; see ports.Images."""
         return (image.attachment, view_name(image.attachment))
 
     def _waits_as(self, conversation_id: str, *, uploaded: bool = False) -> str:
-        """Return the principal whose turn an image waits for. Raises StoreError."""
+        """Return the name under which an image waits for its turn: uploads wait apart from a user's other images.
+
+        Raises StoreError.
+        """
         principal = self._store.owner(conversation_id) or ""
         return f"{principal} (uploads)" if uploaded else principal
 
@@ -191,12 +200,12 @@ class SandboxedImages:
 
 
 def content_name(data: bytes) -> str:
-    """Return the id of an original: its content hash."""
+    """Return the id of the attachment with an original image: the hash of its bytes."""
     return f"sha256-{hashlib.sha256(data).hexdigest()}"
 
 
 def view_name(original: str) -> str:
-    """Return the id of an original's view."""
+    """Return the id of the attachment with the scaled-down copy of the image whose id is `original`."""
     return f"{original}.{VIEW_KIND}"
 
 

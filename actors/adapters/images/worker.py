@@ -1,8 +1,8 @@
-"""Decodes one image from standard input and derives the view that models get; the argument is MAX_PIXELS.
+"""A program that decodes one image from standard input and makes the scaled-down copy (view) that models get.
 
-Runs as a separate process with limits, since decoders are large and images may be hostile. Uses only the standard
-library and Pillow. Prints either "error", a newline and the reason; or "ok", a newline, a JSON object on one line that
-describes the image, and the bytes of the view.
+Its argument is the maximum number of pixels of the image. It runs as a separate process with limits, since decoders are
+large and images may be hostile. It uses only the standard library and Pillow. It prints either "error", a newline and
+the reason; or "ok", a newline, a JSON object on one line that describes the image, and the bytes of the view.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import zlib
 from contextlib import suppress
 from typing import Any
 
-# These plugins are imported by name, so that Pillow tries only their formats: other plugins run external programs.
+# These plugins are imported by name, so that Pillow tries only their formats: some other plugins run external programs.
 from PIL import GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, UnidentifiedImageError, WebPImagePlugin
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 PLUGINS = (PngImagePlugin, JpegImagePlugin, GifImagePlugin, WebPImagePlugin)
 
 LONG_EDGE = 1568
-"""Maximum pixels of a view's longer edge: providers themselves scale larger images down."""
+"""Maximum pixels of the longer edge of a view: providers themselves scale larger images down."""
 
 MAX_VIEW_BYTES = 3_500_000
 """Maximum bytes of a view: in base64 it stays below 5 MB, the lowest limit of any provider."""
@@ -49,7 +49,7 @@ TURNS = {
 """The operation that undoes each EXIF orientation."""
 
 SIDEWAYS = (5, 6, 7, 8)
-"""Orientations that swap width and height."""
+"""EXIF orientations that swap width and height."""
 
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -63,7 +63,7 @@ class UnusableImageError(Exception):
 
 
 def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
-    """Return a description of the image, and its view. Raises UnusableImageError."""
+    """Return a description of the image, and its encoded scaled-down copy for models. Raises UnusableImageError."""
     image = opened(data, max_pixels)
     name, size = image.format, image.size
     turn = orientation(image)
@@ -128,7 +128,7 @@ def orientation(image: Image.Image) -> int:
 
 
 def scaled(image: Image.Image) -> Image.Image:
-    """Return the first frame, decoded completely, at most LONG_EDGE pixels long, as L, RGB or RGBA.
+    """Return the first frame, decoded, with no side longer than LONG_EDGE pixels, in Pillow's mode L, RGB or RGBA.
 
     The result has no metadata.
     """
@@ -146,7 +146,10 @@ def scaled(image: Image.Image) -> Image.Image:
 
 
 def encoded(view: Image.Image) -> tuple[str, bytes]:
-    """Return the view's media type and bytes: lossless PNG where that is small enough, else JPEG."""
+    """Return the view's media type and bytes: lossless PNG where that is small enough, else JPEG.
+
+    Raises UnusableImageError if the image has more than MAX_VIEW_BYTES even as JPEG of the lowest quality.
+    """
     png = written(view, format="PNG")
     if len(png) <= MAX_VIEW_BYTES // 4:
         return "image/png", png
@@ -169,7 +172,7 @@ def written(view: Image.Image, **settings: Any) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the program that the module's docstring describes."""
+    """Read the image from standard input and print the answer; `arguments` are those of the command line."""
     output = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

@@ -30,7 +30,7 @@ def audit_values(entry: AuditEntry) -> Row:
 
 
 def entry_of(number: int, row: Row) -> AuditEntry:
-    """Return the audit entry of a row with the columns AUDIT and this `number`.
+    """Return the audit entry in a row of the table `audit`, whose number is `number`; `row` has the columns AUDIT.
 
     Raises msgspec.DecodeError or ValueError if the row cannot be decoded.
     """
@@ -41,7 +41,7 @@ def entry_of(number: int, row: Row) -> AuditEntry:
 def logged_entry(at: int, conversation_id: str, step: int, audit: str) -> AuditEntry:
     """Return the audit entry for a row of the log.
 
-    An unreadable row gives an entry without origin, reason "UNREADABLE".
+    If `audit` cannot be decoded, the entry has no origin, and the reason "UNREADABLE".
     """
     try:
         found = _LOG_AUDIT.decode(audit)
@@ -77,7 +77,7 @@ def logged_query(
 def unlogged_query(wanted: AuditFilter, after: AuditPlace | None) -> tuple[str, dict[str, str | int]]:
     """Return the query for the rows of the table `audit` that match `wanted`, with its parameters except `limit`.
 
-    The query's columns are the number of the row and then AUDIT. It returns the oldest rows first.
+    The query returns the number of each row and then the columns AUDIT, oldest rows first.
     """
     where, values = _bounds(wanted)
     if wanted.principal is not None:

@@ -29,7 +29,7 @@ UNREADABLE = (DecodeError, TypeError, ValueError, KeyError)
 class StoredRows(NamedTuple):
     """The rows of one conversation.
 
-    Texts with invalid UTF-8 must have been decoded with replacement characters before.
+    Invalid UTF-8 in texts must already have been replaced by replacement characters.
     """
 
     conversation: Row
@@ -37,15 +37,15 @@ class StoredRows(NamedTuple):
     prompt: Row | None
     """The row of the system prompt, with the columns PROMPT."""
     begins: LogPosition
-    """The position where the log begins: after the pruned rows."""
+    """The position after which the stored log begins: the end of the pruned rows."""
     log: Iterable[LogRow]
     """The rows of the log, in order of their revisions."""
     messages: Iterable[Row]
-    """The rows of the messages, with the columns MESSAGE, in order of their sequence."""
+    """The rows of the messages, with the columns MESSAGE, by ascending sequence number."""
     runs: Iterable[Row]
-    """The rows of stopped runs, with the columns RUN."""
+    """The rows that record how runs ended, with the columns RUN."""
     fates: Iterable[Row]
-    """The rows of settled queued inputs, with the columns FATE."""
+    """The rows that record what became of queued messages (delivered, returned, withdrawn), with the columns FATE."""
     others: Iterable[Row] = ()
     """Rows of further tables, such as attachments; the last column of each row is its digest."""
 
@@ -59,7 +59,7 @@ def rows_of(
     runs: Iterable[StoppedRun],
     fates: Iterable[SettledInput],
 ) -> StoredRows:
-    """Return the rows in which a store would keep these objects."""
+    """Convert these objects to the rows that a database would have for them."""
     conversation = (*rows.fixed_values(record), *rows.changing_values(record), record.slug, record.log_hash)
     prompt = rows.prompt_values(record.id, record.system_prompt) if record.system_prompt else None
     written = (_as_read(rows.message_values(record.id, each)) for each in messages)
@@ -69,13 +69,13 @@ def rows_of(
 
 
 def _as_read(row: Row) -> Row:
-    """Return a message's row as it is read back: empty texts that were written for NULL become None."""
+    """Return a message's row as a database returns it: with None where `usage_data` was written as ""."""
     usage = MESSAGE.index("usage_data")
     return (*row[:usage], row[usage] or None, *row[usage + 1 :])
 
 
 def violations(stored: StoredRows) -> Iterator[str]:
-    """Verify the rows of one conversation, and yield a text for each thing that is wrong."""
+    """Verify the rows of one conversation, and yield a sentence for each violation."""
     conversation: dict[str, object] = dict(zip(RECORD, stored.conversation, strict=True))
     yield from _conversation(conversation, stored.prompt)
     log = _Log(stored.begins, stored.messages)
@@ -91,21 +91,18 @@ def violations(stored: StoredRows) -> Iterator[str]:
 
 
 class _Log:
-    """Reads the log once, and collects what the tables of messages, runs and settled inputs must therefore contain."""
+    """Verifies the rows of the log one after the other, and compares the messages in them with the stored messages."""
 
     def __init__(self, begins: LogPosition, messages: Iterable[Row]) -> None:
         self.place = begins
         self.messages = _Messages(messages)
         self.stops: set[int] = set()
-        """Revisions at which runs ended."""
+        """The revisions at which runs ended, according to the log."""
         self.fates: set[int] = set()
-        """Revisions at which queued inputs were settled."""
+        """The revisions at which queued messages were delivered, returned or withdrawn, according to the log."""
 
     def take(self, row: LogRow) -> Iterator[str]:
-        """Verify the next row of the log, and compare the messages that it added with the stored ones.
-
-        Yields findings.
-        """
+        """Verify the next row of the log and the stored messages that it added. Yield a sentence for each violation."""
         try:
             yield from _follows(self.place, row)
             for revision, notification in enumerate(notifications_of(row), row.first_revision):
@@ -153,10 +150,10 @@ def _follows(place: LogPosition, row: LogRow) -> Iterator[str]:
 
 
 def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPosition) -> Iterator[str]:
-    """Yield findings about stored ends of runs or queued inputs, compared with their digests and with the log.
+    """Compare stored ends, of runs or of queued messages, with the log. Yield a sentence for each violation.
 
-    `logged` contains the revisions at which the log has such ends. Ends before `begins` are not compared with the log,
-    because their rows of the log are pruned.
+    `logged` contains the revisions of such ends in the log. Ends up to the revision in `begins` are not compared with
+    the log, because those rows of the log are pruned.
     """
     kept: set[int] = set()
     for row in stored:
@@ -170,16 +167,19 @@ def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPositio
 
 
 class _Messages:
-    """Reads the stored messages once, in parallel with the log."""
+    """Verifies the stored messages one after the other, while `_Log` reads the log."""
 
     def __init__(self, stored: Iterable[Row]) -> None:
         self._stored = iter(stored)
         self._next = next(self._stored, None)
         self._sequence = 0
-        """The sequence of the last message that was checked."""
+        """The sequence number of the last message that was checked."""
 
     def logged(self, message: Message) -> Iterator[str]:
-        """Compare a message of the log with the stored message of the same sequence; yield findings."""
+        """Compare a message of the log with the stored message of the same sequence number.
+
+        Yield a sentence per violation.
+        """
         yield from self._until(message.sequence)
         row = self._next
         if row is None or row[2] != message.sequence:
@@ -189,7 +189,7 @@ class _Messages:
         yield from self._look(row, message)
 
     def rest(self) -> Iterator[str]:
-        """Verify the stored messages after the last message of the log; yield findings."""
+        """Verify the stored messages after the last message of the log. Yield a sentence for each violation."""
         yield from self._until(None)
 
     def _until(self, sequence: int | None) -> Iterator[str]:

@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 
 class KeptConversation(NamedTuple):
-    """A conversation with all its rows. A change makes a new KeptConversation."""
+    """A conversation with everything that a database would store of it. A change makes a new KeptConversation."""
 
     record: ConversationRecord
     messages: tuple[Message, ...]
     log: tuple[LogRow, ...]
     begins: LogPosition
-    """The position where the log begins: after the pruned rows."""
+    """The position after which the log begins: the end of the pruned rows."""
     runs: tuple[StoppedRun, ...]
     fates: tuple[SettledInput, ...]
     commands: Mapping[str, CommandRecord]
     attachments: Mapping[str, Attachment]
 
     def after(self, part: Commit) -> KeptConversation:
-        """Return this conversation as it is after the commit `part`.
+        """Return a copy of this conversation to which the commit `part` is applied.
 
-        Raises FencedError if a message with the same sequence exists, CommandExistsError if the command or a message
-        with the same id exists.
+        Raises FencedError if a message with the same sequence number exists, CommandExistsError if the command or a
+        message with the same id exists.
         """
         for message in part.messages:
             if any(message.id == other.id for other in self.messages):
@@ -76,21 +76,21 @@ class KeptConversation(NamedTuple):
     def aged(self, before: int, keep: int) -> bool:
         """Return whether the log has rows to prune.
 
-        That is: its oldest row was written before `before` (milliseconds since 1970), and the conversation has more
+        It has if its oldest row was written before `before` (milliseconds since 1970) and the conversation has more
         than `keep` revisions.
         """
         return bool(self.log) and self.log[0].at < before and self.record.last_seq > keep
 
     def archived(self, before: int) -> bool:
-        """Return whether this is a top-level conversation that was archived before the time `before` (milliseconds)."""
+        """Return whether this is a top-level conversation that was archived before the given time (ms since 1970)."""
         at = self.record.archived_at
         return at is not None and at < before and self.record.parent_conversation_id is None
 
 
 def created_by(kept: Mapping[str, KeptConversation], part: Commit) -> KeptConversation:
-    """Return the new conversation that `part` creates, as it is before its first transition.
+    """Return the conversation that the commit `part` creates, still without messages and without rows of the log.
 
-    The log of a fork begins after the revisions of its origin, and the fork has the origin's attachments. Raises
+    The log of a fork will begin after the revisions of its origin, and the fork has the origin's attachments. Raises
     FencedError if the conversation exists already or its parent or origin does not exist, SlugTakenError if its slug is
     in use.
     """

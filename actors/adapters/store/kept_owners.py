@@ -1,6 +1,6 @@
-"""Keeps the owners of conversations in the in-memory store.
+"""Remembers, for the in-memory store, which server owns each conversation.
 
-A top-level conversation and all its sub-agents form a family, which is owned by one server.
+A top-level conversation and all its sub-agents (called a family) have the same owner.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class KeptOwners:
-    """The owners of families, and the servers that were declared dead. Not thread-safe: the store's lock guards it.
+    """The servers that own conversations, and the servers that were declared dead. Not thread-safe.
 
-    Methods take the calling server as `me`. It is None for a store with a single server: then everything is allowed,
-    and no owner is recorded.
+    `family` is the id of a top-level conversation: what holds for it holds for all its sub-agents. `me` is the calling
+    server. It is None for a store with a single server: then everything is allowed, and no owner is recorded.
     """
 
     def __init__(self) -> None:
         self._of: dict[str, Owner] = {}
-        """The owner of each owned family, by the id of its top-level conversation."""
+        """The owning server by the id of a top-level conversation; conversations that nobody owns are missing."""
         self._dead: set[int] = set()
 
     def copy(self) -> KeptOwners:
@@ -35,12 +35,12 @@ class KeptOwners:
         return other
 
     def kill(self, incarnation: int) -> None:
-        """Declare a server dead for ever, and release its families."""
+        """Declare a server dead for ever: it loses its conversations, and can never own one again."""
         self._dead.add(incarnation)
         self.release(incarnation)
 
     def release(self, incarnation: int) -> None:
-        """Release all families of a server."""
+        """Let a server own no conversations any more."""
         self._of = {family: owner for family, owner in self._of.items() if owner.incarnation != incarnation}
 
     def forget(self, conversation_id: str) -> None:
@@ -48,22 +48,22 @@ class KeptOwners:
         self._of.pop(conversation_id, None)
 
     def owns(self, me: Owner | None, family: str) -> bool:
-        """Return whether the server `me` owns a family; always True for None."""
+        """Return whether the server `me` owns a top-level conversation; always True if `me` is None."""
         return me is None or self._of.get(family) == me
 
     def take(self, me: Owner | None, family: str) -> None:
-        """Make the server `me` the owner of a family.
+        """Make the server `me` the owner of a top-level conversation and its sub-agents.
 
-        Raises NotOwnerError if another server owns the family, or if `me` was declared dead.
+        Raises NotOwnerError if another server owns them, or if `me` was declared dead.
         """
         if me is not None:
             self.check(me, family, or_nobody=True)
             self._of[family] = me
 
     def check(self, me: Owner | None, family: str, *, or_nobody: bool = False) -> None:
-        """Raise NotOwnerError if the server `me` was declared dead or does not own the family.
+        """Raise NotOwnerError if the server `me` was declared dead or does not own the top-level conversation.
 
-        With `or_nobody`, a family without an owner is accepted, too.
+        With `or_nobody`, a conversation that nobody owns is accepted, too.
         """
         if me is None:
             return
@@ -75,12 +75,12 @@ class KeptOwners:
 
 
 def family_of(kept: Mapping[str, KeptConversation], part: Commit) -> str:
-    """Return the id of the top-level conversation of the family to which a commit belongs."""
+    """Return the id of the top-level conversation to which the conversation of a commit belongs."""
     return top_of(kept, part.record.parent_conversation_id or part.record.id)
 
 
 def top_of(kept: Mapping[str, KeptConversation], conversation_id: str) -> str:
-    """Return the id of the top-level conversation above a sub-agent; a top-level conversation's own id."""
+    """Return the id of the top-level conversation above a sub-agent; for a top-level conversation its own id."""
     while (found := kept.get(conversation_id)) and (parent := found.record.parent_conversation_id):
         conversation_id = parent
     return conversation_id

@@ -1,8 +1,8 @@
-"""Encodes, hashes and decodes the rows of the log (the table with one row per transition).
+"""Encodes, hashes and decodes the rows of the log (the table with one row for each transition of a conversation).
 
 The rows form a hash chain: a row's hash is SHA-256 over the row's content followed by the hash of the previous row. The
-content comes first, so that the thread that commits can digest it in advance. Only the thread that writes knows the
-previous row; it then only has to add 64 bytes.
+caller's thread hashes the content in advance. The thread that writes to the database, which alone knows the previous
+row, then only has to add 64 bytes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LogRow(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """An encoded and digested row that lacks only the hash of the previous row."""
+    """An encoded row of the log and the digest of its content; only the hash of the previous row is missing."""
 
     numbers: tuple[str, int, int, int, int, int]
     """The first six columns of LOG, from `conversation_id` to `count`."""
@@ -63,9 +63,9 @@ class Sealed(NamedTuple):
 
 
 def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
-    """Encode and digest the log entry of a transition.
+    """Encode a log entry, and digest its content.
 
-    Called on the thread that commits, so that the thread that writes need not do this work.
+    Runs on the caller's thread, so that the only thread that writes to the database need not do this work.
     """
     numbers = (conversation_id, entry.step, epoch, entry.at, entry.first_revision, len(entry.notifications))
     notifications = _encode(entry.notifications)
@@ -106,8 +106,8 @@ def _link(digest: hashlib._Hash, prev_hash: str) -> str:
 def check_shape(part: Commit) -> None:
     """Raise ValueError unless the commit `part` is consistent in itself.
 
-    Its steps and revisions must have no gaps and end at those of its record. Only a new conversation can be a fork, and
-    its log begins with the first step.
+    Its steps and revisions must have no gaps and end at those of its record. Only a commit that creates a conversation
+    can make a fork, and its first step is 1.
     """
     step, revision = part.expected_step, next_revision(part)
     for entry in part.log:
@@ -125,7 +125,7 @@ def check_shape(part: Commit) -> None:
 
 
 def next_revision(part: Commit) -> int:
-    """Return the first revision of the commit `part`.
+    """Return the revision (number) of the first durable event of the commit `part`.
 
     A store accepts the commit only if the conversation's latest revision is the one before.
     """

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class StoredData:
-    """The data of a MemoryStore, which several MemoryStores share if they act for nodes of one cluster."""
+    """The data of a MemoryStore; several MemoryStores share it if they act for several servers of a cluster."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # only one thread commits at a time, as in the database stores
@@ -62,7 +62,7 @@ class StoredData:
 class MemoryStore:
     """Implements ports.Store in dictionaries under a lock. Safe to call from any thread.
 
-    A MemoryStore acts for a single server; `node` returns a store that acts for one of several nodes.
+    A MemoryStore acts for a single server; `node` returns a store that acts for one of several servers.
     """
 
     def __init__(self, faults: FaultPoints | None = None) -> None:
@@ -72,18 +72,21 @@ class MemoryStore:
         self._closed = False
 
     def node(self, owner: Owner, faults: FaultPoints | None = None) -> MemoryStore:
-        """Return a store with the same data that acts for the node `owner`. Close it separately."""
+        """Return a store with the same data that acts for the server `owner`.
+
+        The caller closes that store separately.
+        """
         view = MemoryStore(faults)
         view._data, view._me = self._data, owner
         return view
 
     def kill(self, incarnation: int) -> None:
-        """Declare a server dead: other servers can claim its conversations, and it can no longer write or claim."""
+        """Declare a server dead: it can no longer write, and other servers can take over its conversations."""
         with self._data.lock:
             self._data.owners.kill(incarnation)
 
     def release(self, incarnation: int) -> None:
-        """Release all conversations of a server, as a server does before it leaves the cluster."""
+        """Let a server own no conversations any more, as a server does before it leaves the cluster."""
         with self._data.lock:
             self._data.owners.release(incarnation)
 
@@ -120,7 +123,7 @@ class MemoryStore:
             _add(data.spent, spending)
 
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
-        """Hide the conversation and its sub-agents at once; see ports.Store."""
+        """Delete the conversation and its sub-agents; see ports.Store."""
         with self._writing() as data:
             self._check_owned(conversation_id)
             deleted = {conversation_id}
@@ -252,7 +255,7 @@ class MemoryStore:
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
     ) -> ConversationRecord | None:
-        """Make this server the owner of a conversation's family, and return the record; see ports.Store."""
+        """Make this server the owner of a conversation and its sub-agents, and return its record; see ports.Store."""
         if self._me is None:
             return self.load(conversation_id)
         with self._data.lock:
@@ -270,7 +273,7 @@ class MemoryStore:
         return record
 
     def unsettled(self) -> tuple[str, ...]:
-        """Return the conversations of this server that must be recovered on start; see ports.Store."""
+        """Return the ids of this server's conversations that must be recovered on start; see ports.Store."""
         with self._data.lock:
             self._check_open()
             kept, owners = self._data.kept, self._data.owners
@@ -298,7 +301,10 @@ class MemoryStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[Message, ...]:
-        """Return at most `limit` messages with sequences between `after` and `before`, exclusive; see ports.Store."""
+        """Return at most `limit` messages whose sequence number is between `after` and `before`; see ports.Store.
+
+        The two bounds themselves are excluded.
+        """
         kept = self._read().get(conversation_id)
         found = [
             message
@@ -313,7 +319,7 @@ class MemoryStore:
         return next((message for message in (kept.messages if kept else ()) if message.id == message_id), None)
 
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
-        """Return all messages up to the sequence `through`, inclusive; see ports.Store."""
+        """Return all messages up to the sequence number `through`, inclusive; see ports.Store."""
         return self.messages(conversation_id, before=through + 1, limit=through)
 
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
@@ -334,7 +340,10 @@ class MemoryStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[StoppedRun, ...]:
-        """Return at most `limit` ends of runs at revisions between `after` and `before`, exclusive; see ports.Store."""
+        """Return how at most `limit` runs ended, at revisions between `after` and `before`; see ports.Store.
+
+        The two bounds themselves are excluded.
+        """
         kept = self._read().get(conversation_id)
         return _page(kept.runs if kept else (), after, before, limit, descending=descending)
 
@@ -352,7 +361,7 @@ class MemoryStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
-        """Return the outcomes of queued inputs, such as delivered or discarded; see ports.Store.
+        """Return what became of queued messages, such as delivered or discarded; see ports.Store.
 
         At most `limit` are returned, with revisions between `after` and `before`, exclusive.
         """
@@ -373,7 +382,7 @@ class MemoryStore:
         return tuple(stored_transition(row) for row in found[:limit])
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
-        """Verify the rows that a conversation would be stored as, and return the findings as texts; see ports.Store."""
+        """Verify a conversation as if a database had stored it; return a sentence per violation; see ports.Store."""
         kept = self._read().get(conversation_id)
         if kept is None:
             return ()
@@ -423,7 +432,7 @@ class MemoryStore:
 
     @contextmanager
     def _writing(self) -> Generator[StoredData]:
-        """Hold the lock for a change of the data, and hit the fault points that the SQLite store hits."""
+        """Hold the lock during a change, and raise the errors that tests inject, where the SQLite store would."""
         with self._data.lock:
             self._check_open()
             self._hit("store.before_begin")
@@ -471,7 +480,7 @@ def _add_audit(data: StoredData, entries: Sequence[AuditEntry]) -> None:
 
 
 def _add(spent: dict[tuple[str, int], Spending], more: Spending) -> None:
-    """Add an amount to what its principal has spent on its day."""
+    """Add the amount `more` to what the same principal has spent on the same day."""
     key = more.principal, more.day
     before = spent.get(key, Spending(*key, 0, 0))
     spent[key] = Spending(*key, before.tokens + more.tokens, before.cost_micros + more.cost_micros)

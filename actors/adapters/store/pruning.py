@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ROWS = 256
-"""Maximum rows per batch; a batch keeps other changes from being written."""
+"""Maximum rows per batch. While a batch is deleted, no other change can be written."""
 CHARACTERS = 4 * 1024 * 1024
 """Approximate maximum of characters per batch.
 

@@ -74,7 +74,7 @@ class StoredState(Struct, frozen=True):
 
 
 class Display(Struct, frozen=True, omit_defaults=True):
-    """What the column `display_data` contains, as JSON: the run of a message, and how clients display the message."""
+    """What the column `display_data` contains, as JSON: a message's run, and how clients display the message."""
 
     run: str = ""
     delivery: str = ""

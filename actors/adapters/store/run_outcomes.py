@@ -1,7 +1,8 @@
-"""Rows about how runs and queued inputs ended, which are kept when the log is pruned.
+"""Converts rows that record how runs and queued messages ended. These rows are kept when the log is pruned.
 
-The table `runs` has a row for every stopped run. The table `fates` has a row for every steer and follow-up that is no
-longer queued. Together with the messages these rows contain everything that clients need from a pruned log.
+The table `runs` has a row for every run (request cycle) that has ended. The table `fates` has a row for every message
+to a busy agent (steer or follow-up) that no longer waits. Together with the messages these rows contain everything that
+clients need from a pruned log.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RUN = ("conversation_id", "revision", "run", "reason", "detail", "message", "last_sequence", "at", "digest")
-"""Columns of a stopped run."""
+"""The columns of the table `runs`: one row for each run that has ended."""
 FATE = ("conversation_id", "revision", "message_id", "delivery", "fate", "input", "run", "at", "digest")
-"""Columns of a queued input that was settled."""
+"""The columns of the table `fates`: one row for each message that waited in the queue of a busy agent."""
 
 _encode = json.Encoder().encode
 _INPUT = json.Decoder(QueuedInput)
@@ -39,7 +40,7 @@ def stopped_runs(part: Commit) -> Iterator[StoppedRun]:
 
 
 def settled_inputs(part: Commit) -> Iterator[SettledInput]:
-    """Yield the queued inputs that were settled (delivered, returned, discarded or withdrawn) in `part`, in order."""
+    """Yield how messages left the queue in `part` (delivered, returned, discarded or withdrawn), in order."""
     runs = {message.id: message.run for message in part.messages}
     for entry in part.log:
         for revision, event in enumerate(entry.notifications, entry.first_revision):

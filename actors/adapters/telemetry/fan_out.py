@@ -1,4 +1,4 @@
-"""Passes each observation on to several observers."""
+"""Passes each observation (such as the end of a model request) on to several observers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class FanOut(Telemetry):
     """Passes each observation on to those observers whose classes override the method for it.
 
     The failure of one observer affects neither the others nor the observed work. An observation that no observer uses
-    costs only one call. That matters because most observers use few kinds of observations, and a turn makes many.
+    costs only one call. That matters because most observers use few kinds of observations, and the server makes many
+    observations per model request.
     """
 
     def __init__(self, observers: Sequence[Telemetry]) -> None:

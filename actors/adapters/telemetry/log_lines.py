@@ -1,4 +1,4 @@
-"""Writes one log line for each command, stream, run, model request and tool call: what, how long, and how it ended."""
+"""Writes a log line when a command, stream, run, model request or tool call ends, and when a run begins."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ LINES: dict[str, tuple[str, ...]] = {
 
 
 class LogLines(Telemetry):
-    """Writes the log lines: reads and refused calls at level debug, everything else at level info."""
+    """Writes the log lines: those of reads and of refused calls at level debug, all others at level info."""
 
     on = True
 
     def __init__(self) -> None:
         self._runs: dict[str, str] = {}
-        """The ids of the runs that are under way, by conversation."""
+        """The id of the run that is under way in each conversation, by the conversation's id."""
 
     def rpc_ended(self, rpc: Rpc) -> None:
         if rpc.stream:

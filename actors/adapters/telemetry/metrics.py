@@ -27,7 +27,7 @@ _COUNTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
 class Kind(Enum):
-    """The kinds of metrics: sums that only grow, distributions of values, and present values."""
+    """The kinds of metrics: sums that only grow, distributions of values, and values read at each export."""
 
     COUNTER = "counter"
     HISTOGRAM = "histogram"
@@ -173,7 +173,7 @@ class Exporter(Protocol):
 
 
 class Metrics(Telemetry):
-    """Updates the metrics of one exporter from what it observes."""
+    """Turns each observation into values of metrics, which one exporter exports."""
 
     on = True
     measures = True

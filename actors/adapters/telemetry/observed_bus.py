@@ -1,4 +1,4 @@
-"""An event bus that derives from the published events when runs begin and end, and reports that to telemetry."""
+"""An event bus that reports to telemetry when runs begin and end, which it derives from the published events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CANCEL = "CancelConversationCommand"
 
 
 class _Open:
-    """The run that is under way in a conversation."""
+    """The run (the work on one user message) that is under way in a conversation."""
 
     __slots__ = ("began", "begun", "calls", "cancelled_at", "names", "run")
 
@@ -37,11 +37,11 @@ class _Open:
         self.cancelled_at: float | None = None
         """When the first cancel of the run was requested, in monotonic seconds; None if there was none."""
         self.calls: dict[str, float] = {}
-        """The ids of the tool calls that wait for a client, and since when, in monotonic seconds."""
+        """Since when each tool call has been waiting for a client, in monotonic seconds, by the id of the call."""
         self.names: dict[str, str] = {}
-        """The names of the tools that the latest answer of the model calls, by the ids of the calls."""
+        """The names of the tools in the model's latest answer, by the ids of the tool calls."""
         self.begun: set[str] = set()
-        """The ids of the tool calls that were carried out, or passed to a client."""
+        """The ids of the tool calls that were started, or passed to a client."""
 
 
 class ObservedBus(EventBus, Telemetry):
@@ -110,7 +110,7 @@ class ObservedBus(EventBus, Telemetry):
                     self._begin(record, state.run)
             case RunStop(reason=reason, detail=detail, run=run):
                 open_ = self._open.get(conversation_id)
-                if open_ is not None and open_.run.run == run:  # else it belongs to a follow-up that never began
+                if open_ is not None and open_.run.run == run:  # else a follow-up ended that had never begun
                     self._end(conversation_id, reason.value, detail)
             case ToolTreeReaped(milliseconds=milliseconds, leaked=leaked):
                 self._telemetry.reaped(conversation_id, milliseconds / 1000, leaked)

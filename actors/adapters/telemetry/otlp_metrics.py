@@ -58,10 +58,10 @@ class _Series:
 
 
 class OtlpMetrics:
-    """Implements Exporter: exports the sums since its start, every `seconds` and at `close`."""
+    """Implements Exporter: exports the sums since this object was made, every `seconds` seconds and at `close`."""
 
     def __init__(self, exporter: MetricExporter, resource: Resource, seconds: float) -> None:
-        """Start the thread that exports the values every `seconds`."""
+        """Start the thread that exports the values; `seconds` is the pause between two exports."""
         self._exporter = exporter
         self._resource = resource
         self._seconds = seconds

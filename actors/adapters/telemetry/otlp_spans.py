@@ -96,8 +96,8 @@ class Spans:
     ) -> OpenSpan:
         """Begin a span and return it.
 
-        An OpenSpan as the parent puts the new span inside that one, a SpanContext inside a trace of another program.
-        Without a parent a new trace begins.
+        If `parent` is an OpenSpan, the new span is inside that span; if it is a SpanContext, inside a trace of another
+        program; if it is None, a new trace begins.
         """
         if isinstance(parent, OpenSpan):
             above = parent.context
@@ -105,7 +105,7 @@ class Spans:
             context = SpanContext(above.trace_id, number, False, above.trace_flags, above.trace_state)
             return OpenSpan((name, kind), attributes, context, above, recorded=parent.recorded)
         asked = None if parent is None else trace.set_span_in_context(trace.NonRecordingSpan(parent))
-        begun = self._tracer.start_span(name, asked, kind, attributes)  # decides about recording, makes ids; not ended
+        begun = self._tracer.start_span(name, asked, kind, attributes)  # makes ids, decides on recording; never ended
         return OpenSpan((name, kind), attributes, begun.get_span_context(), parent, recorded=begun.is_recording())
 
     def end(self, span: OpenSpan, facts: Mapping[str, AttributeValue], error: str = "") -> None:

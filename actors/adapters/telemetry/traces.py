@@ -1,7 +1,8 @@
 """Makes traces by OpenTelemetry's GenAI conventions (extra `otel`): one per run, with the runs of its sub-agents.
 
-A run is a span `invoke_agent`. It contains a span `chat` for each attempt of a model request and a span `execute_tool`
-for each tool call. Contents of messages are left out, except in the attributes that the operator has named.
+A run (the work on one user message) is a span `invoke_agent`. It contains a span `chat` for each attempt of a model
+request and a span `execute_tool` for each tool call. Contents of messages are left out, except in the attributes that
+the operator has named.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ class Traces(Telemetry):
     on = True
 
     def __init__(self, spans: Spans, contents: Iterable[str] = ()) -> None:
-        """`contents` are names from CONTENTS: the attributes with contents of messages that spans get."""
+        """`contents` are names from CONTENTS: the attributes with contents of messages that are added to spans."""
         self._spans = spans
         self._contents = frozenset(contents)
         self._runs: dict[str, _OpenRun] = {}
-        """The runs that are under way, by conversation."""
+        """The run that is under way in each conversation, by the conversation's id."""
         self._attempts: dict[AttemptStart, OpenSpan] = {}
         self._calls: dict[ToolStart, OpenSpan] = {}
 
@@ -174,7 +175,7 @@ def _finish_reason(answer: ModelAnswer) -> str:
 
 
 def _messages(role: str, content: Iterable[Content]) -> str:
-    """Return one message as JSON in the form of the conventions; it contains only texts and tool calls."""
+    """Return one message as JSON in the form of OpenTelemetry's conventions; only texts and tool calls are included."""
     parts: list[dict[str, str]] = []
     for each in content:
         if isinstance(each, Text):

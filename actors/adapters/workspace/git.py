@@ -31,7 +31,8 @@ Refusal = Callable[[str], str]
 def repository_root(directory: str, allowed: Callable[[str], bool] = lambda _path: True) -> str:
     """Return the root of the repository that this real directory is in; "" if there is none.
 
-    A `.git` is ignored if `allowed` returns False for its path.
+    A `.git` is ignored if `allowed` returns False for its path, or if it belongs to neither root, nor the server's
+    user, nor the owner of the directory.
     """
     try:
         trusted = {0, os.geteuid(), os.stat(directory).st_uid}
@@ -67,7 +68,7 @@ def git_state(root: str, refusal: Refusal) -> GitState:
 
 
 def _is_root(folder: str, trusted: set[int]) -> bool:
-    """Return whether `folder` is the root of a repository that belongs to a trusted user."""
+    """Return whether `folder` has a `.git` of a repository that belongs to one of the user ids `trusted`."""
     try:
         about = os.stat(os.path.join(folder, ".git"))
     except OSError:

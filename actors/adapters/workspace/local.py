@@ -21,16 +21,16 @@ NAMES = ("AGENTS.md", "CLAUDE.md")
 """Names of files with instructions for agents; in each directory the first one that can be read is used."""
 
 FILE_BYTES = 32 * 1024
-"""Maximum bytes read of one file."""
+"""Maximum bytes read of one file with instructions."""
 
 ALL_BYTES = 64 * 1024
-"""Maximum bytes read of all files together; those nearest to the working directory come first."""
+"""Maximum bytes read of all files with instructions together; files nearest to the working directory come first."""
 
 SHOWN = 200
 """Maximum characters of a refused path in an error message."""
 
 MAX_FILES = 16
-"""Maximum number of files that the prompt names, read or not: those nearest to the working directory."""
+"""Maximum number of files with instructions, read or refused, that the prompt names: those nearest to the directory."""
 
 
 class LocalWorkspace(Workspace):
@@ -85,7 +85,7 @@ class LocalWorkspace(Workspace):
         return WorkspaceContext(directory, git, found, unnamed)
 
     def _instructions(self, directory: str, top: str) -> tuple[tuple[Instructions, ...], int]:
-        """Return the instruction files from `top` down to `directory`, and how many nearest to `top` were left out."""
+        """Return the instruction files from `top` down to `directory`, and how many files near `top` were left out."""
         found: list[Instructions] = []
         left, unnamed = ALL_BYTES, 0
         for folder in _upwards(directory, top):
@@ -131,7 +131,7 @@ class LocalWorkspace(Workspace):
 
 
 def _is_within(path: str, within: Sequence[str] | None) -> bool:
-    """Return whether the real path is one of these directories or beneath one; True without any limit."""
+    """Return whether the real path is one of these directories or beneath one; True if `within` is None."""
     if within is None:
         return True
     try:

@@ -25,7 +25,8 @@ def read_start(path: str, limit: int, refusal: Callable[[str], str]) -> tuple[by
     """Return the first `limit` bytes of a regular file, and its size in bytes.
 
     `refusal` gets the real path of the file and returns why it must not be read, or "". Raises FileNotFoundError if
-    there is no such file, and ReadRefusedError, whose text does not reveal more about a link's forbidden target.
+    there is no such file, and ReadRefusedError if it must not or cannot be read. If it must not be read, the error's
+    text is only what `refusal` returned.
     """
     # Opening with O_PATH has no effect on the file: a FIFO does not block, a device is not touched. A file checked
     # through this handle cannot be replaced by another one before it is read.

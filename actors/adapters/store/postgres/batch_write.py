@@ -3,8 +3,8 @@
 With a single statement no rows stay locked between two statements, so a server that is suspended in the middle blocks
 nobody. This server remembers the latest position (head) of each conversation that it writes; the statement compares
 these heads with the stored rows, and returns the ids of the conversations for which they agree. All other changes are
-written one by one. So are all changes of the batch if one of them violates a constraint or waits too long for a locked
-row.
+written one by one. If one change of a batch violates a constraint or waits too long for a locked row, the whole batch
+is written one by one, too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class KnownHeads:
         self._heads: OrderedDict[str, Head] = OrderedDict()
 
     def of(self, session: PostgresConnection, ids: Sequence[str]) -> dict[str, Head]:
-        """Return the heads of the existing ones among these conversations; read those that are not remembered."""
+        """Return the heads of those conversations in `ids` that exist; read unknown heads from the database."""
         found = {id_: head for id_ in ids if (head := self._heads.get(id_)) is not None}
         if unknown := [id_ for id_ in ids if id_ not in found]:
             found |= heads(session, unknown)
@@ -97,8 +97,8 @@ class WriteBatch:
     def write(self, session: PostgresConnection) -> list[Change]:
         """Write the changes in `taken`, and return those that were not written.
 
-        A change is not written if the stored row is at another position than the remembered head; if one row is
-        refused, none of the changes is written. Raises psycopg.Error if the connection or the database fails.
+        A change is not written if the stored row is at another position than the remembered head. If the database
+        refuses one row, none of the changes is written. Raises psycopg.Error if the connection or the database fails.
         """
         statement, values, after = self._statement()
         try:
@@ -114,7 +114,7 @@ class WriteBatch:
         return [change for id_, (change, _, _) in self.taken.items() if id_ not in done]
 
     def _statement(self) -> tuple[str, dict[str, object], dict[str, Head]]:
-        """Return the SQL statement, its parameters, and the heads of the conversations after it by their ids."""
+        """Return the SQL statement, its parameters, and the heads that the conversations have after it, by id."""
         changed: list[dict[str, object]] = []
         tables: dict[str, list[dict[str, object]]] = {
             name: [] for name in ("messages", "log", "runs", "fates", "commands", "spendings")

@@ -44,7 +44,7 @@ class Change(Protocol):
 
 
 def heads(connection: Connection, ids: Iterable[str]) -> dict[str, Head]:
-    """Return the current positions (heads) of the existing ones among these conversations, by id."""
+    """Return the current positions (heads) of those conversations in `ids` that exist, by id."""
     return {row[0]: Head(*row) for row in connection.execute(statements.HEADS, (list(ids),))}
 
 
@@ -120,10 +120,10 @@ class CommitPart(EncodedCommit):
         return log
 
     def _family(self, session: PostgresConnection) -> str:
-        """Return the top-level conversation of the family, and lock its row until the transaction ends.
+        """Return the id of the top-level conversation above this one, and lock its row until the transaction ends.
 
-        So nobody can claim the family before the sub-agent is added. Raises FencedError if the parent does not exist,
-        NotOwnerError if this server does not own the family.
+        The lock keeps other servers from taking over that conversation before the sub-agent is added. Raises
+        FencedError if the parent does not exist, NotOwnerError if this server does not own it.
         """
         if not self.parent:
             return self.id
@@ -163,7 +163,6 @@ def check_owned(connection: Connection, conversation_id: str, me: int) -> None:
 
 
 def _check_exists(session: PostgresConnection, conversation_id: str) -> None:
-    """Raise FencedError if there is no such conversation."""
     if session.execute(_PARENT, (conversation_id,)).fetchone() is None:
         raise FencedError(f"{conversation_id} does not exist")
 
@@ -268,7 +267,7 @@ class Pruning:
         self._values = {"id": conversation_id, "me": me, "from_step": was.step, **begins._asdict()}
 
     def apply(self, session: PostgresConnection) -> None:
-        """Prune; do nothing if the conversation is deleted or its log does not begin at `was`.
+        """Delete the rows before `begins`, unless the conversation is deleted or its log no longer begins at `was`.
 
         Raises NotOwnerError if another server owns the conversation.
         """
@@ -298,7 +297,7 @@ class NewAttachment:
 
 
 def _refusal(error: psycopg.errors.IntegrityError) -> StoreError:
-    """Convert a violated database constraint to the exception of the store port that reports it."""
+    """Return the store port's exception that reports a violated database constraint."""
     constraint = error.diag.constraint_name or ""
     text = f"{constraint}: {error.diag.message_primary}"
     if constraint == "conversations_slug":

@@ -33,7 +33,7 @@ IDLE_SECONDS = 10
 
 _DEFAULTS = {
     "connect_timeout": str(CONNECT_SECONDS),
-    # so that the end of a database machine that was switched off is noticed
+    # The keep-alive probes notice that the database's machine was switched off.
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
@@ -202,7 +202,7 @@ def connect(address: Address) -> PostgresConnection:
 
 
 def reached(address: Address) -> PostgresConnection:
-    """Open a connection, for the first time.
+    """Open a connection when a program starts.
 
     Raises StoreUnusableError if that fails or the database is not suitable.
     """
@@ -215,7 +215,7 @@ def reached(address: Address) -> PostgresConnection:
 
 
 def database_outages() -> OutageLog:
-    """Return a new log of outages; all connections to one database share it. It logs when outages begin and end."""
+    """Return a new object that logs when outages of a database begin and end, for all connections to that database."""
     return OutageLog(_log, "the database answers again")
 
 
@@ -256,7 +256,7 @@ def words(error: psycopg.Error) -> str:
 
 
 def stored_text(text: str) -> str:
-    """Return a text as it is stored: NUL and U+0001 are replaced, see PostgresConnection."""
+    """Return the text as PostgreSQL stores it: with NUL and U+0001 replaced as PostgresConnection describes."""
     # Two searches for a character are faster than one regular expression.
     return text.translate(_ESCAPES) if "\x00" in text or "\x01" in text else text
 

@@ -41,7 +41,7 @@ class Moved(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """A table to copy: its columns in SQLite, additional columns in PostgreSQL (`more`), and a unique order of rows."""
+    """A table to copy: its columns in SQLite, further columns in PostgreSQL (`more`), and columns to sort by."""
 
     name: str
     columns: Sequence[str]

@@ -1,7 +1,7 @@
-"""The SQL by which servers claim conversations, and find out which server owns a conversation.
+"""The SQL by which servers take over conversations, and find out which server owns a conversation.
 
-A family, which is a top-level conversation with all its sub-agents, has one owner. Every claim locks the top-level
-conversation first, so that the second of two claims sees the result of the first.
+A top-level conversation and all its sub-agents (a family) have one owner. Every take-over locks the top-level
+conversation first, so that the second of two servers sees the result of the first.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ FREE = """
 """
 """The condition that no living server owns a row of `conversations`.
 
-A server without a row in `nodes` has left. But the row of a server with a greater number than this one may only be too
-new for this statement to see it.
+A server without a row in `nodes` has left. But a server with a greater number than this one may be so new that this
+statement does not see its row.
 """
 
 _MINE = f"SELECT owner = :me AND {ALIVE} FROM conversations WHERE id = :id AND {NOT_DELETED}"  # noqa: S608
@@ -68,9 +68,10 @@ def is_mine(connection: Connection, conversation_id: str, me: int) -> bool | Non
 
 
 def claimed(connection: Connection, conversation_id: str, me: int) -> tuple[str, ...] | None:
-    """Make the server `me` the owner of a conversation's family; return None if there is no such conversation.
+    """Make the server `me` the owner of the family of a conversation; return None if there is no such conversation.
 
-    Returns the unsettled conversations of the family if it got this new owner just now, else (). Raises NotOwnerError.
+    A family is a top-level conversation with all its sub-agents. Returns the ids of those conversations in it that have
+    unfinished work, or () if `me` owned them already. Raises NotOwnerError if `me` may not take the conversation.
     """
     values = {"id": conversation_id, "me": me}
     if (mine := is_mine(connection, conversation_id, me)) is None:
@@ -87,9 +88,9 @@ def claimed(connection: Connection, conversation_id: str, me: int) -> tuple[str,
 
 
 def not_owner(connection: Connection, conversation_id: str, me: int) -> NotOwnerError:
-    """Return the error for a conversation that the server `me` does not own.
+    """Return the error to raise for a conversation that the server `me` does not own.
 
-    It contains the owner if that one is alive.
+    The error contains the owner if the owner is alive.
     """
     row = connection.execute(_OWNER, {"id": conversation_id, "me": me}).fetchone()
     owner = None if row is None else Owner(*row)

@@ -1,4 +1,4 @@
-"""The parts of SQL statements that are different in PostgreSQL and SQLite, as PostgreSQL needs them."""
+"""The PostgreSQL form of those parts of SQL statements that differ between PostgreSQL and SQLite."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ def _contains(text: str, folded: str) -> Clause:
 def _has_label(key: str, value: str | None) -> Clause:
     """Return the condition that a conversation has a label with this key and, if given, this value.
 
-    Labels are stored as JSON in which every text is encoded in one way only, so a search for the encoded pair finds no
-    other text.
+    Labels are stored as JSON, in which each text has exactly one encoding, so a search for the encoded pair is exact.
     """
     pair = json.encode(key).decode() + ":" + ("" if value is None else json.encode(value).decode())
     return Clause("(strpos(labels, ?) = 1 OR strpos(labels, ?) > 0)", ("{" + pair, "," + pair))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Readers(ReaderPool[PostgresConnection]):
-    """Lends connections to any thread. A borrower has a connection for one read, and nobody else uses it meanwhile."""
+    """A pool of connections, of which any thread may borrow one at a time for a read."""
 
     def __init__(self, address: Address, outages: OutageLog) -> None:
         super().__init__(PostgresConnection.close)

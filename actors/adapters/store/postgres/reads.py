@@ -45,7 +45,7 @@ class PostgresReads(StoreReads):
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
     ) -> ConversationRecord | None:
-        """Make this server the owner of a conversation's family, and return the record; see ports.Store."""
+        """Make this server the owner of a conversation and its sub-agents, and return its record; see ports.Store."""
         unsettled = self._read(lambda connection: claimed(connection, conversation_id, self._me))
         if unsettled is None:
             return None

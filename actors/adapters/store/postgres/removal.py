@@ -1,11 +1,11 @@
-"""Removes deleted conversations in the background, in small slices. Any server removes what any of them has deleted.
+"""Removes deleted conversations in the background, in small slices, including those that other servers have deleted.
 
-A deletion only hides conversations: they are recorded in the table `deletions`, lose their slug, and get an epoch that
-makes every late change fail. Their rows are removed afterwards, so that no caller waits for the removal of a
-conversation with many sub-agents.
+A deletion only hides conversations: they are recorded in the table `deletions`, lose their slug, and get an epoch so
+great that every later change is refused. Their rows are removed afterwards, so that no caller waits for the removal of
+a conversation with many sub-agents.
 
 An unfinished fork is hidden in the same way; in its row of `deletions`, the column `depth` contains the negative number
-of its server. Its rows are removed only if the fork is abandoned or that server is dead.
+of the server that makes the fork. Its rows are removed only if the fork is abandoned or that server is dead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SLICE_ROWS = 256
 _TABLES = ("messages", "log", "runs", "fates", "commands", "attachments", "prunings", "prompts", "profiles")
 """The tables, besides `conversations`, with rows that belong to conversations."""
 _NO_EPOCH = (1 << 63) - 1
-"""An epoch greater than that of any actor, so that every commit of an actor is refused."""
+"""An epoch greater than that of any actor (the object that serves a conversation), so that all commits are refused."""
 
 _LOCK = "SELECT id, owner = :me FROM conversations WHERE family = :family ORDER BY id FOR UPDATE"
 _FAMILY = f"SELECT family, {ALIVE} FROM conversations WHERE id = :id AND {NOT_DELETED}"  # noqa: S608
@@ -51,7 +51,7 @@ WHERE depth < 0 AND NOT EXISTS (SELECT FROM nodes WHERE incarnation = -depth AND
 def hide(connection: Connection, conversation_id: str, me: int) -> bool:
     """Mark a conversation and its sub-agents for removal; return whether the conversation existed.
 
-    Raises NotOwnerError.
+    Raises NotOwnerError if the server `me` does not own the conversation or was declared dead.
     """
     found = connection.execute(_FAMILY, {"id": conversation_id, "me": me}).fetchone()
     if found is None:
@@ -66,7 +66,10 @@ def hide(connection: Connection, conversation_id: str, me: int) -> bool:
 
 
 def remove_slice(connection: Connection) -> bool:
-    """Remove some rows of one deleted conversation; return False if there is none. Runs on the thread that writes."""
+    """Remove some rows of one deleted conversation; return False if no conversation is to be removed.
+
+    Runs on the thread that writes.
+    """
     connection.execute(_ABANDON_OF_THE_DEAD)
     found = connection.execute(_NEXT).fetchone()
     if found is None:
@@ -79,22 +82,25 @@ def remove_slice(connection: Connection) -> bool:
 
 
 def hide_unfinished(connection: Connection, conversation_id: str, me: int) -> None:
-    """Hide a conversation that will be a fork, until this server has finished it."""
+    """Hide a conversation that will be a fork, until the server `me` has finished the fork."""
     connection.execute(_HIDE_UNFINISHED, (conversation_id, -me))
 
 
 def hold_unfinished(connection: Connection, conversation_id: str, me: int) -> bool:
-    """Return whether a fork of this server is unfinished, and keep others from abandoning it in this transaction."""
+    """Return whether the fork that the server `me` makes is still unfinished.
+
+    Other transactions cannot abandon the fork until this transaction ends.
+    """
     return connection.execute(_HOLD_UNFINISHED, (conversation_id, -me)).fetchone() is not None
 
 
 def show_unfinished(connection: Connection, conversation_id: str, me: int) -> bool:
-    """Make a finished fork of this server visible; return False if it was not hidden as unfinished."""
+    """Make the fork that the server `me` has finished visible; return False if no such fork was hidden."""
     return connection.execute(_SHOW_UNFINISHED, (conversation_id, -me)).rowcount == 1
 
 
 def abandon_unfinished(connection: Connection, conversation_id: str, me: int) -> None:
-    """Mark a fork of this server for removal if the fork is unfinished."""
+    """Mark a fork for removal if the server `me` has not finished it."""
     connection.execute(_ABANDON_UNFINISHED, (conversation_id, -me))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NULLABLE = frozenset({"parent_conversation_id", "slug", "archived_at", "usage_data", "context", "audit"})
-"""Columns that are NULL in PostgreSQL where the code that both databases share has ""."""
+"""Columns that contain NULL in PostgreSQL where the code shared with SQLite uses ""."""
 NULLABLE_OF_COMMAND = frozenset({"conversation_id", "principal"})
 
 LOGGED = (*LOG, "principal")
@@ -26,9 +26,9 @@ LOGGED = (*LOG, "principal")
 CHOSEN = (*PROFILE, "forked_from")
 """The columns of a profile, and "forked_from": the origin of a fork, "" for other conversations."""
 CREATED = (*FIXED, *CHANGING, "slug", "log_hash")
-"""The columns of a new conversation, except its family and its owner."""
+"""The columns of a new conversation, except `family` and `owner`."""
 CHANGED = ("id", *CHANGING, "log_hash", "expected_step", "expected_revision", "expected_hash")
-"""The columns that a change of a conversation writes, and the values that its stored row must have before."""
+"""The columns that a change of a conversation writes, and the values that the row must have before the change."""
 
 _NUMBERS = frozenset({
     "user_initiated", "created_at", "state_updated_at", "updated_at", "archived", "archived_at", "epoch", "step",

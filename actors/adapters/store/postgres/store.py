@@ -57,9 +57,10 @@ class PostgresStore(PostgresReads, StoreWrites[Writer]):
             raise
 
     def _prepare(self, fork: Commit) -> None:
-        """Copy the attachments of a fork, which stays hidden meanwhile. Between two pieces other changes are written.
+        """Copy the attachments of a fork, which stays hidden meanwhile.
 
-        Raises FencedError if the origin does not exist, and other StoreErrors.
+        They are copied in several transactions, so that other changes can be written in between. Raises FencedError if
+        the origin does not exist, and other StoreErrors.
         """
         self._writer.write(changes.UnfinishedFork(fork, self._me))
         for piece in copied_pieces(fork, self.attachment):
@@ -67,9 +68,9 @@ class PostgresStore(PostgresReads, StoreWrites[Writer]):
                 self._writer.write(changes.AttachmentCopies(piece, self._me))
 
     def _abandon(self, forks: Sequence[Commit]) -> None:
-        """Remove what was written of forks that could not be finished.
+        """Remove the rows of forks that could not be finished.
 
-        If that fails, it is done once this server is declared dead.
+        If that fails, the rows are removed after this server was declared dead.
         """
         with suppress(StoreError):
             for fork in forks:
@@ -77,7 +78,10 @@ class PostgresStore(PostgresReads, StoreWrites[Writer]):
                 self._writer.tidy()
 
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
-        """Hide the conversation and its sub-agents at once; see ports.Store."""
+        """Delete the conversation and its sub-agents; see ports.Store.
+
+        They are hidden at once; their rows are removed in the background.
+        """
         self._writer.write(changes.Deletion(conversation_id, self._me, audit))
         self._writer.tidy()
 
@@ -115,11 +119,11 @@ def open_postgres(
 ) -> PostgresStore:
     """Open the store in a database to which `migrate` has applied all migrations.
 
-    `me` is the incarnation (number) of this server; the store can neither claim nor write before this server has a row
-    in the table `nodes`. The fault points store.before_begin, store.before_savepoint (once per change),
-    store.before_commit and store.after_commit (once per transaction) of `faults` are hit on the thread that writes.
-    `written` is called there after each batch, with the number of its changes and the seconds it took. `outages` logs
-    when the database cannot be reached. Raises StoreUnusableError.
+    `me` is the incarnation (number) of this server; the store can neither take over conversations nor write before this
+    server has a row in the table `nodes`. The fault points store.before_begin, store.before_savepoint (once per
+    change), store.before_commit and store.after_commit (once per transaction) of `faults` are hit on the thread that
+    writes. `written` is called there after each batch, with the number of its changes and the seconds it took.
+    `outages` logs when the database cannot be reached. Raises StoreUnusableError.
     """
     address = address_of(url)
     session = reached(address)

@@ -1,10 +1,10 @@
-"""The only connection of this server that writes to PostgreSQL; commits queued changes in groups.
+"""Commits queued changes in groups, over the only connection of this server that writes to PostgreSQL.
 
 The thread that has the right to write takes all queued changes, urgent ones first. The changes that one statement can
 write together form a first transaction. The others form a second one, in which each has a savepoint, so that a refused
 change does not affect the others. If a transaction fails, none of its changes is written, and their callers get the
 error. If the connection is lost during a transaction, it is unknown whether the database committed it: the callers get
-an error that says so, and read the stored state.
+an error that says so, and must read the stored state.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-"""Seconds between two searches for rows that are still to be removed; also the pause after a failed removal.
+"""Seconds between two searches for deleted conversations that still have rows; also the pause after a failed removal.
 
 The searches are needed because other servers delete conversations, too.
 """
 
 
 class Writer(ChangeQueue[Change]):
-    """Owns the connection that writes, until `close`."""
+    """Writes the queued changes over one connection, which it owns until `close`."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from actors.ports import Attachment, CommandRecord, Commit
 
 PIECE_BYTES = 1 << 20
-"""Bytes of attachments that one transaction copies for a fork, unless a single attachment is larger."""
+"""Maximum bytes of attachments that one transaction copies for a fork, unless a single attachment is larger."""
 
 
 class Head(NamedTuple):
@@ -48,7 +48,7 @@ class CopiedAttachment(NamedTuple):
 
 
 def is_prepared(commit: Commit) -> bool:
-    """Return whether the commit creates a fork with attachments, which are copied before it in several transactions."""
+    """Return whether the commit creates a fork with attachments, which are copied in earlier transactions."""
     return commit.fork is not None and bool(commit.fork.attachments)
 
 
@@ -76,7 +76,7 @@ def copied_pieces(
 
 
 class EncodedCommit:
-    """The rows of a commit, except for the hashes of its log."""
+    """The rows of a commit, except for the hashes of its rows of the log."""
 
     def __init__(self, commit: Commit) -> None:
         """Encode the commit. Raises ValueError if the commit contradicts itself."""

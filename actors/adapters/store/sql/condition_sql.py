@@ -62,7 +62,7 @@ def clause_of(condition: Condition, dialect: Dialect) -> Clause:
 
 
 def joined(operator: str, empty: str, clauses: Sequence[Clause]) -> Clause:
-    """Return one clause that connects clauses by an operator; `empty` if there are no clauses."""
+    """Return one clause that connects `clauses` by an SQL operator; the clause `empty` if there are none."""
     if not clauses:
         return Clause(empty)
     values = tuple(value for clause in clauses for value in clause.values)

@@ -61,14 +61,17 @@ class Dialect(NamedTuple):
     visible: str
     """A condition on `conversation_id`, beginning with " AND ", that excludes deleted conversations.
 
-    "" if the store knows the deleted conversations without a query.
+    "" if the store excludes deleted conversations without a condition in the query.
     """
     unsettled_index: str
-    """Text after a table's name that makes a query use the index of unsettled conversations; "" if none is needed."""
+    """Text after a table's name that makes a query use the index of unsettled conversations; "" if no text is needed.
+
+    Unsettled conversations are those that a restarted server must recover.
+    """
     forked_from: str
-    """An SQL expression for the id of the conversation from which a conversation was forked, "" for others."""
+    """An SQL expression for the id of the conversation of which a row's conversation is a fork; "" if it is none."""
     audited: str
-    """A condition that a row of `log` has a command of the principal `:principal`; of nobody if that is ""."""
+    """A condition that a row of `log` has a command that the principal `:principal` sent; "" stands for nobody."""
     contains: Callable[[str, str], Clause]
     """Returns the condition that a text (an SQL expression) contains another, case-folded text, regardless of case."""
     has_label: Callable[[str, str | None], Clause]

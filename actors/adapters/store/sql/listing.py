@@ -1,7 +1,8 @@
 """Builds the queries for lists of conversations, and checks rows so that one damaged row does not break a list.
 
-A list in the order of an index is read in windows of a fixed number of index entries. One query finds where the next
-window ends; a second query searches the rows of the window. So the cost of a call is bounded even if no row matches.
+If an index has the order of the list, the list is read in windows, which are a fixed number of successive index
+entries. One query finds where the next window ends; a second query searches the rows of the window. So the cost of a
+call is bounded even if no row matches.
 """
 
 from __future__ import annotations
@@ -32,10 +33,13 @@ if TYPE_CHECKING:
     from actors.adapters.store.sql.dialect import Dialect
 
 WINDOW = 2_000
-"""Number of rows in a window if the index alone does not show which rows match."""
+"""Number of index entries in a window if columns outside of the index decide which rows match."""
 
 _SETTLED = frozenset({"idle", "context_exhausted", "completed", "failed"})
-"""Kinds of states whose conversations are never, or not always, in the index of unsettled conversations."""
+"""Kinds of states whose conversations are never, or not always, in the index of unsettled conversations.
+
+Unsettled conversations are those that a restarted server must recover.
+"""
 _ORDERED_BY_INDEX = frozenset({OrderKey.UPDATED, OrderKey.CREATED})
 
 
@@ -47,9 +51,10 @@ class Query(NamedTuple):
 
 
 def window_end(selection: Selection, after: ListPosition | None, limit: int, dialect: Dialect) -> Query | None:
-    """Return the query for the position (key, id) at which the next window ends; it finds no row in the last window.
+    """Return the query for the position (key, id) where the next window ends; in the last window it finds no row.
 
-    Returns None if the list is not read in windows. `limit` is the size of the page.
+    A window is a number of successive index entries. Returns None if the list is not read in windows. `limit` is the
+    size of the page.
     """
     if not _has_index(selection):
         return None
@@ -73,7 +78,7 @@ def page(
     where = [*_scope(selection), clause_of(selection.where, dialect), *_between(selection, after, until)]
     wanted = joined(" AND ", "TRUE", where)
     order = _ordered(selection)
-    if not _has_index(selection):  # so that the ids are sorted and not whole rows
+    if not _has_index(selection):  # Sort only the ids and not whole rows.
         index = dialect.unsettled_index if _unsettled(selection) else ""
         ids = f"SELECT id FROM conversations {index} WHERE {wanted.sql} {order} LIMIT ?"  # noqa: S608 -- names of ours
         wanted = Clause(f"id IN ({ids})", (*wanted.values, limit))
@@ -99,7 +104,7 @@ def refuse_broken_texts(row: rows.Row) -> None:
 
 
 def _has_index(selection: Selection) -> bool:
-    """Return whether an index has the order of the list and no other index finds the matches sooner."""
+    """Return whether an index has the order of the list, and no other index finds the matches sooner."""
     return (
         selection.order.key in _ORDERED_BY_INDEX
         and selection.parent is None
@@ -109,7 +114,10 @@ def _has_index(selection: Selection) -> bool:
 
 
 def _unsettled(selection: Selection) -> bool:
-    """Return whether all matches are in the index of unsettled conversations, which is small."""
+    """Return whether all matches are in the small index of unsettled conversations.
+
+    Unsettled conversations are those that a restarted server must recover.
+    """
     return any(isinstance(part, StateIs) and not part.kinds & _SETTLED for part in conjuncts(selection.where))
 
 

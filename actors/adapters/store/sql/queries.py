@@ -52,7 +52,7 @@ LAST_REVISION = f"SELECT last_seq FROM conversations WHERE id = ? AND {NOT_DELET
 
 
 class Queries:
-    """The SQL texts that depend on the dialect."""
+    """The SQL queries that differ between SQLite and PostgreSQL."""
 
     def __init__(self, dialect: Dialect) -> None:
         visible = dialect.visible

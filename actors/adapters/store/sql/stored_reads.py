@@ -109,7 +109,10 @@ class StoreReads:
     def _readable(
         self, connection: Connection, page: Sequence[rows.Row], skipped: Callable[[str], object]
     ) -> Iterator[ConversationRecord]:
-        """Yield the records of rows. Unreadable rows are logged, given to `skipped` by their id, and left out."""
+        """Yield the records in the rows of a page.
+
+        For each unreadable row, log an error and call `skipped` with its id.
+        """
         for row in page:
             try:
                 listing.refuse_broken_texts(row)
@@ -146,7 +149,10 @@ class StoreReads:
         limit: int,
         descending: bool = False,
     ) -> tuple[Message, ...]:
-        """Return at most `limit` messages with sequences between `after` and `before`, exclusive; see ports.Store."""
+        """Return at most `limit` messages whose sequence number is between `after` and `before`; see ports.Store.
+
+        The two bounds themselves are excluded.
+        """
         query = _between(self._queries.messages, "sequence_id", before, descending=descending)
         return self._page(rows.message_of, query, (self._visible(conversation_id), after, limit))
 
@@ -162,7 +168,7 @@ class StoreReads:
         return self._read(body)
 
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
-        """Return all messages up to the sequence `through`, inclusive; see ports.Store."""
+        """Return all messages up to the sequence number `through`, inclusive; see ports.Store."""
         return self.messages(conversation_id, before=through + 1, limit=queries.ALL)
 
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
@@ -188,7 +194,10 @@ class StoreReads:
         limit: int,
         descending: bool = False,
     ) -> tuple[StoppedRun, ...]:
-        """Return at most `limit` ends of runs at revisions between `after` and `before`, exclusive; see ports.Store."""
+        """Return how at most `limit` runs ended, at revisions between `after` and `before`; see ports.Store.
+
+        The two bounds themselves are excluded.
+        """
         query = _between(self._queries.runs, "revision", before, descending=descending)
         return self._page(run_of, query, (self._visible(conversation_id), after, limit))
 
@@ -211,7 +220,7 @@ class StoreReads:
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
-        """Return the outcomes of queued inputs, such as delivered or discarded; see ports.Store.
+        """Return what became of queued messages, such as delivered or discarded; see ports.Store.
 
         At most `limit` are returned, with revisions between `after` and `before`, exclusive.
         """
@@ -243,7 +252,7 @@ class StoreReads:
         return self._page(lambda row: stored_transition(LogRow(*row)), self._queries.logged, values)
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
-        """Verify the stored rows of a conversation, and return the findings as texts; see ports.Store."""
+        """Verify the stored rows of a conversation, and return a sentence for each violation; see ports.Store."""
 
         def body(connection: Connection) -> tuple[str, ...]:
             return check(connection, self._visible(conversation_id), self._dialect, self._queries)
@@ -316,7 +325,10 @@ class StoreReads:
         return None if row is None else self._record(connection, row)
 
     def _record(self, connection: Connection, row: rows.Row) -> ConversationRecord:
-        """Return the record of a row. For an unreadable state, log an error and return a rebuilt Idle state."""
+        """Return the record in a row.
+
+        If the state is unreadable, log an error and put a rebuilt Idle state in its place.
+        """
         record, intact = rows.record_of(row)
         if intact:
             return record
@@ -330,7 +342,10 @@ class StoreReads:
 
 
 def _between(select: str, column: str, before: int | None, *, descending: bool) -> str:
-    """Return the query `select`, restricted to one page; its parameters are (conversation, after, limit)."""
+    """Return the query `select` with the bounds, order and limit of one page.
+
+    The parameters of the query are (conversation, after, limit).
+    """
     order = "DESC" if descending else "ASC"
     bound = "" if before is None else f"AND {column} < {before:d}"
     return f"{select} AND {column} > ? {bound} ORDER BY {column} {order} LIMIT ?"

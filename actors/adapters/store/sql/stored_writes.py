@@ -78,10 +78,10 @@ class StoreWrites(Generic[WriterT]):
     """Implements the writes of ports.Store that concern no conversation, and `close`. Safe to call from any thread."""
 
     def __init__(self, writer: WriterT, clock: Clock | None, closing: ExitStack) -> None:
-        """Keep the writer. `close` runs the callbacks in `closing`. `clock` is None for the system's clock."""
+        """`writer` writes the changes; `close` runs the callbacks in `closing`; `clock` may be None."""
         self._writer = writer
         self._clock = clock
-        # Held while a batch of a fork's attachments is copied, so that no transaction copies two batches.
+        # This lock is held while a batch of a fork's attachments is copied, so that no transaction copies two batches.
         self._copying = threading.Lock()
         self._close_once = threading.Lock()  # a second, concurrent close returns only after the first
         self._closing = closing

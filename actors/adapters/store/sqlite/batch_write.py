@@ -2,7 +2,8 @@
 
 Every statement releases Python's interpreter lock, and getting the lock back from busy threads costs more time than
 writing the rows. Only changes that continue the stored conversations are written here. All other changes are written
-one by one, so that each is refused for its own reason. So are all changes if a batch violates a constraint.
+one by one, so that each is refused for its own reason. If a batch violates a constraint, all its changes are written
+one by one, too.
 """
 
 from __future__ import annotations

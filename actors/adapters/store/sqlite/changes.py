@@ -42,7 +42,7 @@ class Change(Protocol):
 
 
 def heads(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Head]:
-    """Return the current positions (heads) of the existing ones among these conversations, by id."""
+    """Return the current positions (heads) of those conversations in `ids` that exist, by id."""
     found = msgspec.json.decode(connection.execute(statements.HEADS, (rows.names(ids),)).fetchone()[0])
     return {head[0]: Head(*head) for head in found}
 
@@ -136,7 +136,7 @@ class Transition:
 class UnfinishedFork:
     """A change that begins a fork with copied attachments. The fork stays hidden until all of them are copied.
 
-    After a crash, the next start removes what was written of the fork.
+    After a crash, the next start removes the rows of the unfinished fork.
     """
 
     def __init__(self, commit: Commit) -> None:
@@ -211,7 +211,7 @@ class Pruning:
         self._values = {"id": conversation_id, "from_step": was.step, **begins._asdict()}
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Prune; do nothing if the conversation is deleted or its log does not begin at `was`."""
+        """Delete the rows before `begins`, unless the conversation is deleted or its log no longer begins at `was`."""
         if connection.execute(statements.MOVE_BEGINNING, self._values).rowcount:
             connection.execute(write_statements.PRUNE_LOG, self._values)
 
@@ -245,7 +245,7 @@ class NewAttachment:
 
 
 def _refusal(error: sqlite3.IntegrityError) -> StoreError:
-    """Convert a violated database constraint to the exception of the store port that reports it."""
+    """Return the store port's exception that reports a violated database constraint."""
     text = str(error)
     if "conversations.slug" in text:
         return SlugTakenError(text)
@@ -255,6 +255,5 @@ def _refusal(error: sqlite3.IntegrityError) -> StoreError:
 
 
 def _check_exists(connection: sqlite3.Connection, conversation_id: str) -> None:
-    """Raise FencedError if there is no such conversation."""
     if removal.is_hidden(connection, conversation_id) or not heads(connection, (conversation_id,)):
         raise FencedError(f"{conversation_id} does not exist")

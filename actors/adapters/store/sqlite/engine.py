@@ -42,7 +42,10 @@ _log = logging.getLogger(__name__)
 FILE = "bedrock.db"
 """The name of the database file in the data directory."""
 INCREMENTAL = 2
-"""The auto_vacuum mode in which a few free pages at a time can be returned. It can be set only on an empty file."""
+"""The auto_vacuum mode in which a few free pages at a time can be returned to the file system.
+
+The mode can be set only on an empty file.
+"""
 WAL_PAGES = 8_192
 """Pages in the write-ahead log (32 MiB) at which SQLite checkpoints automatically at a commit."""
 CACHE_BYTES = 16 << 20

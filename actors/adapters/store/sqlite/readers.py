@@ -29,10 +29,7 @@ T = TypeVar("T")
 
 
 class Readers(ReaderPool[peewee.SqliteDatabase]):
-    """Lends read-only connections to any thread.
-
-    A borrower has a connection for one read, and nobody else uses it then.
-    """
+    """A pool of read-only connections, of which any thread may borrow one at a time for a read."""
 
     def __init__(self, path: Path, files: OpenFiles) -> None:
         super().__init__(_close)

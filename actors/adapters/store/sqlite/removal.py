@@ -1,8 +1,8 @@
 """Removes deleted conversations in the background, in small slices.
 
-A deletion only hides conversations: they are recorded in the table `deletions`, lose their slug, and get an epoch that
-makes every late change fail. Their rows are removed afterwards in slices, so that no caller waits for the removal of a
-conversation with many sub-agents. After a crash, the next start resumes the removal.
+A deletion only hides conversations: they are recorded in the table `deletions`, lose their slug, and get an epoch so
+great that every later change is refused. Their rows are removed afterwards in slices, so that no caller waits for the
+removal of a conversation with many sub-agents. After a crash, the next start resumes the removal.
 
 An unfinished fork is hidden in the same way. Its rows are removed only if the fork is abandoned, or after a crash.
 """
@@ -36,7 +36,7 @@ _ROWS = {
 The limits of the slice are checked after each statement.
 """
 _NO_EPOCH = (1 << 63) - 1
-"""An epoch greater than that of any actor, so that every commit of an actor is refused."""
+"""An epoch greater than that of any actor (the object that serves a conversation), so that all commits are refused."""
 
 _NOTE = """
 WITH RECURSIVE family (id, depth) AS (
@@ -66,7 +66,7 @@ class _Budget(Struct):
 
 
 class Removal:
-    """Knows the deleted conversations whose rows are not yet removed, and removes these rows in slices.
+    """Keeps the ids of deleted conversations that still have rows, and removes these rows in slices.
 
     Safe to call from any thread, except `remove_slice`.
     """
@@ -94,9 +94,9 @@ class Removal:
         self._hidden.difference_update(ids)
 
     def remove_slice(self, connection: sqlite3.Connection) -> bool:
-        """Remove some rows of deleted conversations, sub-agents before their parents; return False if none is left.
+        """Remove some rows of deleted conversations, sub-agents before their parents; return False if no rows are left.
 
-        Called on the writer's own thread.
+        Runs on the store's own background thread.
         """
         budget = _Budget(SLICE_ROWS, time.monotonic() + SLICE_SECONDS)
         found = connection.execute(_NEXT).fetchone()

@@ -1,4 +1,4 @@
-"""The parts of SQL statements that are different in SQLite and PostgreSQL, as SQLite needs them."""
+"""The SQLite form of those parts of SQL statements that differ between SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

@@ -77,9 +77,10 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
         self._removal.forget(part.record.id for part in parts if part.create)
 
     def _prepare(self, fork: Commit) -> None:
-        """Copy the attachments of a fork, which stays hidden meanwhile. Between two pieces other changes are written.
+        """Copy the attachments of a fork, which stays hidden meanwhile.
 
-        Raises FencedError if the origin does not exist, and other StoreErrors.
+        They are copied in several transactions, so that other changes can be written in between. Raises FencedError if
+        the origin does not exist, and other StoreErrors.
         """
         self._writer.write(changes.UnfinishedFork(fork))
         for piece in copied_pieces(fork, self.attachment):
@@ -87,7 +88,7 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
                 self._writer.write(changes.AttachmentCopies(piece))
 
     def _abandon(self, forks: Sequence[Commit]) -> None:
-        """Remove what was written of forks that could not be finished. If that fails, the next start removes it."""
+        """Remove the rows of forks that could not be finished. If that fails, the next start removes them."""
         with suppress(StoreError):
             for fork in forks:
                 abandoned = changes.AbandonedFork(fork.record.id)
@@ -96,7 +97,10 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
                 self._writer.tidy()
 
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
-        """Hide the conversation and its sub-agents at once; see ports.Store."""
+        """Delete the conversation and its sub-agents; see ports.Store.
+
+        They are hidden at once; their rows are removed in the background.
+        """
         deletion = changes.Deletion(conversation_id, audit)
         self._writer.write(deletion)
         self._removal.add(deletion.hidden)
@@ -110,7 +114,7 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
         return len(going)
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Return up to `max_bytes` of free space to the file system; return whether there was any; see ports.Store."""
+        """Return at most `max_bytes` of free space to the file system; return if there was any; see ports.Store."""
         pragmas = ("freelist_count", "page_size", "auto_vacuum")
         free, page_size, mode = self._read(
             lambda connection: [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]

@@ -1,10 +1,10 @@
-"""The only connection that writes to the SQLite database; commits queued changes in groups.
+"""Commits queued changes in groups, over the only connection that writes to the SQLite database.
 
 A thread that has the right to write takes all queued changes, urgent ones first, and writes them in one transaction,
 with one sync of the disk for all of them. Every change has a savepoint, so that a refused change does not affect the
 others. If the transaction itself fails, nothing is written and all its callers get the error. The writer's own thread
-checkpoints the write-ahead log between transactions, after the callers were woken; under heavy load SQLite does so at
-the end of a commit.
+checkpoints the write-ahead log between transactions, after the callers were woken; under heavy load SQLite itself
+checkpoints at the end of a commit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WATCH_SECONDS = 1.0
 
 
 class Writer(ChangeQueue[Change]):
-    """Owns the connection that writes, until `close`."""
+    """Writes the queued changes over one connection, which it owns until `close`."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Writer(ChangeQueue[Change]):
     ) -> None:
         """Start the writer's own thread. `files` is None for a database without files.
 
-        `every_second` and `tidy` are called on the writer's own thread. `tidy` is called in separate transactions, as
-        long as it returns that there is more to do. `written` is called after each batch; see ChangeQueue.
+        `every_second` and `tidy` are called on the writer's own thread. `tidy` is called in separate transactions,
+        until it returns False because nothing is left to do. `written` is called after each batch; see ChangeQueue.
         """
         super().__init__(faults, written, longest_wait=WATCH_SECONDS)
         self._database = database

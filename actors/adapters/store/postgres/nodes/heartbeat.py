@@ -1,4 +1,4 @@
-"""The heartbeats of this node: they renew its lease in the database, and take its session's advisory lock again."""
+"""Sends this node's heartbeats, which renew its lease in the database, and its advisory lock after a reconnect."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from actors.ports.cluster.lease_clock import LeaseClock
 
 TWIN_TRIES, TWIN_SECONDS = 21, 0.1
-"""How often a starting node looks for another node with its address, and the seconds between two looks.
+"""How often a starting node looks for a living node with the same address, and the seconds between two looks.
 
-It looks more than once because the session of an ended process may last a while.
+It looks more than once because the database session of an ended process may last a while.
 """
 
 
@@ -55,7 +55,7 @@ class Heartbeat:
         active: Callable[[], int],
         monotonic: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`active` returns the number of conversations with an actor in this process.
+        """`active` returns the number of conversations that have an actor (are in memory) in this process.
 
         `monotonic` returns the time in nanoseconds.
         """

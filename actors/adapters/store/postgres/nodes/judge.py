@@ -2,12 +2,12 @@
 
 A living node may be slow, suspended for a while, or without its database session; the database may be unreachable, and
 its clock may be changed. So a node judges others only after it has itself had a valid lease without interruption for a
-while. It then declares another node dead in two cases:
+while. It then declares another node dead in two cases (capital letters are the names in the protocol's model):
 
-- That node's lease has expired by the database's clock (EXPIRED in the protocol's model), and was not renewed for the
-  duration of a lease on the judging node's own monotonic clock.
+- That node's lease has expired by the database's clock (EXPIRED), and this node's own monotonic clock shows that the
+  lease was not renewed for its whole duration.
 - That node's session has lost its advisory lock, its lease is not renewed, its port refuses connections (REFUSED), and
-  all this has lasted for the time that its tool hosts need to notice the end of their server (GRACE).
+  all this has lasted so long (GRACE) that the node's tool processes have ended, too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,11 @@ def node_of(columns: Sequence[Any]) -> Node:
 
 
 class _Signs(NamedTuple):
-    """What was observed of another node: its lease (`expires`), and since when, in monotonic seconds."""
+    """What this node has seen of another node. All times are in monotonic seconds, except `expires`.
+
+    `expires` is the end of the other node's lease as text, as in its row; `renewed` is when this node first saw that
+    text.
+    """
 
     expires: str
     renewed: float
@@ -106,7 +110,7 @@ class Judge:
     def verdict(self, row: NodeRow) -> str | None:
         """Record a node's present row; return the SQL statement that declares the node dead, None if it may live.
 
-        The statement checks the conditions again in the database. May block for the time of a probe.
+        The statement checks the conditions again in the database. May block for PROBE_SECONDS per address of the node.
         """
         now = self._monotonic()
         signs = self._signs.get(row.incarnation)

@@ -1,4 +1,7 @@
-"""The PostgreSQL implementation of the port Cluster: joins the servers that share a database, and finds owners."""
+"""The PostgreSQL implementation of the port Cluster.
+
+Joins the servers that share a database, and finds the server that owns a conversation.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +58,11 @@ class PostgresCluster:
         active: Callable[[], int] = lambda: 0,
         outages: OutageLog | None = None,
     ) -> None:
-        """Join the cluster, and start the thread that keeps the lease. The database must have its tables already.
+        """Join the cluster, and start the thread that renews the lease. The database must have its tables already.
 
-        `active` returns the number of conversations with an actor in this process; it is called on another thread.
-        `outages` logs when the database cannot be reached by either session. Raises StoreUnavailableError or
-        StoreUnusableError.
+        `active` returns the number of conversations that have an actor (are in memory) in this process; it is called on
+        another thread. `outages` logs when the database cannot be reached by either session. Raises
+        StoreUnavailableError or StoreUnusableError.
         """
         self.on_taken: Callable[[tuple[str, ...]], object] = _ignore
         self.on_node_dead: Callable[[Node], object] = _ignore
@@ -92,7 +95,7 @@ class PostgresCluster:
     def start(self) -> None:
         """Begin to watch the other nodes. Call this once this node listens and the callbacks (`on_…`) are set.
 
-        Blocks until an earlier node at this address is declared dead, because its conversations cannot be claimed
+        Blocks until an earlier node at this address is declared dead, because its conversations cannot be taken over
         before, but for at most PREDECESSOR_SECONDS. Raises StoreUnavailableError.
         """
         self._heartbeat.listening = True
@@ -147,9 +150,9 @@ class PostgresCluster:
             return owner
 
     def owner_of(self, conversation_id: str) -> Node | None:
-        """Return the other node that owns a conversation, or that has its workspace and must claim it; see Cluster.
+        """Return the other node that owns a conversation; None if this node owns it or may take it over; see Cluster.
 
-        Returns None if this node owns the conversation or may claim it.
+        If nobody owns the conversation and only another node has its workspace, that node is returned.
         """
         owner = self.remembered_owner(conversation_id)
         if owner is None:
@@ -188,19 +191,19 @@ class PostgresCluster:
             self._owners.pop(conversation_id, None)
 
     def retire(self) -> None:
-        """From now on take no conversations, neither from dead nodes nor for callers; see Cluster."""
+        """Take over no more conversations, neither those of dead nodes nor those that clients ask for; see Cluster."""
         self._retired = True
         self._looks.rows(said.RETIRE, {"me": self._me.incarnation})
 
     def drain(self) -> None:
-        """Release all conversations and leave the cluster; see Cluster."""
+        """Give up the ownership of all conversations, and leave the cluster; see Cluster."""
         self.retire()
         self._release_all()
         self._end()
         self._beats.rows(said.LEAVE, {"me": self._me.incarnation})
 
     def _release_all(self) -> None:
-        """Release all conversations, retrying while rows are locked, as a claim does for a moment.
+        """Give up the ownership of all conversations; retry while rows are locked, as they are during a take-over.
 
         Raises StoreUnavailableError after RELEASE_SECONDS.
         """
@@ -227,7 +230,7 @@ class PostgresCluster:
         return label, None if owner[0] is None else node_of(owner)
 
     def _with(self, workspace: str) -> Node | None:
-        """Return the node that has a workspace if that must be another node; None if this node has it and serves it.
+        """Return another node that has a workspace; None if this node has the workspace and serves it.
 
         A retired node serves a workspace only if no other node has it. Raises Rejected (WORKSPACE_OFFLINE) if no node
         has it.

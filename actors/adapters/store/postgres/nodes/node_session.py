@@ -61,7 +61,7 @@ class NodeSession:
             return rows
 
     def open(self) -> int:
-        """Open a connection if there is none; return how often this session was connected so far.
+        """Open a connection if there is none; return how many connections this object has opened so far.
 
         A changed number means a new database session. Raises the same errors as `rows`.
         """

@@ -11,7 +11,7 @@ from actors.adapters.store.postgres.owner_sql import has_workspace
 from actors.adapters.store.sql.queries import UNSETTLED
 
 LOCKS = 0x426564
-"""The first half of the key of the nodes' advisory locks; the second half is the incarnation."""
+"""The first half of the key of each node's advisory lock; the second half is the node's incarnation (number)."""
 
 _ALIVE = """
     EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead
@@ -89,14 +89,14 @@ WHERE taken.family = families.id AND (taken.owner IS NULL OR taken.owner = %(dea
 RETURNING taken.id, ({UNSETTLED})
 """  # noqa: S608
 TAKE = _TAKE.format(owned="owner = %(dead)s")
-"""Takes families of conversations of a dead node, if one conversation is unsettled and this node has its workspace.
+"""Takes over conversations of a dead node, with their sub-agents, if one of them has unfinished work.
 
-Every claim locks the top-level conversation first; families that another node has locked are left to that node. A
-top-level conversation that this node or nobody owns may still have sub-agents that the dead node owns, because
-statements that the dead node sent earlier may arrive late.
+This node must have the workspace. Every take-over locks the top-level conversation first; conversations that another
+node has locked are left to that node. A top-level conversation that this node or nobody owns may still have sub-agents
+that the dead node owns, because statements that the dead node sent earlier may arrive late.
 """
 TAKE_ABANDONED = _TAKE.format(owned="owner IS NULL")
-"""Takes families of conversations that nobody owns since a node released them, if one conversation is unsettled."""
+"""Takes over conversations that nobody owns, with their sub-agents, if one of them has unfinished work."""
 
 RELEASE = """
 WITH found AS MATERIALIZED (
@@ -104,17 +104,17 @@ WITH found AS MATERIALIZED (
 )
 UPDATE conversations SET owner = NULL FROM found WHERE conversations.id = found.id RETURNING conversations.id
 """
-"""Makes conversations owned by nobody. Skips locked rows, so that the statement cannot be part of a deadlock."""
+"""Removes the owner from conversations. Skips locked rows, so that the statement cannot be part of a deadlock."""
 
 TWIN = f"SELECT name FROM nodes WHERE address = %(address)s AND NOT dead AND session AND {_HELD}"  # noqa: S608
-"""Finds a node with a live session that registered the same address."""
+"""Finds a living node that registered the same address: one whose session holds its advisory lock."""
 
 OWNS = "SELECT EXISTS (SELECT FROM conversations WHERE owner = %(owner)s)"
 
 LISTENS = "UPDATE nodes SET session = %(session)s WHERE incarnation = %(me)s"
 """Records that the node listens: from now on, a lost session and a closed port show that the node is gone.
 
-This is stored at once and not with the next heartbeat, because the node may be killed before that.
+This is stored at once and not with the next heartbeat, because the node may be killed before that heartbeat.
 """
 
 RETIRE = "UPDATE nodes SET draining = true WHERE incarnation = %(me)s AND NOT dead"

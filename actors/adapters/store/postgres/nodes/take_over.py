@@ -1,4 +1,7 @@
-"""Takes over the conversations of dead nodes: living nodes take interrupted ones at once, and idle ones on demand."""
+"""Takes over the conversations of dead nodes.
+
+Living nodes take over interrupted conversations at once. They take over idle ones only when a client uses them.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ if TYPE_CHECKING:
     from actors.adapters.store.postgres.nodes.node_session import NodeSession
 
 MAX_FAMILIES = 200
-"""Maximum number of families of conversations that one transaction takes over.
+"""Maximum number of top-level conversations, with all their sub-agents, that one transaction takes over.
 
-One transaction for each family would take seconds; one for all would lock rows for too long.
+One transaction for each conversation would take seconds; one for all would lock rows for too long.
 """
 MAX_RELEASED = 1_000
 
@@ -26,15 +29,15 @@ class TakeOver:
     """
 
     def __init__(self, session: NodeSession, me: int, *, on_taken: Callable[[tuple[str, ...]], object]) -> None:
-        """`on_taken` is called with the unsettled conversations of each batch that this node now owns."""
+        """`on_taken` is called for each batch, with the ids of those conversations in it that have unfinished work."""
         self._session = session
         self._me = me
         self._on_taken = on_taken
 
     def from_dead(self, incarnation: int) -> None:
-        """Take the interrupted conversations of a dead node, unless other nodes do so first; release its idle ones.
+        """Take over the interrupted conversations of a dead node that no other node has taken.
 
-        If this node is itself declared dead or is draining, it takes none.
+        The idle ones are then owned by nobody. If this node is itself declared dead or is draining, it takes none.
         """
         self._take(said.TAKE, incarnation)
         release(self._session, incarnation)
@@ -51,7 +54,7 @@ class TakeOver:
 
 
 def release(session: NodeSession, owner: int) -> bool:
-    """Release the conversations that a node owns, except those in rows that others have locked.
+    """Remove the owner `owner` from its conversations, except from rows that others have locked.
 
     Returns whether the node now owns no conversation. Raises StoreUnavailableError.
     """

@@ -31,7 +31,7 @@ class Timing(Struct, frozen=True):
 
     @property
     def again(self) -> float:
-        """The pause after a failed heartbeat, and between two looks at the other nodes."""
+        """The pause after a failed heartbeat, and between two reads of the table of nodes."""
         return self.ttl / 20
 
     @property

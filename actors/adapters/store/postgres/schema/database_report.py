@@ -38,7 +38,7 @@ class LivingNode(NamedTuple):
 
 
 class DatabaseReport(NamedTuple):
-    """What was found out about a database that could be reached."""
+    """The findings about a database that could be reached."""
 
     shown: str
     """The database's URL, without the password."""

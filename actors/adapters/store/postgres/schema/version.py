@@ -26,7 +26,10 @@ LOCK = 0x426564726F636B
 
 
 class _Driver(Psycopg3Adapter):
-    """Makes peewee use psycopg (version 3), which peewee does not find because it is imported without its drivers."""
+    """Makes peewee use psycopg (version 3).
+
+    Peewee does not find psycopg, since peewee is imported without its drivers.
+    """
 
     txn_idle, txn_inerror = psycopg.pq.TransactionStatus.IDLE, psycopg.pq.TransactionStatus.INERROR
     txn_unknown = psycopg.pq.TransactionStatus.UNKNOWN
@@ -68,7 +71,10 @@ def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
 
 
 def _missing(database: PostgresqlDatabase, address: Address, directory: Path) -> bool:
-    """Return whether a migration is missing. Raises StoreUnusableError if one is applied that this version lacks."""
+    """Return whether a migration is missing.
+
+    Raises StoreUnusableError if one is applied that this version does not know.
+    """
     status = Runner(database, str(directory)).status()
     if unknown := [migration.name for migration in status if migration.path is None]:
         raise StoreUnusableError(f"{address.shown} was written by a newer version: it has {', '.join(unknown)}")

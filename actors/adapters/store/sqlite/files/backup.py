@@ -150,7 +150,7 @@ def _refuse_if_taken(target: Path, *, replace: bool) -> None:
 
 
 def _refuse_if_no_backup(path: Path) -> None:
-    """Raise BackupError if a file is no complete backup. Creates and changes nothing."""
+    """Raise BackupError if a file is no complete backup. The check creates and changes no file."""
     if not path.is_file():
         raise BackupError(f"{path} is no file")
     if path.name.endswith(PART):
@@ -165,9 +165,9 @@ def _refuse_if_no_backup(path: Path) -> None:
 
 @contextmanager
 def _reading(path: Path, how: str) -> Generator[SqliteDatabase]:
-    """Open a connection that cannot write.
+    """Open a connection that cannot write; `how` is _LIVE or _AT_REST.
 
-    Closing it does not checkpoint, as closing a last connection otherwise would.
+    Closing this connection does not checkpoint the write-ahead log, as closing a last connection otherwise would.
     """
     address = f"{path.absolute().as_uri()}?{how}"
     database = SqliteDatabase(address, uri=True, timeout=BUSY_SECONDS, thread_safe=False)
@@ -179,7 +179,7 @@ def _reading(path: Path, how: str) -> Generator[SqliteDatabase]:
 
 
 def _copy(source: sqlite3.Connection, path: Path) -> None:
-    """Copy the database in one read transaction. Without it, every commit of a server would restart the copy."""
+    """Copy the database in one read transaction; without it, every commit of a server would restart the copy."""
     with closing(sqlite3.connect(path, isolation_level=None)) as target:
         target.execute("PRAGMA journal_mode = OFF")
         target.execute("PRAGMA synchronous = OFF")

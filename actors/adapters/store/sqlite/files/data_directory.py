@@ -70,7 +70,8 @@ class DataDirectory:
             holder = os.pread(lock_file, 32, 0).strip()
             raise DataDirectoryBusyError(self.path, int(holder) if holder.isdigit() else 0) from None
         holder = f"{os.getpid()}\n".encode()
-        # Only now truncated: on a full disk, nothing can be written except to the block that the file already has.
+        # The file is truncated only after the write: on a full disk, only the block that the file already has can be
+        # written.
         os.pwrite(lock_file, holder, 0)
         os.ftruncate(lock_file, len(holder))
         self._lock_file: Inode = inode_of(lock_file)

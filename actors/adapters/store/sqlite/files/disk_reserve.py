@@ -1,8 +1,8 @@
 """Reserves disk space for operations that free space.
 
-A deletion has to be written before it frees any space, and that fails on a full disk. So do the writes of a starting
-server. So the data directory contains a reserve file of some MiB, also while no server runs. The file is removed when a
-deletion or a start finds no space, and created again once space was freed.
+A deletion has to be written before it frees any space. On a full disk that write fails, and so do the writes of a
+starting server. Therefore the data directory contains a reserve file of some MiB, also while no server runs. The file
+is removed when a deletion or a start finds no space, and created again once space was freed.
 """
 
 from __future__ import annotations

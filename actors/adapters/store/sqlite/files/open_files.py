@@ -40,7 +40,7 @@ def inode_at(path: str | Path) -> Inode | None:
 
 
 class OpenFiles:
-    """The files of an open database, and whether they are in place.
+    """Checks that the paths of an open database and of its write-ahead log still lead to the open files.
 
     `check` and `forget_log` are called only by the thread that writes; the rest is safe to call from any thread.
     """

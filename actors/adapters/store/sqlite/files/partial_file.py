@@ -44,7 +44,7 @@ def part_of(target: Path) -> Generator[Path]:
 
 
 def _remove_logs_of(part: Path) -> None:
-    """Remove the log files of a killed process, which SQLite would apply to the next database of that name."""
+    """Remove SQLite's log files of a killed process, which SQLite would apply to the next database of that name."""
     for suffix in ("-wal", "-shm", "-journal"):
         Path(f"{part}{suffix}").unlink(missing_ok=True)
 

@@ -178,10 +178,10 @@ class MessageTable(Model):
 
 
 class LogTable(Model):
-    """One transition: its events, its inputs for replay, and its hash, which covers the hash of the previous row.
+    """One transition of a conversation: its events, its inputs for replay, and its hash.
 
-    Revisions grow with the steps, so one index serves both orders. A transition without events has the same first
-    revision as the next transition.
+    The hash covers the hash of the previous row. Revisions grow with the steps, so one index serves both orders. A
+    transition without events has the same first revision as the next transition.
     """
 
     conversation = _owner()
@@ -205,7 +205,10 @@ class LogTable(Model):
 
 
 class RunTable(Model):
-    """How a run ended. The row remains when the log is pruned."""
+    """How a run (the work from a user's message to the end of the answer) ended.
+
+    The row remains when the log is pruned.
+    """
 
     conversation = _owner()
     revision = BigIntegerField()
@@ -225,7 +228,7 @@ class RunTable(Model):
 
 
 class FateTable(Model):
-    """What became of a queued steer or follow-up. The row remains when the log is pruned."""
+    """What became of a message that waited in the queue of a busy agent. The row remains when the log is pruned."""
 
     conversation = _owner()
     revision = BigIntegerField()
@@ -261,7 +264,10 @@ class PruningTable(Model):
 
 
 class CommandTable(Model):
-    """An accepted command of a conversation or, for a create command, of a principal."""
+    """An accepted command of a conversation or, for a create command, of a principal.
+
+    With this row, a command that is sent again is recognised and gets the same answer.
+    """
 
     conversation = ForeignKeyField(
         ConversationTable, column_name="conversation_id", on_delete="CASCADE", index=False, null=True, backref="+"
@@ -302,7 +308,7 @@ CommandTable.add_index(
 
 
 class AttachmentTable(Model):
-    """The bytes of an original image, or of a version for providers, under the hash of its content."""
+    """The bytes of an uploaded image, or of its scaled-down copy for models; `id` contains the hash of the upload."""
 
     conversation = _owner()
     id = Text()
