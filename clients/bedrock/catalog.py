@@ -50,7 +50,7 @@ class Model(Wrapper[v1.Model]):
     provider: str
     """The provider that serves the model, by its name in the server's configuration."""
     protocol: ModelProtocol
-    """How the server talks to the provider."""
+    """The API protocol in which the server talks to the provider."""
     context_window_tokens: int
     """Tokens of input and output together; zero if unknown."""
     input_limit_tokens: int

@@ -69,7 +69,10 @@ class Instructions(Value[v1.Instructions]):
     text: str = ""
     """The text for the model, 64 KiB at most."""
     replace: bool = False
-    """Whether `text` replaces the server's own prompt. The prompt's facts on directory, mode and notices stay."""
+    """Whether `text` replaces the server's own prompt and the repository's instruction files.
+
+    The server's sentences about the working directory, the modes and its notices to the agent stay in the prompt.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ class Generation(Value[v1.Generation]):
     temperature: float | None = None
     """The sampling temperature, from 0 to 2; None for the model's default. Most models that reason accept none."""
     max_output_tokens: int | None = None
-    """Maximum tokens of one answer, including those of its reasoning."""
+    """Maximum tokens of one answer, including those of its reasoning; None for the model's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +162,16 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     total_usage: Usage
     """The total usage of all requests to the model so far, including failed ones if the provider reported theirs."""
     parent: str
-    """For a sub-agent the conversation that started it; empty for all others."""
+    """The resource name of the conversation that started this sub-agent; empty if this is no sub-agent."""
     continued_from: str
-    """The conversation that this one continues; empty if there is none."""
+    """The resource name of the conversation that this one continues; empty if there is none."""
     continued_by: str
-    """The conversation that continues this one; empty if there is none."""
+    """The resource name of the conversation that continues this one; empty if there is none."""
     forked_from: str
-    """The conversation that this one was forked from, which may be deleted; empty if it is no fork."""
+    """The resource name of the conversation that this one was forked from; it may be deleted.
+
+    Empty if this is no fork.
+    """
     forked_at: str
     """The last request cycle that the fork took over, by its resource name in `forked_from`; empty if it is no fork."""
     continuation_summary: str
@@ -191,13 +197,19 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     aside_usage: Usage
     """The total usage of side queries: model requests outside of runs, for example for the title."""
     background_jobs: tuple[str, ...]
-    """Handles of running background jobs. Set by `Conversation.get` and in the first snapshot only."""
+    """Handles of running background jobs.
+
+    Set by `Conversation.get` and in the first snapshot of an event stream only.
+    """
     instructions: Instructions | None
-    """The creator's instructions for the agent. Set by `Conversation.get` and in the first snapshot only."""
+    """The creator's instructions for the agent.
+
+    Set by `Conversation.get` and in an event stream's first snapshot only.
+    """
     tools: ToolSelection | None
     """The server's tools that the agent is offered; None if all."""
     client_tools: tuple[ClientTool, ...]
-    """The tools that clients run. Set by `Conversation.get` and in the first snapshot only."""
+    """The tools that clients run. Set by `Conversation.get` and in the first snapshot of an event stream only."""
     generation: Generation | None
     """How the model is to answer; None if nothing is set."""
     approval_rules: tuple[ApprovalRule, ...]
@@ -205,7 +217,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     mcp_servers: tuple[McpServer, ...]
     """MCP servers of this conversation besides the operator's.
 
-    Set by `Conversation.get` and in the first snapshot only.
+    Set by `Conversation.get` and in the first snapshot of an event stream only.
     """
 
 
@@ -238,7 +250,7 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
     state: ConversationState
     """The state right after the cancel; if a queued follow-up has started the next run, the state of that run."""
     run: str
-    """The resource name of the run that was cancelled."""
+    """The resource name of the run that was cancelled; empty if there was none."""
     llm_request_id: str
     """The request to the model that was aborted; empty if there was none."""
     tool_use_ids: tuple[str, ...]
@@ -246,9 +258,12 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
     sub_agents: tuple[str, ...]
     """The resource names of the sub-agents that are being stopped."""
     returned_steers: tuple[QueuedMessage, ...]
-    """Steers that the model has not seen. They are not in the history, and can be sent again."""
+    """Steers (messages for the run in progress) that the model has not seen.
+
+    They are not in the history; send them again if needed.
+    """
     discarded_follow_ups: tuple[QueuedMessage, ...]
-    """Follow-ups that were discarded."""
+    """Queued follow-ups that `discard_queued` has removed."""
     surviving_jobs: tuple[str, ...]
     """Handles of the background jobs that continue to run."""
     revision: int

@@ -248,7 +248,7 @@ class ContextExhausted(FailedPrecondition):
 
 
 class ContinuationInProgress(FailedPrecondition):
-    """The summary that ends this conversation is being written."""
+    """The server is writing the summary that ends this conversation, because its context is full."""
 
     hint = "Wait for the end of it and continue the conversation, or cancel."
 

@@ -63,7 +63,7 @@ class TextDelta(Wrapper[v1.Event.TextDelta]):
     llm_request_id: str
     """Id of the request to the model."""
     attempt: int
-    """The attempt, counted from 1."""
+    """The attempt of that request, counted from 1."""
     offset: int
     """Where `text` begins, in code points from the start of the attempt's text, or of its reasoning."""
     text: str
@@ -108,7 +108,7 @@ class QuestionChanged(Wrapper[v1.Event.QuestionChanged]):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Wrapper[v1.Event.Snapshot]):
-    """The state of a conversation at one revision."""
+    """The state of a conversation at one revision, i.e. after one particular stored event."""
 
     conversation: ConversationInfo
     """The conversation at that revision."""
@@ -133,7 +133,7 @@ class CaughtUp(Wrapper[v1.Event.CaughtUp]):
     """The client has now received everything that it had missed; live events follow."""
 
     head_revision: int
-    """The newest stored revision at that moment."""
+    """The newest stored revision when the client had caught up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +366,7 @@ class Event(Wrapper[v1.Event]):
 
     @property
     def run(self) -> str:
-        """The run in progress, or the run that ended; empty if the event has no such information."""
+        """The resource name of the run that is in progress or has ended; empty if the event has no such information."""
         if self.run_stopped is not None:
             return self.run_stopped.request_cycle
         if self.message is not None:

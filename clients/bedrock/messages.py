@@ -48,7 +48,7 @@ class Image(Wrapper[v1.Image]):
     media_type: str
     """The format: image/png, image/jpeg, image/gif or image/webp."""
     attachment: str
-    """The resource name of the stored original."""
+    """The resource name of the stored image, for `Conversation.attachment`."""
     width: int
     """Width in pixels."""
     height: int
@@ -131,7 +131,7 @@ class Message(Wrapper[v1.Message]):
     name: str
     """The resource name of the message."""
     sequence: int
-    """The position in the conversation, counted from 1. Zero while the message waits in the queue."""
+    """The position of the message in the conversation, counted from 1. Zero while the message waits in the queue."""
     role: Role
     """Who wrote the message: "user", "agent", "tool", "system" or "error"."""
     delivery: Delivery | Literal[""]
@@ -147,7 +147,7 @@ class Message(Wrapper[v1.Message]):
     llm_request_id: str
     """The request to the model that this message answers; empty unless a model wrote the message."""
     attempt: int
-    """The attempt of that request which produced the message, counted from 1; zero unless a model wrote the message."""
+    """The attempt of that request that produced the message, counted from 1; zero unless a model wrote the message."""
     system_kind: SystemMessageKind | Literal[""]
     """Why the server wrote this message to the model; empty for all other messages."""
     error_kind: ErrorKind | Literal[""]

@@ -1,4 +1,7 @@
-"""Request cycles: a message that started a run, all steps of the run, and how it ended."""
+"""Classes for request cycles.
+
+A request cycle is a message that started a run, all steps of the run, and how it ended.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class ToolCallGroup(Wrapper[v1.ToolCallGroup]):
     calls: tuple[ToolCall, ...]
     """The calls, in order."""
     results: dict[str, ToolResult] = field(hash=False)
-    """Results by `tool_use_id`. A call without an entry has no result yet."""
+    """The results of the calls, by `tool_use_id`. A call without an entry has no result yet."""
 
 
 @dataclass(frozen=True, slots=True)

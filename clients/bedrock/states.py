@@ -112,7 +112,7 @@ class Approval(Wrapper[v1.PendingApproval]):
     suggestions: tuple[ApprovalRule, ...]
     """Rules that would allow calls like this one, the narrowest first; `approve` and `deny` accept one as `rule`."""
     rule: ApprovalRule | None
-    """The rule that made the server ask: it demands a question, or might deny the call. None if no rule did."""
+    """The rule that made the server ask, because it demands approval or might deny the call. None if no rule did."""
 
     @property
     def tool_use_id(self) -> str:
@@ -128,9 +128,9 @@ class Approval(Wrapper[v1.PendingApproval]):
 
     @property
     def input(self) -> dict[str, Any]:
-        """The input of the call. For a mode upgrade, ``{"reason": …}``.
+        """The input of the call; ``{"reason": …}`` for the request of a wider mode.
 
-        If the model wrote no valid JSON object, ``{"raw_input": …}``.
+        If the model wrote no valid JSON object, the input is ``{"raw_input": …}``.
         """
         if self.mode_upgrade is not None:
             return {"reason": self.mode_upgrade.reason}
@@ -160,12 +160,12 @@ class Question(Wrapper[v1.Question]):
     message: str
     """The text of the question."""
     requested_schema: dict[str, Any] | None = field(hash=False)
-    """For a form: a JSON Schema of an object whose `properties` are the fields, without anything nested; else None.
+    """The fields of a form, as a JSON Schema of an object without nested objects; None if an address is to be visited.
 
-    Its entry `propertyOrder` lists the names of the fields in the order of the form.
+    The schema's entry `propertyOrder` lists the names of the fields in the order of the form.
     """
     url: str
-    """Instead of a form: the address that the person is asked to visit; else empty."""
+    """The address that the person is asked to visit; empty if the question is a form."""
     create_time: datetime
     """When the question was asked."""
     deadline: datetime

@@ -99,9 +99,9 @@ class AsyncClient(AsyncClosing):
             on_disconnect=on_disconnect,
         )
         self.conversations_stub = self._transport.conversations
-        """The stub of ConversationService, for calls that this class does not offer."""
+        """The gRPC stub of ConversationService, for calls that this class does not offer."""
         self.catalog_stub = self._transport.catalog
-        """The stub of CatalogService, for calls that this class does not offer."""
+        """The gRPC stub of CatalogService, for calls that this class does not offer."""
 
     @property
     def address(self) -> str:
@@ -141,11 +141,11 @@ class AsyncClient(AsyncClosing):
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncConversation:
-        """Create a conversation. Nothing runs before a message is sent.
+        """Create a conversation. The agent does nothing until a message is sent.
 
         Args:
             working_directory: A directory of the server's machine; the current one of this process if None.
-            model: The server's default if None.
+            model: The model of the agent; the server's default if None.
             slug: A readable handle; the server makes one up if empty.
             title: A title for people.
             mode: "restricted", "workspace" or "unrestricted"; if None, restricted if the server can enforce that.
@@ -222,7 +222,7 @@ class AsyncClient(AsyncClosing):
         Args:
             text: What to say.
             working_directory: A directory of the server's machine; the current one of this process if None.
-            model: The server's default if None.
+            model: The model of the agent; the server's default if None.
             mode: As for `create`.
             approval_policy: As for `create`.
             instructions: As for `create`.
@@ -352,7 +352,7 @@ class AsyncClient(AsyncClosing):
         order_by: str = "",
         timeout: float | None = None,
     ) -> AsyncStream[ConversationListEvent]:
-        """Return a stream of changes to the list of conversations. A broken connection ends it with an error.
+        """Return a stream of changes to the list of conversations. It ends with an error if the connection breaks.
 
         Args:
             changes_only: Omit the conversations that exist already.

@@ -37,9 +37,9 @@ class AsyncConversation(
     async def set_mode(self, mode: Mode, *, stop_running: bool = False, timeout: float | None = None) -> SetModeResult:
         """Set what later tool calls may do: "restricted", "workspace" or "unrestricted".
 
-        The result names what keeps running with wider rights than the mode: `surviving_tool_use_ids`, the running tool
-        call, and `surviving_jobs`, background jobs. With `stop_running`, the call and the jobs are ended instead, and
-        the run continues without the call.
+        What already runs with wider rights keeps running: the result lists the running tool call in
+        `surviving_tool_use_ids` and background jobs in `surviving_jobs`. With `stop_running`, the call and the jobs are
+        ended instead, and the run continues without the call.
 
         Raises:
             ModeUnavailable: The server cannot restrict tools on its machine.
@@ -126,7 +126,7 @@ class AsyncConversation(
         return list(response.warnings)
 
     async def trigger_continuation(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Start to write the summary for a successor conversation, as if the context of this conversation were full."""
+        """Make the server write the summary for a successor conversation, as if the context were full."""
         request = v1.TriggerContinuationRequest(name=self.name)
         response = await self._transport.call(self._stub.TriggerContinuation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
@@ -156,8 +156,9 @@ class AsyncConversation(
     ) -> AsyncConversation:
         """Create a conversation with the history of this one up to the end of a request cycle.
 
-        The new conversation has the same settings, and is independent of this one. Files stay as they are now. Queued
-        messages, open questions and background jobs are not copied.
+        A request cycle is a message that started a run, and everything done for it. The new conversation has the same
+        settings, and is independent of this one. Files stay as they are now. Queued messages, open questions and
+        background jobs are not copied.
 
         Args:
             at: The last request cycle of the fork, or its name or id; the last one that has ended if empty.
@@ -185,7 +186,7 @@ class AsyncConversation(
     async def rewind(
         self, cycles: int = 1, *, slug: str = "", title: str = "", timeout: float | None = None
     ) -> AsyncConversation:
-        """Create a fork without the last `cycles` request cycles, the one in progress included.
+        """Create a fork without the last `cycles` request cycles, counting one that is still in progress.
 
         This conversation and its files stay as they are. The arguments and the errors raised are those of `fork`.
 

@@ -1,4 +1,4 @@
-"""Repeats calls while the server is unreachable, for as long as a broken stream of events would be resumed."""
+"""Repeats calls while the server is unreachable, for at most the client's `reconnect_for` seconds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def insist(transport: AsyncTransport, method: Callable[..., Any], request:
 
 
 async def pause(transport: AsyncTransport, error: BedrockError, delay: float) -> None:
-    """Report the interruption to `on_disconnect`, and wait `delay` seconds.
+    """Call `on_disconnect` with the error and the delay, then wait `delay` seconds.
 
     Raises Unavailable if the client is closed.
     """

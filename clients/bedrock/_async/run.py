@@ -118,7 +118,6 @@ class AsyncRun(AsyncSending):
         return self._progress.outcome()
 
     async def _begin_again(self, deadline: Deadline) -> None:
-        """Close the stream of events, and resume the events on a new stream with a deadline."""
         await self.close()
         self._deadline = deadline
         self._items = self._events()

@@ -164,7 +164,6 @@ class AsyncRunWatch:
             await self._insist(self._transport.conversations.AnswerQuestion, request)
 
     async def _is_asked(self, question: Question) -> bool:
-        """Return whether a question of a tool still waits for an answer."""
         try:
             await self._insist(self._transport.conversations.GetQuestion, v1.GetQuestionRequest(name=question.name))
         except NotFound:

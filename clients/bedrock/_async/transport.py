@@ -199,7 +199,7 @@ class AsyncTransport:
     def _raise_if_closed_under_a_call(self) -> None:
         """Raise Unavailable if a call was cancelled because the client was closed.
 
-        Do nothing if its task was cancelled.
+        Do nothing if the caller's task was cancelled instead.
         """
         if (task := asyncio.current_task()) is None or not task.cancelling():
             self._ensure_open()

@@ -1,4 +1,4 @@
-"""What happens to approvals and tools' questions that the caller left unanswered while it read the events of a run."""
+"""The policy for approvals and tools' questions that the caller leaves unanswered while reading the events of a run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def log_declined(question: Question) -> None:
 def question_of_others(approval: Approval) -> ApprovalNeeded:
     """Return the error to raise when an earlier run's approval is still open.
 
-    The caller of this run must not deny it.
+    The program that waits for this run must not deny an approval of another run.
     """
     return ApprovalNeeded(
         f"the run before this one asks whether {approval.tool} may run; answer that, or pass wait_for_others=True",

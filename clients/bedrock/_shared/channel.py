@@ -11,7 +11,8 @@ import grpc.aio
 if TYPE_CHECKING:
     from bedrock._shared.settings import Settings
 
-# gRPC's own retries are off: they exclude large requests and responses that have begun. `Attempts` retries instead.
+# No retry policy of gRPC is set: it would exclude large requests and responses that have begun. `Attempts` retries
+# instead.
 _OPTIONS: list[tuple[str, str | int]] = [
     # While a call is open, gRPC notices a dead connection within 30 + 10 seconds.
     ("grpc.keepalive_time_ms", 30_000),

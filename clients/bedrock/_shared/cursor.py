@@ -1,8 +1,8 @@
-"""The position of a client in the event stream of one conversation, so that a broken stream can be resumed. No I/O.
+"""Keeps a client's position in the event stream of a conversation, so that a broken stream can be resumed.
 
-The synchronous and the asyncio client use this class and add only I/O. A stream may break after any response and be
-opened again with `EventCursor.request`; the events that `EventCursor.receive` returns are the same as if the stream had
-never broken:
+The synchronous and the asyncio client use the class `EventCursor`, which does no I/O itself. A stream may break after
+any response and be opened again with `EventCursor.request`; the events that `EventCursor.receive` returns are the same
+as if the stream had never broken:
 
 * A durable event (one that the server has stored) is identified by its revision; events that are not newer than the
   last one are dropped.
@@ -60,7 +60,7 @@ class EventCursor:
         return self.deleted or (self.until_settled and self.caught_up)
 
     def request(self) -> v1.SubscribeRequest:
-        """Return the request of a new stream that resumes at this position. Discards deltas that were held back."""
+        """Return the request of a new stream that resumes at this position. Discards the deltas in `_held`."""
         self.caught_up = False
         self._held.clear()
         request = v1.SubscribeRequest(name=self.name, omit_deltas=self.omit_deltas, until_settled=self.until_settled)

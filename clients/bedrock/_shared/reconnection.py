@@ -106,7 +106,7 @@ class Attempts:
     """Decides whether to repeat a call that did not reach a server, or whose response did not arrive completely."""
 
     def __init__(self, *, last: bool = False) -> None:
-        """Begin before the first attempt; `last` as in the attribute."""
+        """Start before the first attempt. `last` sets the attribute of the same name."""
         self.last = last
         """Whether no further attempt is allowed.
 
@@ -146,7 +146,7 @@ class Reconnection:
     """Passes the responses of an event stream to its cursor, and decides whether to resume a stream after an error."""
 
     def __init__(self, cursor: EventCursor, max_seconds: float, *, resuming: bool) -> None:
-        """Begin before the first stream.
+        """Start before the first stream is opened.
 
         Args:
             cursor: The position in the events of the conversation; `receive` advances it.
@@ -165,7 +165,7 @@ class Reconnection:
             self._backoff.progress()
 
     def delay_after(self, error: BedrockError) -> float:
-        """Return the seconds to wait before the next stream; zero if it starts anew, because events are missing.
+        """Return the seconds to wait before the next stream; zero if that begins with a snapshot after a gap.
 
         Raises:
             BedrockError: The given error itself, if another stream would not help or the time limit is reached.

@@ -106,12 +106,12 @@ def conversations(
     archived: bool | None,
     parent: str,
     working_directory: str | os.PathLike[str] | None = None,
-    filter: str = "",  # noqa: A002 -- the word of the contract
+    filter: str = "",  # noqa: A002 -- the name of the field in the API
     order_by: str = "",
 ) -> v1.ListConversationsRequest:
     """Make the request that lists conversations, or only the sub-agents of `parent`.
 
-    None for `archived` or `working_directory` does not restrict the list by it.
+    If `archived` or `working_directory` is None, the list is not restricted by it.
     """
     parts = [filter] if filter.strip() else []  # OR binds tighter than AND, so the filter needs no parentheses
     if archived is not None:
@@ -190,7 +190,10 @@ def latest_cycles(name: str) -> v1.ListRequestCyclesRequest:
 
 
 def child_name(conversation: str, kind: str, name: str) -> str:
-    """Return the resource name of something beneath a conversation, e.g. a question, from its name or id; "" for ""."""
+    """Return the full name of something in a conversation, e.g.
+
+    a question, from its name or id; "" if that is empty.
+    """
     child = name.rpartition(f"{kind}/")[2]
     return f"{conversation}/{kind}/{child}" if child else ""
 
@@ -203,7 +206,7 @@ def cycle_name(conversation: str, run: RequestCycle | str) -> str:
 def wait_for_cycle(
     conversation: str, run: RequestCycle | str, view: CycleView, seconds: float | None
 ) -> v1.WaitRequestCycleRequest:
-    """Make the request that waits for a run to end: `seconds`, or `LONGEST_WAIT` if None or if that is shorter."""
+    """Make the request that waits for a run to end, for `seconds` but at most for `LONGEST_WAIT`, also if None."""
     request = v1.WaitRequestCycleRequest(
         name=cycle_name(conversation, run), view=enum_value(v1.ListRequestCyclesRequest.View, view)
     )
@@ -212,7 +215,7 @@ def wait_for_cycle(
 
 
 def disposition(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> Disposition | Literal[""]:
-    """Return the short name of how the server accepted a message; "direct" for a call that spawns sub-agents."""
+    """Return the short name of what the server did with a message; "direct" for a call that spawns sub-agents."""
     if isinstance(response, v1.SendMessageResponse):
         return cast("Disposition", enum_name(v1.Disposition, response.disposition))
     return "direct"
@@ -345,14 +348,12 @@ def update(
 
 
 def _budget_message(budget: Budget | None) -> v1.Budget | None:
-    """Return the protobuf message of a budget; None for None. Raises TypeError for another type."""
     if budget is None or isinstance(budget, Budget):
         return None if budget is None else budget.proto
     raise TypeError(f"budget: must be a bedrock.Budget, not {type(budget)!r}")
 
 
 def _instructions_message(instructions: str | Instructions | None) -> v1.Instructions | None:
-    """Return the protobuf message of instructions; None for None. Raises TypeError for another type."""
     if instructions is None:
         return None
     given = Instructions(instructions) if isinstance(instructions, str) else instructions
@@ -362,10 +363,6 @@ def _instructions_message(instructions: str | Instructions | None) -> v1.Instruc
 
 
 def _selection_message(tools: Sequence[str] | None) -> v1.ToolSelection | None:
-    """Return the protobuf message that selects tools by name; None for None.
-
-    Raises TypeError if `tools` is not a list, and ValueError if a name is empty.
-    """
     if tools is None:
         return None
     check_list("tools", tools)
@@ -373,7 +370,6 @@ def _selection_message(tools: Sequence[str] | None) -> v1.ToolSelection | None:
 
 
 def _tool_messages(tools: Sequence[ClientTool]) -> list[v1.ClientTool]:
-    """Return the protobuf messages of client tools. Raises TypeError for anything but a list of `ClientTool`."""
     check_list("client_tools", tools)
     for tool in tools:
         if not isinstance(tool, ClientTool):
@@ -388,7 +384,6 @@ def declare(conversation: str, tools: Iterable[v1.ClientTool]) -> v1.UpdateConve
 
 
 def _server_messages(servers: Sequence[McpServer]) -> list[v1.McpServer]:
-    """Return the protobuf messages of MCP servers. Raises TypeError for anything but a list of `McpServer`."""
     check_list("mcp_servers", servers)
     for server in servers:
         if not isinstance(server, McpServer):
@@ -456,7 +451,6 @@ def _to_question(conversation: str, question: Question | str, request_id: str | 
 
 
 def _generation_message(generation: Generation | None) -> v1.Generation | None:
-    """Return the protobuf message of generation settings; None for None. Raises TypeError for another type."""
     if generation is None or isinstance(generation, Generation):
         return None if generation is None else generation.proto
     raise TypeError(f"generation: must be a bedrock.Generation, not {type(generation)!r}")

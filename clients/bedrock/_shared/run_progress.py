@@ -104,9 +104,9 @@ class RunProgress:
                 yield Event.from_proto(v1.Event(time=approval.proto.create_time, approval_changed=asked))
 
     def find(self, cycles: Iterable[RequestCycle]) -> bool:
-        """Look for the run among request cycles that include their steps and rounds, and record its text and its end.
+        """Look for the run among request cycles, and record its text and its end if it is found.
 
-        Returns False if none of them is the run.
+        The request cycles must have been read with the view "full". Returns False if none of them is the run.
         """
         for cycle in cycles:
             if cycle.name == self.run or (self.message and _root(cycle) == self.message):

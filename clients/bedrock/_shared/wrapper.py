@@ -187,7 +187,7 @@ def _check_type(name: str, value: object, kind: type[Any], words: str) -> None:
 def moment(timestamp: Timestamp) -> datetime:
     """Convert a protobuf timestamp into an aware datetime in UTC.
 
-    A time beyond the years 1 to 9999 becomes the nearest end.
+    A time outside of the years 1 to 9999 becomes the first or the last time that a datetime can represent.
     """
     try:
         return timestamp.ToDatetime(tzinfo=UTC)
@@ -196,7 +196,7 @@ def moment(timestamp: Timestamp) -> datetime:
 
 
 def length(duration: Duration) -> timedelta:
-    """Convert a protobuf duration into a timedelta; one out of range becomes the nearest possible."""
+    """Convert a protobuf duration into a timedelta. A duration out of range becomes the longest possible timedelta."""
     try:
         return duration.ToTimedelta()
     except (OverflowError, ValueError):

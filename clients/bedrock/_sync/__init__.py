@@ -1,1 +1,1 @@
-"""The blocking client, generated from `bedrock._async` by `make client-sync`."""
+"""The blocking client. Except for a few modules, `make client-sync` generates it from `bedrock._async`."""

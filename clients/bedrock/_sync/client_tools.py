@@ -26,9 +26,9 @@ _log = logging.getLogger("bedrock")
 
 
 class ClientTools:
-    """Functions of this program that answer a conversation's client tool calls.
+    """Functions of this program that answer the agent's calls of client tools in one conversation.
 
-    Its runs and `serve_tools` share them.
+    The runs of the conversation and `serve_tools` share this object.
     """
 
     def __init__(self, transport: Transport, conversation: str, functions: Sequence[ToolFunction] = ()) -> None:
@@ -46,7 +46,7 @@ class ClientTools:
         self._declared = False
 
     def declare(self, timeout: float | None = None) -> None:
-        """Declare the added tools to the server, unless the conversation has them already; its other client tools stay.
+        """Declare the added tools to the server, unless it knows them. The conversation's other client tools stay.
 
         Raises:
             AgentBusy: The tools cannot be changed during a run.
@@ -93,9 +93,9 @@ class ClientTools:
         return running.HasField("deadline") and running.current.tool_use_id == call.tool_use_id
 
     def _result(self, call: ToolCall, function: ToolFunction) -> v1.SubmitToolResultRequest:
-        """Run the function.
+        """Run the function of a tool for one call.
 
-        Return the request that sends its result or, if it raises an exception, the error to the server.
+        Return the request that sends the function's result or, if it raises an exception, the error to the server.
         """
         try:
             answer = answer_of(carried_out(function.function, function.arguments(call)))

@@ -1,4 +1,4 @@
-"""`bedrock.ask`: one question, with a client of its own."""
+"""Defines `bedrock.ask`, which asks one question through a new client and closes the client afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def _with_own_client(method: Callable[Concatenate[Client, P], T]) -> Callable[P, T]:
-    """Return a function that calls a method of a new client, which it closes then."""
+    """Return a function that creates a client, calls this method of it with its arguments, and closes the client."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         with Client() as client:
@@ -29,4 +29,4 @@ def _with_own_client(method: Callable[Concatenate[Client, P], T]) -> Callable[P,
 
 
 ask = _with_own_client(Client.ask)
-"""Ask the server that the environment names, or that of this machine; with the arguments of `Client.ask`."""
+"""Ask a question as `Client.ask` does, with the same arguments, through a client that exists for this call only."""

@@ -1,5 +1,5 @@
 # Generated from clients/bedrock/_async/retries.py by `make client-sync`; edit that file.
-"""Repeats calls while the server is unreachable, for as long as a broken stream of events would be resumed."""
+"""Repeats calls while the server is unreachable, for at most the client's `reconnect_for` seconds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def insist(transport: Transport, method: Callable[..., Any], request: Any, deadl
 
 
 def pause(transport: Transport, error: BedrockError, delay: float) -> None:
-    """Report the interruption to `on_disconnect`, and wait `delay` seconds.
+    """Call `on_disconnect` with the error and the delay, then wait `delay` seconds.
 
     Raises Unavailable if the client is closed.
     """

@@ -119,7 +119,6 @@ class Run(Sending):
         return self._progress.outcome()
 
     def _begin_again(self, deadline: Deadline) -> None:
-        """Close the stream of events, and resume the events on a new stream with a deadline."""
         self.close()
         self._deadline = deadline
         self._items = self._events()

@@ -1,6 +1,7 @@
-"""When a message is sent: at once.
+"""Sends the message of a run at once.
 
-Not generated: on an event loop a message is sent when its run is awaited or iterated.
+This module is written by hand instead of generated from `bedrock._async.sending`, because the asyncio client sends a
+message only when its run is awaited or iterated.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ Sent = v1.SendMessageResponse | v1.SpawnSubAgentsResponse
 
 
 class Sending(Stream[Event]):
-    """The stream of the events of a message that was sent."""
+    """The stream of the events that follow a message, which was sent before this object was created."""
 
     def __init__(self, events: Generator[Event], response: Sent) -> None:
         super().__init__(events)
         self.message = Message.from_proto(response.message)
-        """The message as it was stored or queued."""
+        """The message as the server stored or queued it."""
         self.disposition = requests.disposition(response)
-        """"direct", "steer_queued", "follow_up_queued" or, if the call had been accepted before, "duplicate"."""
+        """What the server did with the message: "direct", "steer_queued", "follow_up_queued" or "duplicate".
+
+        "duplicate" means that the server had accepted this call before.
+        """
         self.sub_agents = requests.sub_agents(response)
         """The resource names of the sub-agents that `Conversation.spawn` started, in the order of the tasks."""
         self._progress = RunProgress(response.message.name, response.run)
@@ -45,27 +49,27 @@ class Sending(Stream[Event]):
 
 
 def opened(items: Generator[T]) -> Stream[T]:
-    """Return a stream whose first item is there, so that what is wrong with the call is raised now."""
+    """Read the first item of a stream and return the stream, so that errors of the call are raised now."""
     return Stream(items).open()
 
 
 def decided(decision: bool) -> bool:
-    """Return what a function decided."""
+    """Return the decision about a tool call. Raises TypeError if it is neither True nor False."""
     return checked(decision)
 
 
 def filled_in(content: Content) -> Content:
-    """Return what a function filled into a form."""
+    """Return the content of a question's form. Raises TypeError if it is neither a mapping nor None."""
     return checked_content(content)
 
 
 def carried_out(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Return what a tool's function returns."""
+    """Call a tool's function and return its result."""
     return function(**arguments)
 
 
 def fitting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a tool's function. Raises TypeError if it is a coroutine function."""
+    """Return a tool's function unchanged. Raises TypeError if the function is a coroutine function."""
     if inspect.iscoroutinefunction(function):
         raise TypeError(f"{function.__name__} is a coroutine function, which only the client for event loops can call")
     return function

@@ -164,7 +164,6 @@ class RunWatch:
             self._insist(self._transport.conversations.AnswerQuestion, request)
 
     def _is_asked(self, question: Question) -> bool:
-        """Return whether a question of a tool still waits for an answer."""
         try:
             self._insist(self._transport.conversations.GetQuestion, v1.GetQuestionRequest(name=question.name))
         except NotFound:

@@ -1,6 +1,7 @@
-"""Blocking calls.
+"""Makes the gRPC calls of the blocking client.
 
-Not generated: waiting and cancelling differ between threads and tasks.
+This module is written by hand instead of generated from `bedrock._async.transport`, because tasks and threads wait and
+are cancelled in different ways.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ PageT = TypeVar("PageT", bound=Page)
 
 
 class Transport:
-    """Makes calls with token, time limit, further attempts and the errors of this package, from any thread."""
+    """Makes gRPC calls from any thread.
+
+    Adds the token, time limits and retries, and raises the errors of this package.
+    """
 
     def __init__(
         self,
@@ -46,9 +50,9 @@ class Transport:
 
         Args:
             find: Returns the address and credentials, before each attempt to connect; see `Connection`.
-            timeout: Seconds that one call may take, if it does not say.
-            reconnect_for: Seconds after which a stream of events that cannot be resumed raises its error.
-            on_disconnect: Called before each pause until a stream of events is resumed.
+            timeout: Default time limit of one call in seconds.
+            reconnect_for: Seconds for which a broken stream of events is tried again before its error is raised.
+            on_disconnect: Called before each attempt to resume a broken stream of events.
         """
         self.timeout = checked_timeout(timeout)
         self._connection = Connection(find, open_channel)
@@ -61,7 +65,7 @@ class Transport:
 
     @property
     def address(self) -> str:
-        """The address of the server; empty as long as none was found."""
+        """The address of the server; empty until one is found."""
         return self._connection.address
 
     def close(self) -> None:
@@ -71,9 +75,10 @@ class Transport:
             channel.close()
 
     def call(self, method: Callable[..., Response], request: Any, timeout: float | None = None) -> Response:
-        """Make one call. It is repeated if the connection is lost and the repetition is safe.
+        """Make one call, and repeat it if the connection is lost and the repetition is safe.
 
         Raises:
+            BedrockError: The call has failed, or this client is closed (Unavailable).
             TypeError, ValueError: `timeout` is not a number of seconds, or negative; nothing was sent.
         """
         attempts = Attempts(last=not repeatable(request))
@@ -84,14 +89,17 @@ class Transport:
                 left = max(0.0, until - time.monotonic())
                 return method(request, timeout=left)
             except grpc.RpcError as error:
-                self._ensure_open()  # else closing the client would look like a failure of the server
+                self._ensure_open()  # otherwise closing the client would look like a server failure
                 failure, unsent = self._failure(error), nothing_was_sent(error)
             except ServerNotRunning as error:
                 failure, unsent = error, False
             self._before_another(attempts, failure, unsent)
 
     def pages(self, method: Callable[..., PageT], request: Any, timeout: float | None = None) -> Iterator[PageT]:
-        """Iterate over the pages of a call that lists something; the page token of the request is changed."""
+        """Iterate over the pages of a call that lists something.
+
+        `page_token` in `request` is set for each further page.
+        """
         while True:
             page = self.call(method, request, timeout)
             yield page
@@ -102,9 +110,10 @@ class Transport:
     def stream(
         self, method: Callable[..., Iterable[Response]], request: Any, timeout: float | None = None
     ) -> Stream[Response]:
-        """Return the responses of a streaming call, which starts with the first one read; closing cancels it.
+        """Return the responses of a streaming call. It starts at the first read; closing the stream cancels the call.
 
-        There is no time limit unless `timeout` sets one, to the whole stream. Raises what `checked_timeout` raises.
+        `timeout` limits the whole stream, in seconds; None means no limit. Raises TypeError or ValueError if `timeout`
+        is not a number of seconds, or negative.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         return Stream(self._responses(method, request, timeout))
@@ -132,9 +141,10 @@ class Transport:
             self._before_another(attempts, failure, unsent)
 
     def _before_another(self, attempts: Attempts, failure: BedrockError, unsent: bool) -> None:
-        """Wait before another attempt, or raise the failure; a replaced token is tried at once.
+        """Wait before another attempt of a call, or raise `failure` if there is to be none.
 
-        A request that was never sent may always be repeated: before its failure is raised, a new connection is tried.
+        Returns at once if the server has rejected the token and another token is found. If the request was never sent
+        (`unsent`), it can be repeated safely: before `failure` is raised, a new connection is tried.
         """
         if isinstance(failure, Unauthenticated) and self._connection.look_again():
             return
@@ -147,7 +157,7 @@ class Transport:
         self.pause(delay)
 
     def _use_new_connection(self) -> bool:
-        """Try a new connection, and return whether calls use it now."""
+        """Try to open a new connection. If that succeeds, use it from now on. Return whether it has succeeded."""
         try:
             settings, channel = self._connection.candidate()
         except ServerNotRunning:
@@ -183,7 +193,7 @@ class Transport:
 
 
 def _is_ready(channel: grpc.Channel) -> bool:
-    """Connect a new channel, and return whether the first attempt succeeded."""
+    """Connect a new channel. Return whether the first attempt succeeded within the time limit for connecting."""
     ends: queue.SimpleQueue[grpc.ChannelConnectivity] = queue.SimpleQueue()
 
     def note(state: grpc.ChannelConnectivity) -> None:

@@ -77,7 +77,7 @@ _GENERATION_OPTIONS = (
 
 
 def generation_options(command: F) -> F:
-    """Add to a command the options whose values `generation` takes."""
+    """Add the options --effort, --temperature and --max-output-tokens to a command."""
     for option in reversed(_GENERATION_OPTIONS):
         command = option(command)
     return command

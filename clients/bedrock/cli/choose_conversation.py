@@ -76,14 +76,14 @@ _CONTINUING_OPTIONS = (
 
 
 def creating_options(command: F) -> F:
-    """Add to a command the options whose values `create_conversation` takes."""
+    """Add the options for a new conversation, e.g. --model and --mode, to a command."""
     for option in reversed(_NEW_OPTIONS):
         command = option(command)
     return command
 
 
 def opening_options(command: F) -> F:
-    """Add to a command the options whose values `open_conversation` takes."""
+    """Add the options for continuing or creating a conversation, e.g. --resume and --model, to a command."""
     for option in reversed(_CONTINUING_OPTIONS):
         command = option(command)
     return creating_options(command)

@@ -16,7 +16,7 @@ from bedrock.errors import (
 )
 
 FOR_PROGRAMS = ": try again, with the same request_id"
-"""The end of a server's message about unsaved data. It is for programs, and omitted for people."""
+"""The end of some of the server's error messages. It is meant for programs, so it is removed for people."""
 RUNS_END = "A run has to end first: `bedrock ls --filter 'busy = true'` lists yours, `bedrock cancel NAME` ends one."
 
 _COMMAND_LINE: dict[type[BedrockError], str] = {
@@ -55,7 +55,6 @@ def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
 
 
 def _missing_conversation(error: BedrockError) -> str:
-    """Return the slug or id of the conversation that does not exist; empty if the error is about something else."""
     collection, _, name = error.resource.partition("/")
     is_conversation = isinstance(error, NotFound) and collection == "conversations" and "/" not in name
     return name if is_conversation else ""

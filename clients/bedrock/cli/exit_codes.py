@@ -127,7 +127,6 @@ def reported_errors(source: str = "") -> Generator[None]:
 
 
 def _failure(error: CommandError | BedrockError | OSError | UnicodeEncodeError, source: str) -> CommandError:
-    """Return the CommandError by which an exception is reported to the user."""
     match error:
         case CommandError():
             return error

@@ -13,10 +13,7 @@ _numbers = count(1)
 
 
 def opening(*pieces: str, input_tokens: int = 10) -> list[dict[str, Any]]:
-    """Return the first events of an answer.
-
-    With `pieces`, the answer begins with a text of which these are the start.
-    """
+    """Return the first events of an answer. With `pieces`, the answer's text begins with these pieces."""
     usage = {"input_tokens": input_tokens, "output_tokens": 1}
     message = {"id": "msg", "type": "message", "role": "assistant", "content": [], "usage": usage}
     events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
@@ -32,7 +29,10 @@ def delta(text: str) -> dict[str, Any]:
 
 
 def tool_calls(wanted: Iterable[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the events of tool calls, given as names and inputs, for an answer that began with a text."""
+    """Return the events of tool calls, given as pairs of name and input.
+
+    Their indexes begin at 1: the text has index 0.
+    """
     events: list[dict[str, Any]] = []
     for index, (name, arguments) in enumerate(wanted, start=1):
         block = {"type": "tool_use", "id": f"toolu_{next(_numbers)}", "name": name, "input": {}}

@@ -155,7 +155,6 @@ def _called(info: ConversationInfo) -> str:
 
 
 def _words(event: Event) -> str:
-    """Describe an event in a few words for an error message."""
     if event.kind == "message_added":
         return f"{event.role} said {event.text[:80]!r}" if event.text else f"message_added of {event.role}"
     if event.kind in ("state_changed", "snapshot") and event.state is not None:

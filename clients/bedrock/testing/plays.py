@@ -1,6 +1,6 @@
-"""Plays: functions that answer one request to the model.
+"""Makes plays: functions that answer one model request in a test.
 
-`Script.then` takes them, or other functions of an `Exchange`.
+Pass plays, or other functions that take an `Exchange`, to `Script.then`.
 """
 
 from __future__ import annotations

@@ -67,7 +67,6 @@ def _opened(stack: ExitStack, *arguments: str, **environment: str) -> PrivateSer
 
 
 def _finish(request: pytest.FixtureRequest, made: list[Bedrock]) -> None:
-    """Clean up after a test. Fail a test that passed but left something behind."""
     problems = [problem for each in made for problem in each.close()]
     if problems and request.node.stash.get(_PASSED, False):
         pytest.fail("\n".join(problems), pytrace=False)

@@ -26,9 +26,9 @@ class PrivateServer:
     """
 
     def __init__(self, *arguments: str, **environment: str) -> None:
-        """Prepare.
+        """Prepare the server without starting it.
 
-        `arguments` are passed to ``bedrock serve``; `environment` adds environment variables to the server's.
+        `arguments` are passed to ``bedrock serve``; `environment` adds variables to the environment of the server.
         """
         self.provider = ModelServer()
         self._arguments = arguments
@@ -133,6 +133,6 @@ class PrivateServer:
             "ANTHROPIC_API_KEY": "the-scripted-model-needs-none",
             "ANTHROPIC_BASE_URL": self.provider.url,
             "BEDROCK_SMALL_MODEL": "none",  # no side queries such as for titles, which no script expects
-            "LC_BEDROCK_TEST": self._marker,  # tools get variables of this name, so their processes have it as well
+            "LC_BEDROCK_TEST": self._marker,  # tools get all variables LC_…, so this one marks their processes, too
             **self._more,
         }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def running(marker: str) -> list[int]:
-    """Return the ids of living processes with the marker in their arguments or environment, whoever their parent is."""
+    """Return the ids of living processes whose arguments or environment contain the marker, whoever their parent is."""
     wanted = marker.encode()
     return [pid for pid in _pids() if wanted in read(pid, "cmdline") + read(pid, "environ") and alive(pid)]
 

@@ -24,7 +24,7 @@ class Script:
     """The answers to one conversation's requests, in order; or to all conversations without a script of their own."""
 
     def __init__(self, text: str = "", *plays: Play, otherwise: Play | None = None) -> None:
-        """Begin with the answers `plays`. `otherwise` answers all further requests; if None, these fail the test.
+        """Start with the answers `plays`. `otherwise` answers all requests after those; if None, they fail the test.
 
         The script is for conversations whose first message contains `text`; for any conversation if `text` is empty.
         """
@@ -59,7 +59,7 @@ class Script:
         self.then(calls((tool, given)))
 
     def fails(self, status: int = 500, message: str = "not now", *, times: int = 1, retry_after: float = 0) -> None:
-        """Answer the next request, or as many as `times`, with an HTTP error.
+        """Answer the next `times` requests with an HTTP error.
 
         The server tries again, unless the status means that a further attempt would fail, too. It gives up after three
         attempts. It waits `retry_after` seconds before each further attempt, because the error asks for that.
@@ -156,11 +156,14 @@ class ScriptedModel(Script):
         return script
 
     def subject(self, exchange: Exchange) -> str:
-        """Return the text of a conversation's first message, by which its script is found."""
+        """Return the text of the first message in a request's conversation.
+
+        `script_for` chooses the script by this text.
+        """
         return "\n".join(exchange.said(exchange.messages[0]))
 
     def script_for(self, exchange: Exchange) -> Script:
-        """Return the script for a request: the one whose text occurs first in the first message, else this one."""
+        """Return the script whose text occurs earliest in a request's first message; this object if none occurs."""
         said = self.subject(exchange)
         found = [
             (place, -len(script.text), script) for script in self._scripts if (place := said.find(script.text)) >= 0

@@ -50,7 +50,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
 
         Args:
             approval: The approval, its name, or the id of its tool call.
-            rule: Allow later calls by this rule, one of `approval.suggestions`.
+            rule: One of `approval.suggestions`: later calls that match this rule are allowed without asking.
             note: A note for the record.
             timeout: Time limit of this call in seconds; the client's if None.
 
@@ -79,7 +79,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
         return ConversationInfo.from_proto(response.conversation)
 
     async def approval_rules(self, *, timeout: float | None = None) -> AsyncIterator[ApprovalRule]:
-        """Iterate over the approval rules in force here: first the operator's, then those of this conversation."""
+        """Iterate over the approval rules that apply to this conversation: first the operator's, then its own."""
         request = v1.ListApprovalRulesRequest(parent=self.name)
         async for page in self._transport.pages(self._stub.ListApprovalRules, request, timeout):
             for rule in page.approval_rules:

@@ -144,7 +144,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         return list(response.violations)
 
     def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> AsyncStream[ReplayStep]:
-        """Replay the log through the state machine, up to `until_revision`; all of it if 0.
+        """Let the server replay the log through its state machine, up to `until_revision`; to the end if 0.
 
         The stream yields one item for each step of the log, with the difference between the replayed and the stored
         result.

@@ -54,7 +54,7 @@ class AsyncConversationRuns(AsyncConversationBase):
         Args:
             text: What to say.
             delivery: "direct" (refused while the agent is busy; the default), "steer" (into the run in progress) or
-                "follow_up" (starts a run when this one has ended).
+                "follow_up" (starts a run when the present one has ended).
             images: The path or the bytes of an image for the model to see, or several in a list. PNG, JPEG, GIF or
                 WebP, recognized by their content.
             on_approval: Decides about a tool call that needs approval, if the loop over the run's events has not
@@ -67,7 +67,7 @@ class AsyncConversationRuns(AsyncConversationBase):
                 values do not fit the form, the question is declined, too, and InvalidArgument is raised.
             wait_for_others: Leave approvals and questions open that the loop does not answer, so that other clients can
                 answer them.
-            expected_run: Refuse with RunOver unless this run is in progress.
+            expected_run: The name of a run. RunOver is raised unless this run is in progress; no condition if empty.
             generation: How the model is to answer in this run; the conversation's settings apply to what is not set.
             output_schema: A JSON Schema of the value that the run is to end with; see `Stop.output` and
                 `Answer.output`.
@@ -216,7 +216,7 @@ class AsyncConversationRuns(AsyncConversationBase):
         return progress.outcome()
 
     async def _check_own_run(self, name: str, deadline: Deadline) -> None:
-        """Raise NotFound if a run's full name names another conversation than this one, by its id or by its slug."""
+        """Raise NotFound if a run is given by a full name that belongs to a conversation other than this one."""
         owner, separator, _ = name.partition("/requestCycles/")
         if not separator or owner == self.name:
             return

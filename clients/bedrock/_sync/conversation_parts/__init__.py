@@ -1,1 +1,1 @@
-"""The methods of a conversation, in parts by what they are about."""
+"""The methods of `Conversation`, in one module for each subject."""

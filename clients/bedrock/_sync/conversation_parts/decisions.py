@@ -51,7 +51,7 @@ class ConversationDecisions(ConversationBase):
 
         Args:
             approval: The approval, its name, or the id of its tool call.
-            rule: Allow later calls by this rule, one of `approval.suggestions`.
+            rule: One of `approval.suggestions`: later calls that match this rule are allowed without asking.
             note: A note for the record.
             timeout: Time limit of this call in seconds; the client's if None.
 
@@ -80,7 +80,7 @@ class ConversationDecisions(ConversationBase):
         return ConversationInfo.from_proto(response.conversation)
 
     def approval_rules(self, *, timeout: float | None = None) -> Iterator[ApprovalRule]:
-        """Iterate over the approval rules in force here: first the operator's, then those of this conversation."""
+        """Iterate over the approval rules that apply to this conversation: first the operator's, then its own."""
         request = v1.ListApprovalRulesRequest(parent=self.name)
         for page in self._transport.pages(self._stub.ListApprovalRules, request, timeout):
             for rule in page.approval_rules:

@@ -100,8 +100,8 @@ class ConversationTools(ConversationBase):
     def serve_tools(self, *, timeout: float | None = None) -> None:
         """Answer calls of the functions that `tool` was given, in all runs, until the conversation is deleted.
 
-        Use this in a program that does not iterate over runs itself, because other clients send the messages. It
-        survives broken connections and restarts of the server.
+        Use this in a program that does not iterate over runs itself, because other clients send the messages. This
+        method survives broken connections and restarts of the server.
 
         Args:
             timeout: Seconds after which DeadlineExceeded is raised; no limit if None.

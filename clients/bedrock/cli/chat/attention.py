@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bedrock.cli.display.conversation_view import ConversationView
 
-#: Minimum seconds of a run for the bell to ring at its end: after a longer wait the user may not be watching.
+#: The bell rings at the end of a run that took at least this many seconds: the user may have stopped watching.
 LONG_RUN_SECONDS = 10.0
 #: Maximum columns of a title.
 TITLE_COLUMNS = 60
@@ -45,7 +45,7 @@ class Attention:
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare.
+        """Prepare to write to `stream`, or to stdout if it is None.
 
         Nothing is ever written unless the output is a terminal with a title and a bell, and `enabled` is true.
         """

@@ -60,7 +60,10 @@ class ChatActions(Protocol):
         """Refuse to answer the open question of a tool."""
 
     async def compact(self) -> None:
-        """Request a summary of the conversation, and continue in its successor."""
+        """Request a summary of the conversation.
+
+        When the summary is complete, continue in the successor conversation.
+        """
 
     async def create_alike(self) -> ConversationInfo:
         """Create a conversation with the same directory, model and other settings as this one."""

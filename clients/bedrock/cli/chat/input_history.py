@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from bedrock.cli.chat.session import ChatSession
 
-#: Bytes of history to keep: a file of twice this size is truncated to it.
+#: When the history file has become twice as large as this number of bytes, it is truncated to this size.
 HISTORY_BYTES = 256 * 1024
 
 _SECRET = re.compile(
@@ -40,7 +40,7 @@ class ChatHistory(FileHistory):
     """
 
     def __init__(self, path: Path) -> None:
-        """Prepare the file; if it cannot be private, no history is kept."""
+        """Create the file if it is missing. If its directory is not private to this user, no history is kept."""
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -69,7 +69,6 @@ class ChatHistory(FileHistory):
 
 
 def _cut_back(path: Path) -> None:
-    """Remove the oldest entries if the file is larger than twice HISTORY_BYTES."""
     kept = path.read_bytes()
     if len(kept) > 2 * HISTORY_BYTES:
         _, entry, rest = kept[-HISTORY_BYTES:].partition(b"\n# ")

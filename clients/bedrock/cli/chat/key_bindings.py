@@ -48,8 +48,6 @@ def key_bindings(prompt: ChatPrompt) -> KeyBindings:
 
 
 def _bind_typing(keys: KeyBindings, prompt: ChatPrompt) -> None:
-    """Bind the keys that send, complete and edit the text."""
-
     @keys.add("enter")
     def _send(event: KeyPressEvent) -> None:
         typed = event.current_buffer
@@ -85,7 +83,6 @@ def _bind_typing(keys: KeyBindings, prompt: ChatPrompt) -> None:
 
 
 def _bind_session(keys: KeyBindings, prompt: ChatPrompt) -> None:
-    """Bind the keys that act on the conversation, the program and the terminal."""
     session = prompt.session
 
     @keys.add("escape")

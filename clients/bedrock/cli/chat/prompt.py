@@ -168,7 +168,8 @@ class ChatPrompt:
         are echoed and Enter becomes Ctrl-J, a new line.
         """
         if self._app.is_running:
-            # the context manager is never left: the prompt's own one restores the settings from before the chat
+            # the context manager is never left: the one that the prompt entered restores the settings from before the
+            # chat
             self._app.input.raw_mode().__enter__()
             self._renderer.erase()
             self._renderer.request_absolute_cursor_position()

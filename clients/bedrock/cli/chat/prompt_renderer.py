@@ -38,7 +38,7 @@ class PromptRenderer(Renderer):
         self._above.append(line)
 
     def take_above(self) -> list[SafeText]:
-        """Return the lines that were not printed before the prompt ended."""
+        """Return the lines that wait to be printed, and empty the queue."""
         above, self._above = self._above, []
         return above
 

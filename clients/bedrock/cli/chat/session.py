@@ -77,7 +77,7 @@ class ChatSession:
         self.recount_jobs = self._follower.recount_jobs
         """Requests an update of the number of background jobs."""
         self._filling: QuestionForm | None = None
-        """The form of the tool's question that comes first, with the answers so far; None if no tool asks anything."""
+        """The form of the first open question of a tool, with the answers so far; None if no tool asks anything."""
         self._armed = False
         self._was_busy = False
         self.move_to(name)
@@ -110,7 +110,7 @@ class ChatSession:
         return len(self.view.approvals) + len(self.view.state.questions) + (self._offer is not None)
 
     def _form(self) -> QuestionForm | None:
-        """Return the form of the tool's question that comes first, with the answers so far; None if no tool asks."""
+        """Return the form of the first open question of a tool, with the answers so far; None if no question waits."""
         asked = next(iter(self.view.state.questions), None)
         if asked is None:
             self._filling = None
@@ -136,7 +136,7 @@ class ChatSession:
     async def follow(self) -> None:
         """Show the conversation's events until the stream ends.
 
-        Then print why it failed, if it did, and end the chat.
+        Then print the error, if there was one, and end the chat.
         """
         try:
             await self._follower.follow(self._observe)
@@ -145,7 +145,7 @@ class ChatSession:
         self.over.set()
 
     def _observe(self, event: Event) -> None:
-        """After `compact`: continue in the successor once the summary is complete; stay if it was cancelled."""
+        """Continue in the successor when a summary that `compact` requested is complete; stay if it was cancelled."""
         kind = self.view.state.kind
         if not self._compacting or event.kind != "state_changed":
             return
@@ -188,7 +188,10 @@ class ChatSession:
         self.refresh()
 
     async def compact(self) -> None:
-        """Request a summary of the conversation, and continue in its successor when it is complete."""
+        """Request a summary of the conversation.
+
+        When the summary is complete, continue in the successor conversation.
+        """
         self._compacting = self.transcript.goes_on = True
         if await self.attempt(self.conversation.trigger_continuation()) is None:
             self._compacting = self.transcript.goes_on = False
@@ -301,7 +304,6 @@ class ChatSession:
             self._tell_rule(reply, await self.attempt(self.conversation.deny(asked, reply.note, rule=reply.rule)))
 
     def _tell_rule(self, reply: Reply, now: ConversationInfo | None) -> None:
-        """Print the approval rule that an answer has created, and how to revoke it; nothing if there is no new rule."""
         made = made_rule(now.approval_rules, reply.rule) if now and reply.rule else None
         if made is not None:
             self.say(self.paint.dim("· " + rule_line(made, "/approvals {}")))
@@ -330,7 +332,6 @@ class ChatSession:
         self.refresh()
 
     async def _answer_offer(self, asked: Offer, reply: Reply) -> None:
-        """Perform the offered action if the answer is yes."""
         if asked is self._offer:
             self._offer = None
             self.refresh()

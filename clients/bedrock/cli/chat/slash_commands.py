@@ -55,7 +55,7 @@ class Command:
     run: Callable[[ChatActions, str], Awaitable[None]]
 
     def takes(self, argument: str) -> bool:
-        """Return whether the command accepts the argument: it takes none, an optional one, or a required one."""
+        """Return whether the command can be used with this argument, which is "" if the user gave none."""
         if not self.argument:
             return not argument
         return bool(argument) or self.argument.startswith("[")
@@ -122,7 +122,6 @@ async def _output(chat: ChatActions, number: str) -> None:
 
 
 async def _queue(chat: ChatActions, text: str) -> None:
-    """Queue a message as a follow-up; without a text, show the queue."""
     if text:
         await chat.send(text, "follow_up")
         return
@@ -131,7 +130,6 @@ async def _queue(chat: ChatActions, text: str) -> None:
 
 
 async def _withdraw(chat: ChatActions, message: str) -> None:
-    """Withdraw the queued message with the id `message`; if that is empty, the message that was queued last."""
     if message:
         await chat.attempt(chat.conversation.withdraw(f"{chat.conversation.name}/messages/{message}"))
     elif chat.view.queue:
@@ -141,7 +139,6 @@ async def _withdraw(chat: ChatActions, message: str) -> None:
 
 
 async def _approvals(chat: ChatActions, rule: str) -> None:
-    """List the approval rules; with an argument, revoke the named rule."""
     if rule:
         if await chat.attempt(_revoked(chat, rule)):
             chat.say(chat.paint.dim(f"· revoked: {one_line(rule, 60)}"))
@@ -156,7 +153,6 @@ async def _revoked(chat: ChatActions, rule: str) -> bool:
 
 
 async def _rule_lines(chat: ChatActions) -> list[str]:
-    """Return lines about the approval policy, and each approval rule."""
     policy = (await chat.conversation.get()).approval_policy
     rules = [rule async for rule in chat.conversation.approval_rules()]
     lines = [f"{rule_id(rule)}  {rule.action} {one_line(rule_title(rule), 100)}" for rule in rules]
@@ -198,7 +194,6 @@ def _job_title(job: str) -> SafeText:
 
 
 async def _effort(chat: ChatActions, effort: str) -> None:
-    """Set how much the model thinks before an answer; without an argument, show the setting."""
     if effort and effort not in EFFORTS:
         chat.say(chat.paint.careful(f"· an effort is one of {', '.join(EFFORTS)}"))
         return
@@ -229,7 +224,6 @@ async def _image(chat: ChatActions, path: str) -> None:
 
 
 async def _compact(chat: ChatActions, _: str) -> None:
-    """Request a summary of the conversation; the session continues in the successor when it is complete."""
     if chat.view.state.kind == "context_exhausted":
         await _continue(chat, "")
     else:
@@ -237,7 +231,6 @@ async def _compact(chat: ChatActions, _: str) -> None:
 
 
 async def _new(chat: ChatActions, _: str) -> None:
-    """Create another conversation, and continue this chat in it."""
     before, busy = chat.view.slug, chat.view.busy
     made = await chat.attempt(chat.create_alike())
     if made is not None:
@@ -248,12 +241,10 @@ async def _new(chat: ChatActions, _: str) -> None:
 
 
 async def _fork(chat: ChatActions, _: str) -> None:
-    """Fork the conversation at its last run that has ended, and continue this chat in the fork."""
     await _go_on_in(chat, await chat.attempt(chat.conversation.fork()))
 
 
 async def _rewind(chat: ChatActions, number: str) -> None:
-    """Fork the conversation without its last `number` runs (one if empty), and continue this chat in the fork."""
     if number and not (number.isascii() and number.isdecimal() and int(number)):
         chat.say(chat.paint.careful("· it is /rewind, or /rewind 2 to leave out the last two runs"))
     else:
@@ -277,7 +268,6 @@ async def _clear(chat: ChatActions, _: str) -> None:
 
 
 async def _continue(chat: ChatActions, _: str) -> None:
-    """Continue this chat in the successor of its conversation, whose context is used up."""
     successor = await chat.attempt(chat.conversation.continue_())
     now = None if successor is None else await chat.attempt(successor.get())
     if now is not None:

@@ -66,14 +66,12 @@ async def _converse(session: ChatSession, prompt: ChatPrompt) -> None:
 
 
 async def _until_closed(session: ChatSession) -> None:
-    """End the chat when its terminal is closed."""
     await streams.until_closed(sys.stdout)
     session.over.set()
 
 
 @contextmanager
 def _handling(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Generator[None]:
-    """Handle signals with functions on the event loop, within the ``with`` block."""
     loop = asyncio.get_running_loop()
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)

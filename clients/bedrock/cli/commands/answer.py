@@ -73,10 +73,6 @@ def _waiting(conversation: Conversation, question: str | None) -> Question:
 
 
 def _content(asked: Question, values: Iterable[str]) -> dict[str, Any]:
-    """Return the values of the --set options, by field.
-
-    Raises CommandError for an unknown field or an invalid value.
-    """
     fields = (asked.requested_schema or {}).get("properties", {})
     content: dict[str, Any] = {}
     for given in values:

@@ -269,7 +269,6 @@ def _report(conversation: Conversation, run: Run | None, outcome: Outcome, outpu
 
 
 def _answer(text: str, paint: Paint) -> None:
-    """Print the answer: without control characters to a pipe, as rendered Markdown at a terminal."""
     if not sys.stdout.isatty():
         print_text(text)
         return

@@ -30,7 +30,7 @@ else:
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 #: Seconds between two reads of the audit trail with --follow.
 FOLLOW_SECONDS = 1.0
-#: How far back --follow reads again, because an entry may be stored that much later than its time says.
+#: With --follow, entries of this last period are read again, because an entry may be stored later than its time says.
 LATE = timedelta(seconds=30)
 
 
@@ -127,7 +127,7 @@ def export(ctx: click.Context, name: str, path: Path | None, force: bool) -> Non
 
 
 class _Time(TimeType):
-    """The type of a command-line argument that is a time, in RFC 3339 or as how long ago: 30m, 12h, 7d."""
+    """A click type for times, given in RFC 3339 or as how long ago: 30m, 12h, 7d."""
 
     name = "time"
 

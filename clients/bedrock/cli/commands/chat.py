@@ -46,7 +46,7 @@ NOT_FOR_THE_DEMO = (
     "mcp_servers",
     "generation",
 )
-#: How many of the latest conversations are checked for runs that will end with the server.
+#: The number of latest conversations that are checked for runs which the end of the chat's own server will stop.
 OTHERS = 50
 
 
@@ -120,7 +120,6 @@ def chat(
 
 
 def _other_runs(client: Client, left: str) -> list[str]:
-    """Return the slugs of other conversations that have a run in progress, among the latest ones."""
     latest = islice(client.conversations(), OTHERS)
     return [found.slug for found in latest if found.state.busy and found.name != left]
 

@@ -123,14 +123,12 @@ def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[R
 
 
 def _what_answers(now: ConversationInfo) -> str:
-    """Return a text with the commands that answer what a run waits for; "" if there are none."""
     if now.state.questions:
         return f": `bedrock answer {now.slug}`"
     return f": `bedrock approve {now.slug}` or `bedrock deny {now.slug}`" if waits_for(now.state) == APPROVAL else ""
 
 
 def _latest(conversation: Conversation) -> str:
-    """Return the resource name of the latest run. Raises CommandError if there is none."""
     latest = next(iter(conversation.cycles(newest_first=True)), None)
     if latest is None:
         raise exits.CommandError("the conversation has no runs yet")

@@ -69,11 +69,6 @@ def _all(conversation: Conversation) -> dict[str, Image]:
 
 
 def _chosen(found: dict[str, Image], wanted: tuple[str, ...]) -> dict[str, Image]:
-    """Return the wanted images, in that order; all if none is named.
-
-    Raises:
-        CommandError: There is no such image, or none at all.
-    """
     if not found:
         raise exits.CommandError("there are no images in this conversation", exit_code=exits.FAILED)
     for name in wanted:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bedrock.messages import Usage
     from bedrock.states import ApprovalRule, ConversationState
 
-#: Columns of the labels before the facts about a conversation or a model.
+#: The width in columns of the labels that precede facts about a conversation or a model.
 _LABEL = 12
 
 
@@ -285,14 +285,12 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
 
 
 def _offered(conversation: ConversationInfo) -> str:
-    """Return the tools that the conversation's creator chose, as text; "" if the agent is offered all tools."""
     if conversation.tools is None:
         return ""
     return ", ".join(tool.removeprefix("tools/") for tool in conversation.tools.tools) or "none"
 
 
 def _instructions(conversation: ConversationInfo) -> str:
-    """Return the beginning of the instructions from the conversation's creator; "" if there are none."""
     told = conversation.instructions
     if told is None:
         return ""
@@ -300,14 +298,12 @@ def _instructions(conversation: ConversationInfo) -> str:
 
 
 def _rule(rule: ApprovalRule) -> str:
-    """Return an approval rule as text, with its creator and time."""
     made = "" if rule.create_time is None else f", {rule.create_time:%Y-%m-%d %H:%M} UTC"
     by = f" (by {rule.creator}{made})" if rule.creator else ""
     return f"{rule_id(rule)}: {rule.action} {one_line(rule_title(rule), 200)}{by}"
 
 
 def _mcp_servers(conversation: ConversationInfo) -> str:
-    """Return the conversation's own MCP servers with their states."""
     return ", ".join(
         f"{server.name} ({server.state}{f': {one_line(server.error, 200)}' if server.error else ''})"
         for server in conversation.mcp_servers
@@ -315,14 +311,12 @@ def _mcp_servers(conversation: ConversationInfo) -> str:
 
 
 def _jobs(conversation: ConversationInfo) -> str:
-    """Return the background jobs, and how to stop them; "" if there are none."""
     name = conversation.slug or conversation.name.removeprefix("conversations/")
     jobs = ", ".join(conversation.background_jobs)
     return jobs and f"{jobs} (`bedrock cancel --kill-jobs {name}` ends them)"
 
 
 def _used(usage: Usage) -> str:
-    """Return the total tokens and, where known, costs of all requests; "" before the first answer."""
     read = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     if not (read or usage.output_tokens):
         return ""

@@ -293,7 +293,6 @@ def rm(ctx: click.Context, name: str, *, yes: bool, force: bool, etag: str) -> N
 
 
 def _tell_rule(now: ConversationInfo, wanted: ApprovalRule | None) -> None:
-    """Print the approval rule that an answer has created, and how to revoke it; nothing if there is no new rule."""
     made = made_rule(now.approval_rules, wanted) if wanted else None
     if made is not None:
         print_text(rule_line(made, f"`bedrock rules {now.slug} --revoke {{}}`"))
@@ -308,7 +307,6 @@ def _calls_and_jobs(calls: Sequence[str], jobs: Sequence[str]) -> str:
 
 
 def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:
-    """Print which background jobs continue, and how to stop them; nothing if there are none."""
     if jobs:
         ends = f"`bedrock cancel --kill-jobs {conversation.name.removeprefix('conversations/')}` ends them"
         print_text(f"still running in the background: {', '.join(jobs)} ({ends})")

@@ -8,7 +8,7 @@ from bedrock.cli.connect import connect
 from bedrock.cli.text.output import print_json, print_text
 from bedrock.cli.text.tables import JSON_OPTION, print_table
 
-#: Fields that protobuf's JSON format omits if they are zero, with the values to print; 64-bit integers are strings.
+#: The values to print for fields that protobuf's JSON format omits if they are zero; 64-bit integers are strings.
 _ZEROS = {
     "incarnation": "0",
     "name": "",

@@ -101,14 +101,12 @@ def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> 
 
 
 def _open_approvals(client: Client, name: str | None, limit: int) -> tuple[list[Approval], list[str]]:
-    """Return the open approvals of one or all conversations, and the names of conversations that cannot be read."""
     request = v1.ListApprovalsRequest(parent=client.conversation(name or "-").name)
     pages = client.pages(client.conversations_stub.ListApprovals, request)
     return _first(limit, ((map(Approval.from_proto, page.approvals), page.unreadable) for page in pages))
 
 
 def _open_questions(client: Client, name: str | None, limit: int) -> tuple[list[Question], list[str]]:
-    """Return the open questions of tools in one or all conversations, and the names of unreadable conversations."""
     request = v1.ListQuestionsRequest(parent=client.conversation(name or "-").name)
     pages = client.pages(client.conversations_stub.ListQuestions, request)
     return _first(limit, ((map(Question.from_proto, page.questions), page.unreadable) for page in pages))

@@ -85,7 +85,6 @@ async def _until_closed(following: Coroutine[Any, Any, None]) -> None:
 
 
 async def _print_events(address: str | None, name: str) -> None:
-    """Print each event as a line of JSON."""
     async with AsyncClient(address) as client:
         conversation = client.conversation(resource_name("conversations", name))
         outage = Outage(lambda: conversation, exits.print_message)
@@ -128,13 +127,11 @@ def _say_above(block: LiveBlock, paint: Paint, text: str) -> None:
 
 
 async def _draw(block: LiveBlock, onlooker: Onlooker) -> None:
-    """Redraw periodically, to update the durations, until the task is cancelled."""
     while True:
         block.show(_unfinished(onlooker))
         await asyncio.sleep(TICK)
 
 
 def _unfinished(onlooker: Onlooker) -> list[SafeText]:
-    """Return the lines to show below the transcript: the end of an unfinished text, and the tree of sub-agents."""
     room = min(shutil.get_terminal_size().lines // UNFINISHED_SHARE, UNFINISHED_LINES)
     return [*onlooker.transcript.unfinished(room), *onlooker.agent_lines()]

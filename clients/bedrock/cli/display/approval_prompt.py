@@ -24,7 +24,7 @@ class Offer:
 
 
 Asked: TypeAlias = Approval | Offer | QuestionForm
-"""A question to the user: an approval request, one of the chat itself, or the form of a tool."""
+"""What the user can be asked: an approval, a question of the chat itself, or the form of a tool's question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ WORKSPACE_INSTEAD = "not that much; the mode is workspace now: go on with what i
 """The note for the agent if a person grants the workspace mode instead of the unrestricted mode."""
 _DENY = re.compile(r"no?(?:[,:.]?\s+(?P<note>.*))?", re.IGNORECASE | re.DOTALL)
 
-#: The prefix of each line of a tool call, and of the program's own lines, so that no tool call can imitate them.
+#: The prefixes of lines from a tool call and of the program's own lines. They differ, so that no call can imitate the
+#: program.
 INDENT, OWN_INDENT = SafeText("    "), SafeText("  ")
 #: By kind of approval rule: the key that approves a call and makes such a rule.
 RULE_KEYS = {"command": "e", "command_prefix": "b", "path": "d", "tool": "t", "mcp_server": "s"}
@@ -129,7 +130,7 @@ def question_title(asked: Asked) -> SafeText:
 
 
 def offers_workspace(asked: Asked | None) -> bool:
-    """Return whether a question can be answered by granting only the workspace mode: the agent asks for a wider one."""
+    """Return whether granting only the workspace mode answers a question, because the agent asks for a wider mode."""
     return isinstance(asked, Approval) and asked.mode_upgrade is not None and asked.mode_upgrade.mode != "workspace"
 
 

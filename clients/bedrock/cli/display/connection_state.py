@@ -21,7 +21,7 @@ RETRY_SECONDS = 1.0
 
 
 def lost(error: BedrockError) -> str:
-    """Return a line that says that the connection is lost, and why."""
+    """Return a line for the user that says that the connection is lost, and why."""
     return f"{TRYING_AGAIN} ({_cause(error)})"
 
 
@@ -78,7 +78,6 @@ class Outage:
                 return
 
     async def _begins(self) -> bool:
-        """Return whether a stream of events can be opened now."""
         try:
             async with aclosing(self._conversation().events(recent_messages=0, omit_deltas=True)) as events:
                 return await anext(events, None) is not None

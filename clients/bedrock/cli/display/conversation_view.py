@@ -40,7 +40,7 @@ class ConversationView:
     window: int = 0
     """Maximum tokens of the context; zero if unknown."""
     tokens: int = 0
-    """Tokens of all requests so far."""
+    """The tokens, input and output, of all requests to the model so far."""
     state: ConversationState = field(default_factory=lambda: ConversationState.from_proto(v1.ConversationState()))
     approvals: list[Approval] = field(default_factory=list)
     queue: list[Message] = field(default_factory=list)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 RESULTS = "sub_agent_results"
 
-#: Seconds to wait for the ends of sub-agents once their parent continues.
+#: When the parent continues, its next events are printed after at most this many seconds of waiting for sub-agents'
+#: ends.
 SETTLE_SECONDS = 1.0
 #: Seconds until a sub-agent that was announced but does not exist yet is looked up again.
 LOOKUP_SECONDS = 0.05
@@ -64,7 +65,7 @@ class Onlooker:
         self._followed: list[asyncio.Task[None]] = []
 
     async def follow(self, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
-        """Show each of the events, and then yield it. At the end, sub-agents are not followed any more."""
+        """Show each event and then yield it. After the last one, stop following the sub-agents."""
         try:
             async for event in events:
                 if self._followed and _goes_on(event):

@@ -57,7 +57,7 @@ def for_people(result: ToolResult) -> str:
 
 
 def interruption(detail: str) -> str:
-    """Return why a run was interrupted."""
+    """Return the text for users about why a run was interrupted; "cancelled" if `detail` is empty."""
     return _LABELS.get(detail, f"interrupted: {detail}") if detail else "cancelled"
 
 

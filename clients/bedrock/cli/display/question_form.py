@@ -114,7 +114,6 @@ class QuestionForm:
         return ""
 
     def _expected(self, field: Mapping[str, Any]) -> list[SafeText]:
-        """Return short phrases about what can be typed for a field."""
         found = [SafeText(_KINDS.get(str(field.get("type")), "a text"))]
         if choices := choices_of(field):
             listed = (f"{number} {label}" for number, (_, label) in enumerate(choices, 1))
@@ -135,7 +134,6 @@ _BOUNDS = {"minimum": "at least", "maximum": "at most", "minLength": "at least",
 
 
 def _bound(key: str, limit: Any) -> str:
-    """Return a bound of a field in words, e.g. "at least 3 characters"."""
     unit = f" character{'' if limit == 1 else 's'}" if key.endswith("Length") else ""
     return f"{_BOUNDS[key]} {limit}{unit}"
 
@@ -183,7 +181,6 @@ def value_of(field: Mapping[str, Any], text: str) -> Any:
 
 
 def _number(field: Mapping[str, Any], text: str, kind: Callable[[str], float], otherwise: str) -> float:
-    """Return the typed number. Raises ValueError, whose text says what can be typed."""
     try:
         found = kind(text)
         if not isfinite(found):
@@ -205,10 +202,6 @@ def _check_bounds(field: Mapping[str, Any], least: str, value: float, most: str)
 
 
 def _choice(choices: list[tuple[str, str]], text: str) -> str:
-    """Return the value that a person has chosen by its number, by its label or by the value itself.
-
-    Raises ValueError if there is no such choice.
-    """
     for number, (value, label) in enumerate(choices, 1):
         if text in (value, label, str(number)):
             return value

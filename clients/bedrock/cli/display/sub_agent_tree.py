@@ -58,9 +58,9 @@ class AgentView:
             )
 
     def reported(self, status: SubAgentStatus, at: datetime) -> None:
-        """Record how the sub-agent ended according to its parent, unless that is known.
+        """Record the end of the sub-agent that its parent reported, unless the end is already known.
 
-        `at` is when the parent reported it.
+        `at` is when the parent reported the end.
         """
         if not self.status.outcome:
             self.status, self.ended = status, self.ended or at

@@ -26,7 +26,7 @@ _LEAST = 20
 
 
 def timeline_of(cycles: Iterable[RequestCycle], paint: Paint, width: Width | None = None) -> Iterator[SafeText]:
-    """Yield the lines of request cycles that have both views (steps and rounds), with an empty line before each cycle.
+    """Yield the lines for request cycles that were read with the view "full"; an empty line precedes each cycle.
 
     `width` returns the maximum columns of a line. Long texts are truncated.
     """
@@ -36,8 +36,6 @@ def timeline_of(cycles: Iterable[RequestCycle], paint: Paint, width: Width | Non
 
 
 class _Timeline:
-    """Makes the lines of one request cycle's timeline."""
-
     def __init__(self, cycle: RequestCycle, paint: Paint, width: int) -> None:
         self._cycle = cycle
         self._paint = paint
@@ -145,12 +143,10 @@ def _outcome(result: ToolResult | None) -> str:
 
 
 def _counted(values: list[str]) -> list[str]:
-    """Return each distinct value once, in the order of first occurrence, with "x2", "x3" and so on if repeated."""
     return [value if values.count(value) == 1 else f"{value} x{values.count(value)}" for value in dict.fromkeys(values)]
 
 
 def _seconds(value: float) -> str:
-    """Format seconds for people: 0.12 s, 3.4 s, 75 s, 12 min."""
     if value < 1:
         return f"{max(0.0, value):.2f} s"
     if value < 10:

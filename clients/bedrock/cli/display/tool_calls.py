@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Names of inputs that tell most about a call, the best first. The best one of a call is shown without its name.
+#: The input fields that say most about a call, the best first. The first one that a call has is shown without its name.
 _TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")
 
 
@@ -26,7 +26,6 @@ def telling(given: dict[str, Any], clean: Callable[[str], str], raw: str = "") -
 
 
 def _tasks(tasks: list[Any], clean: Callable[[str], str]) -> str:
-    """Describe the tasks of sub-agents, with a line for the number of tasks and one for each task."""
     lines = [f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}"]
     for number, task in enumerate(tasks, start=1):
         values = task if isinstance(task, dict) else {"task": task}
@@ -43,7 +42,6 @@ def headline(given: dict[str, Any], clean: Callable[[str], str]) -> str:
 
 
 def _patches(patches: list[Any], clean: Callable[[str], str]) -> Iterator[str]:
-    """Yield lines that describe changes of a file: for each, the operation and the lines to remove and to add."""
     for patch in patches:
         values = dict(patch) if isinstance(patch, dict) else {"operation": str(patch)}
         old, new = values.pop("oldText", ""), values.pop("newText", "")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: How many of the last lines of a tool's output are shown: they usually contain the result.
 OUTPUT_LINES = 12
-#: Number of outputs kept in full, to be shown on request.
+#: The number of latest outputs that are kept in full, so that the user can ask to see them.
 KEPT = 20
 
 HOW_TO_SEE = "Ctrl-O or /output shows all"
@@ -37,7 +37,7 @@ class ToolOutput:
     """Prints the outputs of the tools of one conversation, one tool after the other."""
 
     def __init__(self, paint: Paint, write: Write, width: Width | None, hint: str = "") -> None:
-        """Prepare.
+        """Prepare to print the outputs of one conversation.
 
         Args:
             paint: How to colour lines.

@@ -98,7 +98,7 @@ class Transcript:
                 self._write(fate_line(entry, self._paint))
 
     def show(self, event: Event, fates: Iterable[Fate] = ()) -> None:
-        """Print an event; many kinds print nothing. `fates` are outcomes to print with a snapshot, else unused."""
+        """Print an event; many kinds of events print nothing. `fates` are printed among the messages of a snapshot."""
         self.agents.observe(event)
         if event.kind == "snapshot":
             self._snapshot(event, fates)
@@ -192,7 +192,6 @@ class Transcript:
                 self._write(self._paint.dim(f"    … {counted(hidden, 'more line')}{hint}"))
 
     def _system(self, message: Message) -> None:
-        """Print a message that the server wrote to the agent, such as a notice or a summary."""
         text, kind = message.text, message.system_kind
         if kind == "sub_agent_results":
             self._write(self._paint.dim("· what the sub-agents report"))
@@ -273,7 +272,6 @@ class Transcript:
         self._write(paint(f"  {decision} {about}".rstrip() + note))
 
     def _show_question_changed(self, event: Event) -> None:
-        """Print how a question of a tool ended."""
         if event.question_changed is None or event.question is not None:
             return
         status = event.question_changed.question.status

@@ -29,7 +29,7 @@ class Flow(Protocol):
         ...
 
     def finish(self, text: str | None = None) -> list[SafeText]:
-        """Return the remaining lines and reset.
+        """Return the remaining lines, and make the object ready for another text.
 
         Args:
             text: The final text; None if it is what was received. If it does not begin with the text received so far,
@@ -38,7 +38,10 @@ class Flow(Protocol):
         ...
 
     def drop(self) -> list[SafeText]:
-        """Return the remaining lines without rendering them, because the text was discarded, and reset."""
+        """Return the remaining lines without rendering them, because the text was discarded.
+
+        Then the object is ready for another text.
+        """
         ...
 
 
@@ -73,7 +76,7 @@ class LineFlow:
     def flush(self) -> list[SafeText]:
         """Return the incomplete last line, because something else will be printed below it.
 
-        The text continues after that.
+        Text that is fed later begins on a new line.
         """
         tail, self._tail = self.tail, ""
         return tail
@@ -130,7 +133,7 @@ class Say(Protocol):
 
 
 def folding(write: Write, width: Width | None) -> Say:
-    """Return a function that prints a line, broken into lines of at most `width` columns; unbroken if it is None."""
+    """Return a function that prints a line, broken into lines of at most `width` columns; if None, it breaks none."""
 
     def fold(line: SafeText, *, indent: int | None = None) -> None:
         if width is None or cells(line.expandtabs()) <= (room := width()):

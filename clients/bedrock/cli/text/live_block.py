@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LiveBlock:
-    """Draws the block with two control sequences only: cursor up, and clear to the end of the screen."""
+    """A block of lines that is drawn with two control sequences only: cursor up, and clear to the end of the screen."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -59,8 +59,6 @@ _THEME = Theme(
 
 
 class _PlainHeading(Heading):
-    """A left-aligned heading without a box."""
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self.text.justify = "left"
         yield self.text
@@ -111,7 +109,7 @@ def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeTe
     """Break a line, which may have colours, into lines of at most `width` columns.
 
     All lines but the first are indented by `indent` columns or, if it is None, as far as the text of the first line.
-    Tool output keeps its bar at the left.
+    The bar at the left of tool output is repeated on each line.
     """
     text = Text.from_ansi(_JOINER.sub(_JOINT, line))
     text.expand_tabs(8)
@@ -136,7 +134,6 @@ def frame(paint: Paint, indent: str, language: str) -> SafeText:
 
 @lru_cache(maxsize=16)
 def _syntax(language: str) -> Syntax | None:
-    """Return the highlighter for a language; None if the language is not known."""
     lexer = Syntax("", language).lexer if language else None
     return None if lexer is None else Syntax("", lexer, theme="ansi_dark", background_color="default")
 

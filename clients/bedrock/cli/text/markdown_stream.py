@@ -101,7 +101,6 @@ class MarkdownFlow:
         return [SafeText(), *shown] if self._gap and shown else shown
 
     def _take(self, line: str) -> list[SafeText]:
-        """Process a complete line; return the lines of the blocks that it completes."""
         return [shown for part in _clean(line) for shown in self._take_clean(part)]
 
     def _take_clean(self, line: SafeText) -> list[SafeText]:
@@ -127,7 +126,6 @@ class MarkdownFlow:
         return self._end() if _RULE.fullmatch(line) else []
 
     def _continues(self, line: str) -> bool:
-        """Return whether a line belongs to the open block."""
         if not self._block or _HEADING.match(line) or _is_item(line):
             return False
         first = self._block[0]

@@ -29,7 +29,7 @@ class Paint:
     """
 
     def __init__(self, enabled: bool, *, terminal: bool = True) -> None:
-        """Prepare.
+        """Create the paint for one stream.
 
         Args:
             enabled: Whether to colour.
