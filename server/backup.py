@@ -13,8 +13,10 @@ from bedrock.local_server import NotPrivateError
 
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
 from server.cli import USAGE, fail
-from server.config import ConfigError, load, shown_database
+from server.config import shown_database
 from server.local_access import close_to_others
+from server.settings.config_error import ConfigError
+from server.settings.loading import load
 
 if TYPE_CHECKING:
     from actors.adapters.store.sqlite.files.backup import Copied

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from bedrock._interrupts import ending_at_once
 from bedrock.cli.text.output import print_text
 
-from server.config import Config, ConfigError, load
+from server.settings.config_error import ConfigError
+from server.settings.loading import load
 from server.settings.setting_values import LOG_LEVELS, SANDBOXES
+
+if TYPE_CHECKING:
+    from server.config import Config
 
 CANNOT_START = 1
 USAGE = 2

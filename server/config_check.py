@@ -12,7 +12,9 @@ from bedrock._interrupts import ending_at_once
 from bedrock.cli.text.output import print_text
 
 from server.cli import CANNOT_START, USAGE, fail
-from server.config import SETTINGS, Config, ConfigError, load, shown_database
+from server.config import Config, shown_database
+from server.settings.config_error import ConfigError
+from server.settings.loading import SETTINGS, load
 from server.settings.setting_values import Listen
 
 if TYPE_CHECKING:

@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from actors.ports.telemetry import Telemetry
     from actors.runtime.system_clock import SystemClock
     from actors.runtime.timers import Timers
-    from server.config import Config, Listener
+    from server.config import Config
+    from server.settings.listeners import Listener
 
 log = logging.getLogger(__name__)
 

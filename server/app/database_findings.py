@@ -9,7 +9,8 @@ from actors.adapters.store.sqlite.files.data_directory import refuse_moved
 from actors.adapters.store.sqlite.files.disk_reserve import ENOUGH_BYTES, free_bytes
 from actors.ports import StoreError
 from server.app.store_choice import check_postgres, own_address
-from server.config import ConfigError, load
+from server.settings.config_error import ConfigError
+from server.settings.loading import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

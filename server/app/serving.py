@@ -20,13 +20,14 @@ from server.app.adapter_choice import CannotStartError, sandbox_line, server_cre
 from server.app.shutdown_deadline import Deadline
 from server.app.wiring import Wiring, wire
 from server.auth.local_token import TokenUnusableError
-from server.config import Config, Listener, shown_database
+from server.config import Config, shown_database
 from server.local_endpoint import published
 from server.loop_calls import SparingLoop
 from server.process import malloc_trim, service_manager
 from server.process.open_files import warn_when_crowded
 from server.process.process_settings import spare_what_stays
 from server.services.grpc_server import CannotListenError, GrpcServer, max_connections
+from server.settings.listeners import Listener
 from server.streams.base import WatchSettings
 
 if TYPE_CHECKING:

@@ -20,9 +20,10 @@ from server.app.adapter_choice import CannotStartError
 from server.auth.local_token import TokenUnusableError, read_token
 from server.cluster.node_marks import NodeMarks
 from server.cluster.router import NodeAccess
-from server.config import ConfigError, shown_database
+from server.config import shown_database
 from server.process.certificates import CertificateUnusableError, authorities_in
 from server.services.catalog import version
+from server.settings.config_error import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

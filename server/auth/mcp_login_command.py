@@ -15,12 +15,14 @@ from actors.adapters.mcp.server_settings import servers_from_tables
 from actors.ports.mcp import McpLoginsError
 from server.auth.mcp_login_file import CLIENTS, FILE, McpLoginFile, McpRegistrationFile
 from server.cli import CANNOT_START, USAGE, fail
-from server.config import Config, ConfigError, load
+from server.settings.config_error import ConfigError
+from server.settings.loading import load
 
 if TYPE_CHECKING:
     from actors.adapters.mcp.login.browser_login import LoggedIn
     from actors.adapters.mcp.server_settings import McpServer
     from actors.ports.mcp import McpRegistration
+    from server.config import Config
 
 FAILED = 1
 

@@ -18,10 +18,13 @@ from server.auth.local_token import TokenUnusableError
 from server.auth.principals import Role
 from server.auth.tokens.principal_tokens import FILE, PrincipalTokens, Token, TokenFile
 from server.cli import CANNOT_START, USAGE, fail
-from server.config import Config, ConfigError, load
+from server.settings.config_error import ConfigError
+from server.settings.loading import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from server.config import Config
 
 T = TypeVar("T")
 

@@ -12,10 +12,10 @@ import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
 
 from actors.core.errors import Reason, Rejected
-from server.config import load
 from server.contract import limits
 from server.contract.errors import CODES, ConversationNotFoundError, MalformedRequestError, status_of
 from server.services.grpc_server import SERVICES
+from server.settings.loading import load
 from tests.documents.pages import API_GUIDE, ROOT, anchor, section, table
 from tests.generate import api_docs
 from tests.generate.contract import File, read_contract

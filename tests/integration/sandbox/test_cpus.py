@@ -9,8 +9,9 @@ import pytest
 
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from server.app.wiring import wire
-from server.config import ConfigError, load
 from server.process.process_settings import running_on
+from server.settings.config_error import ConfigError
+from server.settings.loading import load
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.trees import launch
 

@@ -9,7 +9,7 @@ import pytest
 
 from actors.adapters.llm.transport import connection_pool, http_connection
 from server.app.wiring import wire
-from server.config import load
+from server.settings.loading import load
 from tests.support.model_requests import ask
 from tests.support.scripted_server import ScriptedServer, ServedConnection, in_turn, kept
 from tests.unit.llm.test_abort import ANSWER

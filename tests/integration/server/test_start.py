@@ -19,7 +19,7 @@ with collection_paused():
     from server import json_logs
     from server.app.serving import run
     from server.app.wiring import wire
-from server.config import load
+from server.settings.loading import load
 with wire(load({"data_dir": sys.argv[1], "listen": "none"})) as wired:
     print(*sorted(sys.modules))
     wired.load_later()

@@ -17,7 +17,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
-from server.contract.validation import _TASK, RULES, check
+from server.contract.request_rules import RULES, TASK_FIELDS
+from server.contract.validation import check
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -437,7 +438,7 @@ def test_tasks_may_go_to_the_bounds() -> None:
 
 
 def test_every_field_of_a_task_has_a_rule() -> None:
-    assert {field for field, _ in _TASK} == set(v1.SpawnSubAgentsRequest.Task.DESCRIPTOR.fields_by_name)
+    assert {field for field, _ in TASK_FIELDS} == set(v1.SpawnSubAgentsRequest.Task.DESCRIPTOR.fields_by_name)
 
 
 # --- updates --------------------------------------------------------------------------------------------------------

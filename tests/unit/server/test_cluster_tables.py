@@ -11,7 +11,9 @@ import pytest
 from server.app.adapter_choice import CannotStartError
 from server.app.store_choice import check_workspaces, node_access
 from server.cluster.cluster_tables import KEYS, ClusterSettings, cluster_settings
-from server.config import Config, ConfigError, load, shown_database
+from server.config import Config, shown_database
+from server.settings.config_error import ConfigError
+from server.settings.loading import load
 from tests.documents.pages import ROOT
 
 NEEDED = {"address": "10.0.0.1:7421", "token_file": "/etc/bedrock/nodes.token"}

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from actors.runtime.quotas.quota_limits import Quota
-from server.config import SETTINGS, Config, ConfigError, load
+from server.config import Config
+from server.settings.config_error import ConfigError
+from server.settings.loading import SETTINGS, load
 from server.settings.setting_values import Listen
 
 HOME = {"HOME": "/home/ada"}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from server.config import SETTINGS, load
 from server.config_check import config, described
+from server.settings.loading import SETTINGS, load
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,9 @@ import pytest
 
 from actors.adapters.tools.call_subjects import prepared_rule
 from actors.core.approval.approval_rules import Action, Origin
-from server.config import ConfigError, load
 from server.services.operator_rules import operator_rules
+from server.settings.config_error import ConfigError
+from server.settings.loading import load
 
 if TYPE_CHECKING:
     from pathlib import Path

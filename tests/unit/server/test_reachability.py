@@ -13,7 +13,7 @@ from server.app.node_listener import check_listener
 from server.cluster import reachability
 from server.cluster.reachability import Obstacle, why_unreachable
 from server.cluster.router import NodeAccess
-from server.config import load
+from server.settings.loading import load
 from tests.support.certificates import make_authority, make_certificate
 
 if TYPE_CHECKING:

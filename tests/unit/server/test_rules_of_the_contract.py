@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.contract.errors import MalformedRequestError
-from server.contract.validation import RULES, check
+from server.contract.request_rules import RULES
+from server.contract.validation import check
 from tests.unit.server.test_checks import CASES, GOOD, made
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def test_every_field_that_the_server_judges_has_a_rule_in_the_contract(kind: typ
             field = field.message_type.fields_by_name[each]
         ruled = has_rule(field.GetOptions()) or path in WITHIN
         assert ruled, (
-            f"{kind.__name__}.{path} needs a (buf.validate.field), as its rule in server/contract/validation.py"
+            f"{kind.__name__}.{path} needs a (buf.validate.field), as its rule in server/contract/request_rules.py"
         )
 
 

@@ -1,0 +1,87 @@
+"""Reads the tables of the settings file: providers, principals, listeners and others, as fields of Config."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from server.auth.authorizer.authorizer_tables import authorizer_settings
+from server.auth.issuers.client_certificates import client_certificates
+from server.auth.issuers.issuer_tables import Issuer, issuers_from_tables
+from server.auth.principals import Principal, principals_from_tables
+from server.auth.quota_tables import quota_settings
+from server.cluster.cluster_tables import cluster_settings
+from server.settings.config_error import ConfigError
+from server.settings.file_tables import made_of_table, made_of_tables, tables_named
+from server.settings.listeners import Listener, listeners_from_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.runtime.quotas.quota_limits import QuotaSettings
+
+LISTS = ("mcp_servers", "approval_rules")
+"""The names of tables that the file may have several times."""
+OF_PEOPLE = (
+    "principals", "principal_defaults", "issuers", "client_certificates", "authorizer", "quotas", "cluster",
+)  # fmt: skip
+"""The names of tables about callers: who they are, what they may do and use, and the nodes of a cluster."""
+
+
+def given_tables(table: dict[str, Any], origin: str) -> dict[str, Any]:
+    """Remove the tables from the content of the file, and return them as fields of Config. Raises ConfigError."""
+    providers = table.pop("providers", {})
+    if not (isinstance(providers, dict) and all(isinstance(each, dict) for each in providers.values())):
+        raise ConfigError(f"{origin}: providers: must be tables, [providers.NAME]")
+    models = table.pop("models", {})
+    if not isinstance(models, dict):
+        raise ConfigError(f'{origin}: models: must be tables, [models."name"]')
+    mcp_from_clients = table.pop("mcp_from_clients", {})
+    if not isinstance(mcp_from_clients, dict):
+        raise ConfigError(f"{origin}: mcp_from_clients: must be a table, [mcp_from_clients]")
+    lists = {name: tables_named(table, name, origin) for name in LISTS}
+    principals = made_of_tables(table, "principals", origin, principals_from_tables)
+    issuers = made_of_tables(table, "issuers", origin, partial(issuers_from_tables, principals=principals))
+    listen_tables = listeners_from_tables(table, origin)
+    certificates = _client_certificates(table, principals, listen_tables, origin)
+    quotas = _quotas(table, principals, issuers, origin)
+    own_rules = table.pop("authorizer", None)
+    authorizer = None if own_rules is None else made_of_table(authorizer_settings, own_rules, "authorizer", origin)
+    nodes = table.pop("cluster", None)
+    cluster = None if nodes is None else made_of_table(cluster_settings, nodes, "cluster", origin)
+    return {
+        "providers": providers,
+        "models": models,
+        "mcp_from_clients": mcp_from_clients,
+        **lists,
+        "principals": principals,
+        "quotas": quotas,
+        "issuers": issuers,
+        "listen_tables": listen_tables,
+        "client_certificates": certificates,
+        "authorizer": authorizer,
+        "cluster": cluster,
+    }
+
+
+def _quotas(
+    table: dict[str, Any], principals: Mapping[str, Principal], issuers: Mapping[str, Issuer], origin: str
+) -> QuotaSettings:
+    """Remove the tables about quotas from the content of the file, and return the quotas. Raises ConfigError."""
+    try:
+        return quota_settings(table.pop("quotas", {}), table.pop("principal_defaults", {}), principals, issuers)
+    except ValueError as error:
+        raise ConfigError(f"{origin}: {error}") from None
+
+
+def _client_certificates(
+    table: dict[str, Any], principals: Mapping[str, Principal], listeners: tuple[Listener, ...], origin: str
+) -> dict[str, Principal]:
+    """Remove the table [client_certificates] from the content of the file, and return its principals.
+
+    Raises ConfigError if it is wrong, or if no listener asks clients for certificates.
+    """
+    names = table.pop("client_certificates", {})
+    if names and not any(each.client_ca for each in listeners):
+        raise ConfigError(f"{origin}: client_certificates: no [[listen]] has a client_ca, so no client shows one")
+    return made_of_table(partial(client_certificates, principals=principals), names, "client_certificates", origin)
