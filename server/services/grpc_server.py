@@ -114,21 +114,11 @@ class GrpcServer:
         reached from a network. `access` is for calls to and from other nodes; None if no other server shares the store.
         """
         watching = watching or WatchSettings()
-        conversion = conversion_context(services)
-        reads, store = ReadPool(), services.store
-        self._reads = reads
+        store = services.store
+        self._reads = reads = ReadPool()
         self._pictures = ImageUploads(services.images, services.quotas.take_stored)
-        calls, encoded = LoopCalls(asyncio.get_running_loop()), EncodedConversations(conversion)
-        sources = Sources(
-            hub=hub,
-            store=store,
-            reads=reads,
-            frames=EventEncoder(store, conversion, encoded, services.clock),
-            conversion=conversion,
-            delivered=_lag_of(services) if services.telemetry.measures else None,
-            wakeups=Wakeups(calls),
-            text_wakeups=Wakeups(calls, TEXT_PAUSE_SECONDS, TEXT_LONGEST_SECONDS),
-        )
+        calls = LoopCalls(asyncio.get_running_loop())
+        sources = _sources(services, hub, reads, calls)
         self.watchers = SubscribeStreams(sources, watching)
         self._health = Health(("", *SERVICES))
         self._refusals = Refusals(lambda entries: reads(store.put_audit, entries), services.clock.now_ms)
@@ -148,14 +138,18 @@ class GrpcServer:
         )
         self._greeting: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(interceptors=[interceptor], options=_options(reachable))
-        registry = registry_of(self._server)
-        service = self._conversation_service(services, conversations, resolver, sources, encoded=encoded, calls=calls)
-        v1.add_ConversationServiceServicer_to_server(service, registry)
-        catalog = self._catalog_service(services, watching, engine_version, shared=access is not None)
-        v1.add_CatalogServiceServicer_to_server(catalog, registry)
-        self._server.add_generic_rpc_handlers((self._health.handler(),))
+        self._register(
+            self._conversation_service(services, conversations, resolver, sources, calls),
+            self._catalog_service(services, watching, engine_version, shared=access is not None),
+        )
         if reflection:
             _add_reflection(self._server)
+
+    def _register(self, conversations: ConversationService, catalog: CatalogService) -> None:
+        registry = registry_of(self._server)
+        v1.add_ConversationServiceServicer_to_server(conversations, registry)
+        v1.add_CatalogServiceServicer_to_server(catalog, registry)
+        self._server.add_generic_rpc_handlers((self._health.handler(),))
 
     def _conversation_service(
         self,
@@ -163,8 +157,6 @@ class GrpcServer:
         conversations: Conversations,
         resolver: NameResolver,
         sources: Sources,
-        *,
-        encoded: EncodedConversations,
         calls: LoopCalls,
     ) -> ConversationService:
         store, reads, conversion = services.store, self._reads, sources.conversion
@@ -179,7 +171,7 @@ class GrpcServer:
                 store=store,
                 reads=reads,
                 conversion=conversion,
-                conversations=encoded,
+                conversations=sources.encoded,
                 wakeups=sources.wakeups,
                 others=self._lists_of_nodes(sources.hub, sources.wakeups),
             ),
@@ -190,7 +182,7 @@ class GrpcServer:
             exports=ConversationExports(store, reads, conversion),
             reads=reads,
             conversion=conversion,
-            encoded=encoded,
+            encoded=sources.encoded,
             calls=calls,
             clock=services.clock,
         )
@@ -290,6 +282,22 @@ def _lag_of(services: Services) -> Callable[[int], None]:
     """Return a function that reports an event's delay to the telemetry, given the event's time in milliseconds."""
     clock, telemetry = services.clock, services.telemetry
     return lambda at: telemetry.delivered((clock.now_ms() - at) / 1000)
+
+
+def _sources(services: Services, hub: EventHub, reads: ReadPool, calls: LoopCalls) -> Sources:
+    conversion = conversion_context(services)
+    encoded = EncodedConversations(conversion)
+    return Sources(
+        hub=hub,
+        store=services.store,
+        reads=reads,
+        encoded=encoded,
+        frames=EventEncoder(services.store, conversion, encoded, services.clock),
+        conversion=conversion,
+        delivered=_lag_of(services) if services.telemetry.measures else None,
+        wakeups=Wakeups(calls),
+        text_wakeups=Wakeups(calls, TEXT_PAUSE_SECONDS, TEXT_LONGEST_SECONDS),
+    )
 
 
 def conversion_context(services: Services) -> ConversionContext:

@@ -24,6 +24,7 @@ from server.streams.snapshot import open_stream
 from server.streams.until_settled import SettledTracker
 from server.streams.wakeups import Wakeups
 from server.wire.context import ConversionContext
+from server.wire.conversations.encoded_conversations import EncodedConversations
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -38,6 +39,7 @@ class Sources:
     hub: EventHub
     store: StoreReader
     reads: ReadPool
+    encoded: EncodedConversations
     frames: EventEncoder
     conversion: ConversionContext
     wakeups: Wakeups

@@ -175,13 +175,15 @@ class WatchHarness:
         self.store = store or MemoryStore()
         self.hub = EventHub()
         self.reads = ReadPool(2)
-        self.frames = EventEncoder(self.store, FACTS, EncodedConversations(FACTS), SystemClock())
+        encoded = EncodedConversations(FACTS)
+        self.frames = EventEncoder(self.store, FACTS, encoded, SystemClock())
         calls = LoopCalls(asyncio.get_running_loop())
         self.watchers = SubscribeStreams(
             Sources(
                 hub=self.hub,
                 store=self.store,
                 reads=self.reads,
+                encoded=encoded,
                 frames=self.frames,
                 conversion=FACTS,
                 wakeups=Wakeups(calls),
