@@ -105,7 +105,10 @@ def data_directory(data_dir: str | None, config: Path | None) -> Path:
 
 
 def _refuse_elsewhere(data_dir: str | None, config: Path | None) -> None:
-    """Print an error and exit if the settings name a PostgreSQL database. Does nothing if a data directory is given."""
+    """Print an error and exit if the settings name a PostgreSQL database, which this command cannot copy.
+
+    Does nothing if a data directory is given, because then its SQLite database is meant.
+    """
     try:
         database = load({}, file=config).database
     except ConfigError as error:

@@ -54,7 +54,7 @@ def check(file: Path | None, data_dir: str | None) -> None:
 
 
 def described(settings: Config) -> Iterator[str]:
-    """Yield one line of TOML for each setting: its value, and where that comes from; a comment if it has no value."""
+    """Yield a line of TOML for each setting, with its value and its origin; a comment if the setting has no value."""
     known = {field.name for field in fields(settings)} & SETTINGS.keys()
     listen = ", ".join(each.target for each in settings.listen_tables)
     for name in (each for each in SETTINGS if each in known):
@@ -66,7 +66,7 @@ def described(settings: Config) -> Iterator[str]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a setting's value as it is written in the settings file; None if a file cannot express the value."""
+    """Return a setting's value as it is written in the settings file; None if the file has no way to write it."""
     match value:
         case None:
             return {"cpus": "all", "listen": "none", "metrics_listen": "none"}.get(name)
@@ -85,7 +85,6 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _toml(value: Any) -> str:
-    """Return a value in TOML; "" for None."""
     match value:
         case None:
             return ""

@@ -1,4 +1,4 @@
-"""The server's log output on stderr: one line per record, as JSON or, at a terminal, as text.
+"""The server's log output on stderr: one line per log record, as JSON or, at a terminal, as text.
 
 The lines contain neither message contents nor secrets.
 """
@@ -22,12 +22,12 @@ import msgspec
 _TOLD = (OSError,)
 """Exceptions whose texts are logged, because they come from the operating system.
 
-Texts of others may quote a message.
+Texts of other exceptions may quote a user's message.
 """
 
 
 MOST_WAITING = 1_000
-"""How many lines may wait while another thread writes. With more lines, logging blocks."""
+"""How many lines may wait while another thread writes. Beyond that, a thread that logs waits until it can write."""
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _encode = msgspec.json.Encoder().encode
 _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f]+")
@@ -93,7 +93,7 @@ def _shown(value: object) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return, as one text, the classes of an exception and its causes, at most five, with texts of the system only."""
+    """Return the class names of an exception and its causes, at most five, and the texts of those that are OSErrors."""
     texts: list[str] = []
     each: BaseException | None = error
     while each is not None and len(texts) < 5:
@@ -124,9 +124,9 @@ class SharedLines(logging.Handler):
         self._writing = threading.Lock()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Write a record, without the lock that `logging.Handler` would take.
+        """Write a record. Return whether the filters accept the record.
 
-        Return whether the filters accept the record.
+        Does not take the lock that `logging.Handler` would take.
         """
         accepted = bool(self.filter(record))
         if accepted:
@@ -137,7 +137,7 @@ class SharedLines(logging.Handler):
         """Format and write a record. Errors go to `Handler.handleError`."""
         try:
             self._lines.append(self.format(record) + "\n")
-            # Another thread may queue a line just before the release, and go away: so the queue is checked again.
+            # Another thread may queue a line just before the release without writing it, so the queue is checked again.
             while self._lines and self._writing.acquire(blocking=len(self._lines) > MOST_WAITING):
                 try:
                     self._write_all()
@@ -152,7 +152,6 @@ class SharedLines(logging.Handler):
             self._write_all()
 
     def _write_all(self) -> None:
-        """Write the queued lines as one text. The caller holds the lock `_writing`."""
         lines: list[str] = []
         with contextlib.suppress(IndexError):
             while True:
@@ -163,11 +162,11 @@ class SharedLines(logging.Handler):
 
 
 def set_up(level: str) -> None:
-    """Log to stderr: the server's own records from `level` up, those of libraries from WARNING up.
+    """Set up logging to stderr: the server's own records from `level` up, those of libraries from WARNING up.
 
     The lines are text if stderr is a terminal, otherwise JSON.
     """
-    # Switch off what logging collects for each record although no line shows it: place in the code, thread, process.
+    # Switch off what logging collects for each record although no line shows it: source file and line, thread, process.
     logging._srcfile = None  # recommended by Python's logging HOWTO
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     output = SharedLines(sys.stderr)

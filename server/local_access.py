@@ -1,4 +1,4 @@
-"""The private data directory, and the path of the Unix socket that only the server's user can connect to."""
+"""Restricts the data directory to the server's user, and chooses the path of the Unix socket for local clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLAIN = re.compile(r"[\w/.@+=,~-]+", re.ASCII)
 
 
 def claim_directory(path: Path) -> None:
-    """Create a directory that only this user can enter; an existing directory is restricted to this user.
+    """Create a directory that only this user can enter, or restrict an existing directory to this user.
 
     Raises:
         NotPrivateError: The directory belongs to another user, or others may have written to it.
@@ -55,8 +55,9 @@ def check_closable(directory: Path) -> None:
 def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:
     """Return the path of the Unix socket for a data directory, and create the socket's private directory if necessary.
 
-    The socket is in the data directory, unless its path would be too long for a socket or needs quoting. Then it is in
-    a directory `bedrock` in XDG_RUNTIME_DIR, or in /tmp if that variable is not set or cannot be used.
+    The socket is in the data directory, unless its path there would be too long for a socket or contain special
+    characters. Then it is in a directory `bedrock` in XDG_RUNTIME_DIR, or in /tmp if that variable is not set or cannot
+    be used.
 
     Raises:
         NotPrivateError: The directory in /tmp belongs to another user.

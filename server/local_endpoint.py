@@ -1,8 +1,8 @@
-"""Keeps the socket and the address file, by which clients on this machine find the server; restores both if removed.
+"""Keeps the server's Unix socket, and the file with its address, in place for clients on this machine.
 
-No client can connect to a socket whose path was removed, and gRPC cannot bind another socket at that path while it
-serves. So a second hard link to the socket is kept in a private directory; if the path is missing, it is linked again
-from there.
+Both are restored if somebody removes them. No client can connect to a socket whose path was removed, and gRPC cannot
+bind another socket at that path while the server runs. So a second hard link to the socket is kept in a private
+directory, and the path is created again as a link to the same socket.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SPARE = "bedrock.sock.spare"
 
 @contextmanager
 def published(data_dir: Path, socket: Path) -> Generator[None]:
-    """Publish, while the `with` block runs, the address of the server's Unix socket for clients on this machine.
+    """Publish the address of the server's Unix socket for clients on this machine while the `with` block runs.
 
     A thread restores the socket and the address file if they are removed. Raises TokenUnusableError if the address file
     cannot be written.
@@ -55,7 +55,7 @@ def published(data_dir: Path, socket: Path) -> Generator[None]:
 
 
 class LocalSocket:
-    """The socket of the running server, and the address file that names it. Used by one thread at a time."""
+    """The socket of the running server, and the file that contains its address. Used by one thread at a time."""
 
     def __init__(self, data_dir: Path, socket: Path) -> None:
         """Write the address file, and keep a second hard link to the socket.
@@ -77,12 +77,15 @@ class LocalSocket:
     def look(self) -> None:
         """Restore missing files, with a warning in the log. A failure is logged only once per file."""
         if _inode(self._data_dir) != self._directory:
-            return  # the data directory was replaced, which the store reports; the files belong to another process
+            return  # then the files belong to another process; the store reports the replaced data directory
         self._look_at(self._socket, _inode(self._socket) == self._inode)
         self._look_at(self._address, _holds(self._address, self._line))
 
     def withdraw(self) -> None:
-        """Remove the second link, and the address file unless another data directory has replaced this one."""
+        """Remove the second link and the address file.
+
+        If the data directory was replaced by another, leave the file.
+        """
         if self._spare is not None:
             with suppress(OSError):
                 self._spare.unlink(missing_ok=True)
@@ -94,7 +97,7 @@ class LocalSocket:
 
     def _keep(self) -> Path | None:
         """Create the second hard link to the socket, and return its path; None if no hard link can be made."""
-        # Used if the socket is on another file system than the data directory.
+        # The second path is used if the socket and the data directory are on different file systems.
         beside = self._socket.with_name(f"{self._socket.name}.spare")
         for spare in (self._data_dir / SPARE, beside):
             with suppress(OSError):
@@ -127,7 +130,10 @@ class LocalSocket:
             log.warning("%s was removed or replaced while the server uses it: it was made again", path)
 
     def _link_back(self) -> None:
-        """Link the socket at its path again, from the second link. Raises NotPrivateError or OSError."""
+        """Create the socket's path again as a link to the same socket.
+
+        Raises NotPrivateError or OSError if that fails.
+        """
         if self._spare is None or _inode(self._spare) != self._inode:
             raise FileNotFoundError(0, "no second link to the socket is left")
         if self._socket.parent != self._data_dir:
@@ -136,7 +142,10 @@ class LocalSocket:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    """Return the device and inode number of a path; None if it is missing. Only links to directories are followed."""
+    """Return the device and inode number of a path; None if nothing is there.
+
+    A symbolic link is followed only if it leads to a directory.
+    """
     try:
         found = path.stat() if path.is_dir() else path.lstat()
     except OSError:

@@ -18,19 +18,19 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.000_2
-"""Seconds between two polls for input while the loop is busy.
+"""Seconds between two polls for input while the loop has other work.
 
-A gRPC call takes several polls: with a millisecond between them, a cancel behind hundreds of waiting calls was noticed
-too late.
+A gRPC call takes several polls. With a millisecond between them, a call that cancels a run was noticed too late if
+hundreds of calls were waiting before it.
 """
 
 
 class SparingLoop(asyncio.SelectorEventLoop):
-    """An event loop that polls for input only when it is idle, or some time after its last poll.
+    """An event loop that polls for input only when it is idle, or LOOK_SECONDS after its last poll.
 
     Other event loops poll in each iteration. A poll releases the interpreter's lock, which the loop must then get back
-    from busy threads, and sending one message to a client takes several iterations. In each iteration, this loop takes
-    the calls that `LoopCalls` has queued, without being woken by a poll.
+    from busy threads, and sending one message to a client takes several iterations. In each iteration, this loop runs
+    the calls that `LoopCalls` has queued, so that no poll needs to wake it for them.
     """
 
     def __init__(self) -> None:
@@ -39,20 +39,24 @@ class SparingLoop(asyncio.SelectorEventLoop):
 
 
 class Rest(selectors.DefaultSelector):
-    """The selector of a `SparingLoop`, in which the loop sleeps. Use in the event loop only, except `asleep`."""
+    """The selector with which a `SparingLoop` waits for input. Use in the event loop only, except `asleep`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asleep = False
-        """Whether the loop sleeps or is about to. If so, a thread that queues a call must wake the loop."""
+        """Whether the loop sleeps or is about to. If true, a thread that queues a call must wake the loop."""
         self.before: list[Callable[[], bool]] = []
         """Functions that are called before each poll. Each returns whether it has scheduled work for the loop."""
         self._next_look = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for input and return it; return [] at once if the loop has work and has polled a moment ago."""
+        """Wait for input and return it.
+
+        Returns [] at once if the loop has other work and has polled less than LOOK_SECONDS ago.
+        """
         self.asleep = timeout is None or timeout > 0
-        # Called after `asleep` is set: a thread whose call is not found here sees that it must wake the loop.
+        # Called after `asleep` is set: a thread that queues a call too late to be found here sees that it must wake the
+        # loop.
         begun = [begin() for begin in self.before]
         if any(begun):
             self.asleep, timeout = False, 0
@@ -66,17 +70,17 @@ class Rest(selectors.DefaultSelector):
 
 
 class LoopCalls:
-    """The queue of function calls that other threads want the event loop to make.
+    """A queue of function calls that other threads want the event loop to make.
 
     To wake a sleeping loop, the calling thread writes to a socket, which releases the interpreter's lock. A
-    `SparingLoop` that is awake takes the calls in its next iteration, without such a write.
+    `SparingLoop` that is awake runs the calls in its next iteration, without such a write.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._waiting: deque[Callable[[], None]] = deque()
         self._crossing = False
-        """Whether the loop is already scheduled to take the queued calls, or will look at the queue by itself."""
+        """Whether the loop is already scheduled to run the queued calls, so that no thread needs to wake it."""
         self._rest = loop.rest if isinstance(loop, SparingLoop) else None
         if self._rest is not None:
             self._rest.before.append(self._begin)
@@ -120,9 +124,10 @@ class LoopCalls:
                 log.exception("a call on the event loop failed")
 
     async def result(self, future: Future[T]) -> T:
-        """Return the result of a future that another thread sets, or raise its error. Use in the event loop only.
+        """Wait for a future that another thread completes, and return its result or raise its error.
 
-        If the caller is cancelled, the future is cancelled, too, if that is still possible.
+        Use in the event loop only. If the waiting task is cancelled, the future is cancelled, too, if that is still
+        possible.
         """
         waiter: asyncio.Future[T] = self.loop.create_future()
         future.add_done_callback(lambda done: self.call(partial(_settle, waiter, done)))

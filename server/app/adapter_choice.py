@@ -102,7 +102,10 @@ def exporters(
 def mcp_servers(
     config: Config, sandbox: ToolHostSandbox, threads: ThreadPool, permissions: PermissionsOf
 ) -> McpServers:
-    """Return the MCP servers that the settings configure or let clients add. Raises ConfigError."""
+    """Return the object that connects to MCP servers: those of the settings, and those that clients may add.
+
+    Raises ConfigError if a setting is wrong.
+    """
     servers, rules = mcp_settings(config)
     if not servers and not rules.programs and not rules.origins:
         return NoMcpServers()
@@ -136,7 +139,7 @@ def mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
 
 
 def quota_book(config: Config, store: Store, clock: SystemClock, telemetry: Telemetry) -> QuotaBook:
-    """Return the quotas of the settings, with what was already spent in the current month."""
+    """Return the object that counts and limits what callers use, starting with what they have spent this month."""
 
     def spent_this_month() -> tuple[Spending, ...]:
         return store.spendings(first_day_of_month(clock.now_ms()))
@@ -153,7 +156,7 @@ def quota_book(config: Config, store: Store, clock: SystemClock, telemetry: Tele
 
 
 def retention(config: Config) -> Retention:
-    """Return how long, by the settings, events, archived conversations and audit entries are kept."""
+    """Return the retention settings: how long events, archived conversations and audit entries are kept."""
     return Retention(
         events_days=config.retention_events_days,
         events_min=config.retention_events_min,
@@ -205,7 +208,7 @@ def tool_sandbox(
 
 
 def sandbox_line(report: SandboxReport) -> str:
-    """Return one line for the log: the sandbox's tier, and the reason if no stronger tier is available."""
+    """Return one line for the log: how strictly tools are isolated ("tier"), and why not more strictly."""
     return f"sandbox: tier {report.tier}" + (f" ({report.reason})" if report.reason else "")
 
 
@@ -311,7 +314,9 @@ def model_catalog(config: Config, timers: Timers) -> Catalog:
 
 
 def providers(config: Config) -> tuple[ProviderConfig, ...]:
-    """Return the providers of the settings file, then those it omits whose API key is in the environment.
+    """Return the model providers of the settings file, then the well-known ones whose API key is in the environment.
+
+    A provider that the settings file contains is not returned twice.
 
     Raises:
         ValueError: A provider is configured wrongly.

@@ -32,7 +32,10 @@ _ADVICE = (
     ("too many", "Give it more connections (max_connections): each node takes 19."),
     ("", "Does PostgreSQL run there, and does it listen at that address (listen_addresses)?"),
 )
-"""Advice if the database cannot be reached, by a text that the error message contains; the last entry fits all."""
+"""Pairs of a text and the advice to give if the error of a failed connection contains that text.
+
+The last text is empty, so that its advice is given for any other error.
+"""
 
 
 class DatabaseFinding(NamedTuple):
@@ -46,7 +49,10 @@ class DatabaseFinding(NamedTuple):
 
 
 def findings_of_settings(file: str | None) -> Iterator[DatabaseFinding]:
-    """Yield the results of all checks for this machine's settings. Without a database, only problems are reported."""
+    """Yield the results of all checks for this machine's settings.
+
+    If no database is set, only problems are reported.
+    """
     try:
         config = load({}, file=Path(file) if file else None)
         if config.database:
@@ -66,7 +72,6 @@ def _moved(config: Config) -> Iterator[DatabaseFinding]:
 
 
 def _full_disk(directory: Path) -> Iterator[DatabaseFinding]:
-    """Yield a failure if the disk of this data directory has too little free space for the server to store anything."""
     try:
         free = free_bytes(directory)
     except OSError:  # the directory does not exist before the first start
@@ -142,7 +147,10 @@ def _nodes(report: DatabaseReport, config: Config) -> DatabaseFinding:
 
 
 def _refusal(node: LivingNode, here: ClusterSettings | None) -> str:
-    """Return why a server here would refuse to start beside this node, and what to do; "" if it would start."""
+    """Return why a server with the settings `here` would refuse to start beside this node, and what to do about it.
+
+    Returns "" if the server would start.
+    """
     if here is None:
         return "A server here would refuse to start: to share a database, each needs a table [cluster]."
     if node.address.startswith("unix:"):

@@ -125,7 +125,7 @@ async def _serve(
 
 
 def _kept(config: Config) -> str:
-    """Return, for the log, where data is kept: the data directory, and the database and node name if there are any."""
+    """Return, for the log, the data directory, and the database and the name of this node if there are any."""
     parts = [f"data {config.data_dir}"]
     if config.database:
         parts.append(f"database {shown_database(config.database)}")
@@ -162,7 +162,7 @@ def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
 
 
 def _load_later(wired: Wiring) -> None:
-    """Import modules that the start did not need, so that the first run is faster. A failure is only logged."""
+    """Import modules that only the agents' runs need, so that the first run is faster. A failure is only logged."""
     try:
         wired.load_later()
     except (ImportError, OSError) as error:
@@ -170,7 +170,7 @@ def _load_later(wired: Wiring) -> None:
 
 
 def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listener]:
-    """Listen on the configured addresses and on the Unix socket for this machine. Return all of them, the socket first.
+    """Listen on the configured addresses and on this machine's Unix socket. Return the listeners, the socket's first.
 
     The socket is bound last, so that no socket file remains if an address is in use. Raises CannotListenError or
     CannotStartError.
@@ -184,9 +184,10 @@ def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listene
 
 
 async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyncio.Event) -> None:
-    """Shut down gracefully: refuse new work, drain runs, interrupt the remaining ones, end streams and calls.
+    """Shut down gracefully: refuse new work, let running agents finish, interrupt the rest, and end streams and calls.
 
-    As soon as no run is active, other nodes may take the conversations.
+    An agent is interrupted if it runs longer than the drain time. Once no agent runs, other nodes of the cluster may
+    take over the conversations.
     """
     supervisor = wired.supervisor
     await endpoint.withdraw()
@@ -204,9 +205,10 @@ async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyn
 
 
 def _leave(step: Callable[[], None]) -> None:
-    """Do one step of leaving the cluster.
+    """Run one step of leaving the cluster. A failure is only logged.
 
-    If it fails, other nodes can take the conversations when the lease expires.
+    After a failure, other nodes take over this node's conversations only when its lease, the time for which the
+    database reserves them, has expired.
     """
     try:
         step()

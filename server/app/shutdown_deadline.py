@@ -19,7 +19,7 @@ class Deadline:
         self._timer: threading.Timer | None = None
 
     def set(self, seconds: float) -> None:
-        """Start the time limit. Call this once."""
+        """Start the time limit, `seconds` from now. Call this at most once."""
         self._timer = threading.Timer(seconds, _give_up, (seconds,))
         self._timer.daemon = True
         self._timer.start()

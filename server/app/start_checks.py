@@ -91,7 +91,6 @@ def checked(config: Config) -> Iterator[str]:
 
 
 def _set_of_model(row: Mapping[str, Any]) -> str:
-    """Return, as text, what the settings change about a model, with prices in dollars per million tokens."""
     told = [key.replace("_", " ") for key in row if key != "price"]
     price = ", ".join(f"{key} ${value:g}" for key, value in row.get("price", {}).items() if key != "long")
     return "; ".join(filter(None, (f"sets {', '.join(told)}" if told else "", f"price of {price}" if price else "")))
@@ -131,9 +130,9 @@ def _checked_listeners(config: Config) -> Iterator[str]:
 
 
 def _checked_database(config: Config) -> Iterator[str]:
-    """Yield lines for the database, and for this server as a node of a cluster.
+    """Yield lines about the database, and about this server as a node of a cluster.
 
-    Raises CannotStartError or ConfigError if the server could not start with them.
+    Raises CannotStartError or ConfigError if the server could not start with this database or cluster.
     """
     if not config.database:
         try:
@@ -153,7 +152,10 @@ def _checked_database(config: Config) -> Iterator[str]:
 
 
 def _checked_principals(config: Config) -> Iterator[str]:
-    """Yield a line for each principal, client certificate, authorizer and issuer. Raises ConfigError."""
+    """Yield a line for each principal, client certificate, authorizer and issuer.
+
+    Raises ConfigError if one is set wrongly.
+    """
     for principal in config.principals.values():
         roots = ", ".join(principal.permissions.roots or ()) or "no directories"
         yield f"principal {principal.name}: {principal.role}, reads {roots}{_note_of_principal(principal, config)}"

@@ -160,9 +160,9 @@ def _left_if_refused(cluster: PostgresCluster, _: object, error: BaseException |
 
 
 def _check_neighbours(config: Config, cluster: PostgresCluster) -> None:
-    """Raise CannotStartError if this server and others that use the database could not work together.
+    """Raise CannotStartError if this server and the other servers that use the database could not work together.
 
-    That is so if one of them has no table [cluster], or if their leases differ.
+    They could not if one of them has no table [cluster], or if their values of `cluster.lease_seconds` differ.
     """
     others = [each for each in cluster.others() if each.address != cluster.me.address]
     if config.cluster is None and others:

@@ -84,7 +84,7 @@ class Wiring:
 
     services: Services
     hub: EventHub
-    """The event bus that is also in `services`, with the methods for streams that watch conversations."""
+    """The same event bus as in `services`, with the methods that streams of events to clients need."""
     supervisor: Supervisor
     housekeeper: Housekeeper
     authentication: Authentication
@@ -160,8 +160,6 @@ def wire(config: Config) -> Generator[Wiring]:
 
 
 class _Data(NamedTuple):
-    """The parts that need the data directory or database: the store, cluster, authentication and socket."""
-
     store: OpenedStore
     cluster: OpenedCluster
     access: NodeAccess | None
@@ -190,8 +188,6 @@ def _data(
 
 
 class _Tools(NamedTuple):
-    """The parts that run the tools of agents."""
-
     threads: ThreadPool
     sandbox: ToolHostSandbox
     toolbox: StandardToolbox
@@ -223,7 +219,10 @@ def _services(
     timers: Timers,
     telemetry: Telemetry,
 ) -> Services:
-    """Return the ports that actors use. Raises ConfigError if a setting is wrong."""
+    """Return the services that actors call, such as the store and the models.
+
+    Raises ConfigError if a setting is wrong.
+    """
     sandbox = tools.sandbox
     return Services(
         store=data.store,
@@ -262,7 +261,7 @@ def _refusing_start() -> Generator[None]:
 
 
 def _take_over(supervisor: Supervisor, telemetry: Telemetry, conversations: tuple[str, ...]) -> None:
-    """Count the conversations taken over from a dead node, and have them recovered in the background.
+    """Count the conversations that this node has taken over from a dead node, and recover them in the background.
 
     Does not block.
     """
@@ -271,7 +270,7 @@ def _take_over(supervisor: Supervisor, telemetry: Telemetry, conversations: tupl
 
 
 def _name_of(node: Node) -> str:
-    """Return this node's name for the rows of its conversations: unique to its process; "local" without a cluster."""
+    """Return the name by which the database marks conversations as owned by this process; "local" without a cluster."""
     return f"{node.name}/{node.incarnation}" if node.incarnation else "local"
 
 
@@ -292,9 +291,8 @@ def _gauges(
 
 
 def _observed(services: Services, telemetry: FanOut) -> Services:
-    """Return the services with models, tools, MCP servers and events wrapped, so that they report to the telemetry."""
     bus = ObservedBus(services.bus, telemetry, services.clock, own_tools(services.toolbox))
-    telemetry.add(bus)  # the bus also receives the commands that telemetry is told of
+    telemetry.add(bus)  # the bus must also receive what is reported about commands
     return dataclasses.replace(
         services,
         bus=bus,
@@ -305,20 +303,18 @@ def _observed(services: Services, telemetry: FanOut) -> Services:
 
 
 def _trim_memory(opened: ExitStack) -> None:
-    """Give free memory back to the system from time to time, if the C library supports that."""
+    """Return free memory to the operating system from time to time, if the C library supports that."""
     if (memory := malloc_trim.of_this_process()) is not None:
         memory.start()
         opened.callback(memory.close)
 
 
 def _close(telemetry: Telemetry) -> None:
-    """Export the remaining telemetry. Waits at most EXPORT_SECONDS for collectors that do not answer."""
     closing = threading.Thread(target=telemetry.close, name="bedrock-telemetry", daemon=True)
     closing.start()
     closing.join(EXPORT_SECONDS)
 
 
 def _load(toolbox: StandardToolbox, mcp: McpServers) -> None:
-    """Import what the first tool call needs, and start connecting to the MCP servers."""
     toolbox.load()
     mcp.start()

@@ -34,7 +34,7 @@ REFRESH_SECONDS = 1.0
 
 
 caller: ContextVar[Caller] = ContextVar("caller")
-"""The caller of the call that the current task is serving."""
+"""The client that made the call which the current asyncio task serves."""
 subject: ContextVar[str] = ContextVar("subject", default="")
 """The id of the conversation that the current call is about, once it is known."""
 
@@ -81,7 +81,7 @@ class TokenSource(Protocol):
 
 
 class Authentication:
-    """Authenticates callers by their tokens and certificates, and by the operator's own authorizer.
+    """Authenticates callers by their tokens and certificates, and by the operator's authorizer, a pluggable class.
 
     Use in the event loop only; `permissions` is safe to call from any thread. `tokens` provides the tokens of
     `principals`, and is read again when they change; None without principals. `issued` checks the tokens of `issuers`.
@@ -106,7 +106,7 @@ class Authentication:
         self._issuers, self._issued = issuers or {}, issued
         self._certificates = certificates
         self.authorizer = authorizer
-        """The operator's own authentication and authorization; None if the settings name no authorizer."""
+        """The operator's class that authenticates and authorizes callers; None if the settings name none."""
         self.looks_further = certificates is not None or authorizer is not None
         """Whether certificates or an authorizer may identify a caller, too.
 
@@ -140,9 +140,9 @@ class Authentication:
         return None if token is None else self._caller(token)
 
     def _new_holder(self, text: bytes) -> Caller | None:
-        """Return the caller with this token, which may be new: the tokens are read again first.
+        """Read the tokens again, in case this one is new, and return its caller.
 
-        None if it is invalid.
+        Returns None if the token is invalid.
         """
         self._due = 0.0
         self._refresh()
@@ -169,13 +169,13 @@ class Authentication:
         connection: Mapping[str, Iterable[bytes]],
         address: str,
     ) -> Caller | None:
-        """Return the caller of a connection, as token, client certificate and authorizer identify it; None to refuse.
+        """Return the caller whom token, client certificate and authorizer identify; None if the call must be refused.
 
         Args:
             by_token: The caller that `caller_of` found by the token; None if it found none.
             metadata: The metadata of the call.
             connection: gRPC's authentication context of the connection, with the client certificate.
-            address: The address of the peer, for the authorizer.
+            address: The address of the client, for the authorizer.
 
         Raises:
             AuthorizerUnavailableError: The authorizer failed or took too long.
@@ -192,7 +192,7 @@ class Authentication:
     def _by_certificate_alone(
         self, metadata: tuple[tuple[str, str | bytes], ...], connection: Mapping[str, Iterable[bytes]]
     ) -> bool:
-        """Return whether a call has no token, and a certificate that stands for a principal."""
+        """Return whether a call has no token, but a client certificate that identifies a principal."""
         certificates = self._certificates
         return (
             certificates is not None
@@ -201,7 +201,10 @@ class Authentication:
         )
 
     def _identified(self, identity: Identity | None) -> Caller | None:
-        """Return the caller whom the authorizer identified; None if that principal is unknown or the identity ended."""
+        """Return the caller for an authorizer's answer; None if the answer is no known principal, or has expired.
+
+        Returns None for the server's own user, too, whom no authorizer may name.
+        """
         if identity is None or identity.principal == LOCAL:
             return None
         principal = self._principals.get(identity.principal) or self._of_issuer(identity.principal)
@@ -229,12 +232,14 @@ class Authentication:
         return token is not None and self._caller(token) == replace(caller, certificate_ends=0.0)
 
     def permissions(self, principal: str) -> Permissions:
-        """Return the permissions of a principal; NOTHING if there is no such principal. Implements `PermissionsOf`."""
+        """Return the permissions of a principal; the empty permissions NOTHING if there is no such principal.
+
+        Implements `PermissionsOf`.
+        """
         found = self._principals.get(principal) or self._of_issuer(principal)
         return NOTHING if found is None else found.permissions
 
     def _of_issuer(self, principal: str) -> Principal | None:
-        """Return the principal ISSUER:VALUE as the issuer's template creates it; None if there is no such template."""
         issuer, _, value = principal.partition(":")
         template = self._issuers[issuer].template if issuer in self._issuers else None
         return None if template is None else template.principal(value)
@@ -260,7 +265,7 @@ class Authentication:
         except TokenUnusableError as error:
             if self._failure != str(error):
                 log.error("no token of a principal is accepted: %s", error)
-            self._tokens, self._version, self._failure = {}, None, str(error)  # no version: the next check reads again
+            self._tokens, self._version, self._failure = {}, None, str(error)  # with None, the next call reads again
         else:
             self._version, self._failure = version, ""
 

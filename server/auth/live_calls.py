@@ -61,7 +61,7 @@ class LiveCalls:
         self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
 
     def _check(self) -> None:
-        """Cancel the calls whose caller is no longer accepted. Runs once per CHECK_SECONDS while there are calls."""
+        """Cancel the calls whose caller's token or certificate is no longer valid. Runs once per CHECK_SECONDS."""
         self._timer = None
         for task, caller in self._tasks.items():
             if task not in self._revoked and not self._authentication.accepts(caller):

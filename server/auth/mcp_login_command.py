@@ -64,7 +64,7 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
         return asyncio.run(log_in(server, show, paste=pasted if paste else None, port=port, known=known))
 
     try:
-        known = registrations.take(name)  # removed, so that a registration with which a login fails is not used again
+        known = registrations.take(name)  # removed, so that it is not used again if this login fails
         try:
             made = log_in_as(known)
         except ClientRefusedError:

@@ -1,6 +1,6 @@
-"""Files with the operator's logins at MCP servers, which `bedrock mcp login` and the server write.
+"""Files with the operator's logins at MCP servers, which both `bedrock mcp login` and the server write.
 
-A second file, which only that command uses, holds the OAuth client registrations.
+A second file holds the OAuth client registrations. Only `bedrock mcp login` uses it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ Kept = TypeVar("Kept")
 
 
 class _Table(Generic[Kept]):
-    """A JSON file that maps names of MCP servers to values, such as logins."""
-
     def __init__(self, path: Path, decoder: msgspec.json.Decoder[dict[str, Kept]], what: str) -> None:
         self._file = PrivateFile(path)
         self._decoder = decoder
         self._what = what
-        """What the values are called in error messages."""
+        """What error messages call the values."""
 
     def read(self) -> dict[str, Kept]:
         """Return the values by server name; {} if there is no file.
@@ -48,9 +46,9 @@ class _Table(Generic[Kept]):
 
     @contextmanager
     def _changing(self) -> Generator[dict[str, Kept]]:
-        """Yield the values for the `with` block to change, and write them when it ends. Other programs' changes wait.
+        """Yield the values for the `with` block to change, and write them to the file when the block ends.
 
-        Raises McpLoginsError if the file cannot be used.
+        Until then, other programs wait before they change the file. Raises McpLoginsError if the file cannot be used.
         """
         try:
             with self._file.changing():
@@ -63,13 +61,13 @@ class _Table(Generic[Kept]):
             raise McpLoginsError(str(error)) from None
 
     def put(self, name: str, value: Kept) -> None:
-        """Store a value for a server, replacing an existing one. Raises McpLoginsError."""
+        """Store a value for a server, replacing an existing one. Raises McpLoginsError if the file cannot be used."""
         with self._changing() as values:
             values[name] = value
 
 
 class McpRegistrationFile(_Table[McpRegistration]):
-    """The OAuth client registrations at MCP servers.
+    """The OAuth client registrations at MCP servers, in a file.
 
     A login takes its registration out of the file first, and stores it again only if the login succeeds.
     """
@@ -78,7 +76,10 @@ class McpRegistrationFile(_Table[McpRegistration]):
         super().__init__(path, msgspec.json.Decoder(dict[str, McpRegistration]), "registrations")
 
     def take(self, name: str) -> McpRegistration | None:
-        """Remove and return the registration for a server; None if there is none. Raises McpLoginsError."""
+        """Remove and return the registration for a server; None if there is none.
+
+        Raises McpLoginsError if the file cannot be used.
+        """
         with self._changing() as found:
             return found.pop(name, None)
 
@@ -94,7 +95,7 @@ class McpLoginFile(_Table[McpLogin]):
         return self._file.version()
 
     def replace(self, name: str, before: McpLogin, after: McpLogin | None) -> bool:
-        """Replace the stored login by `after` if it still equals `before`, and return whether it did.
+        """Replace the stored login by `after` if it still equals `before`. Return whether it was replaced.
 
         If `after` is None, the login is removed. Raises McpLoginsError if the file cannot be used.
         """

@@ -65,7 +65,10 @@ class Caller(Struct, frozen=True):
     expires_at: float = 0.0
     """When the issuer's token or the authorizer's identity expires, in seconds since 1970; 0 for other callers."""
     secret: str = ""
-    """The beginning of the hash of the token's secret. It differs after the token was rotated. Not secret itself."""
+    """The beginning of the hash of the token's secret, which changes when the token is rotated.
+
+    It is not secret itself.
+    """
     certificate_ends: float = 0.0
     """When the caller's client certificate expires, in seconds since 1970; 0 without a certificate."""
 
@@ -94,7 +97,7 @@ def principals_from_tables(tables: Mapping[str, Mapping[str, Any]]) -> dict[str,
 
 
 def principal_from_table(where: str, name: str, table: Mapping[str, Any]) -> Principal:
-    """Read the table of one principal. Raises ValueError, whose text begins with `where` and the key."""
+    """Return the principal that a table describes. Raises ValueError, whose text begins with `where` and the key."""
     check_keys(where, table, KEYS)
     modes = _choices(f"{where}.modes", table.get("modes", [Mode.RESTRICTED]), Mode)
     role = _choices(f"{where}.role", [table.get("role", Role.USER)], Role)[0]
@@ -112,7 +115,7 @@ def principal_from_table(where: str, name: str, table: Mapping[str, Any]) -> Pri
 def principals_of(where: str, names: Mapping[str, Any], principals: Mapping[str, Principal]) -> dict[str, Principal]:
     """Replace the names of principals in a table by the principals themselves.
 
-    The keys of the table `names` are values of a claim, or names in certificates. Raises ValueError with the text
+    The keys of `names` are kept: values of a claim in tokens, or names in certificates. Raises ValueError with the text
     "WHERE: why" if a principal does not exist.
     """
     for said, name in names.items():

@@ -53,7 +53,10 @@ class PrivateFile:
 
     @contextmanager
     def changing(self) -> Generator[None]:
-        """Lock the file, within the `with` block, against changes by other programs. Readers never wait."""
+        """Lock the file against changes by other programs while the `with` block runs.
+
+        Readers never wait for the lock.
+        """
         lock = self.path.with_name(f"{self.path.name}.lock")
         try:
             held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -21,7 +21,7 @@ MOST = 2**53
 def quota_settings(
     together: Any, defaults: Any, principals: Mapping[str, Principal], issuers: Mapping[str, Issuer]
 ) -> QuotaSettings:
-    """Read the quotas in [quotas], [principal_defaults.quotas] and the tables of principals and templates.
+    """Read the quotas in [quotas], [principal_defaults.quotas] and the tables of principals and of issuers' templates.
 
     The quotas of a principal, or those of its issuer's template, override the defaults key by key. Only [quotas]
     applies to the server's own user. If there are principals or issuers, each principal's default includes a share of

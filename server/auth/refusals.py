@@ -1,8 +1,8 @@
-"""Records refused calls in the audit trail, in the background and in batches. Repetitions are only counted.
+"""Records refused calls in the audit trail, in the background and in batches.
 
-The first refusal of a caller for a reason is written within a second; its repetitions in the same minute make one
-further entry at the end of the minute. If a principal has too many different refusals in a minute, the rest are only
-counted.
+The first refusal of a caller for a given reason is written within a second. Repetitions in the same minute are only
+counted, and make one more entry at the end of the minute. If a principal has too many different refusals in a minute,
+the surplus is only counted, too.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 1.0
-"""How many seconds a refusal waits for others, so that they are written in one batch."""
+"""How many seconds a refusal waits before it is written, so that several are written in one batch."""
 WINDOW_SECONDS = 60.0
 """The length in seconds of the period in which equal refusals are counted as one entry."""
 MOST, MOST_OF_ONE = 600, 100
-"""How many different refusals are recorded per period: of all callers, and of one principal.
+"""How many different refusals are recorded per period of WINDOW_SECONDS: of all callers, and of one principal.
 
 All callers without a token count as one principal.
 """
@@ -55,7 +55,7 @@ class Refusals:
         self._different: Counter[str] = Counter()
         """How many different refusals each principal had in this period."""
         self._left_out: Counter[str] = Counter()
-        """How many refusals over the maximum each principal had in this period."""
+        """How many refusals each principal had in this period beyond the maximum of recorded ones."""
         self._waiting: list[AuditEntry] = []
         self._window: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
@@ -63,7 +63,7 @@ class Refusals:
         self._closed = False
 
     def note(self, origin: CommandOrigin, conversation: str, reason: str) -> None:
-        """Record a refused call. `conversation` is the id of an existing conversation, or "" if there is none."""
+        """Record a refused call. `conversation` is the id of an existing conversation; "" if the call is about none."""
         if self._closed:
             return
         if self._window is None:
@@ -80,7 +80,7 @@ class Refusals:
             self._flush_later(FLUSH_SECONDS)
 
     async def close(self) -> None:
-        """Write the collected refusals. Refusals that are noted later are dropped."""
+        """Write the refusals that have been collected so far. Refusals that are noted later are dropped."""
         self._closed = True
         for timer in (self._window, self._flush):
             if timer is not None:
@@ -97,7 +97,7 @@ class Refusals:
             self._flush_later(0)
 
     def _collect(self) -> None:
-        """Turn the counts into entries to be written, and start counting anew."""
+        """Turn the counts of this period into entries that wait to be written, and start to count anew."""
         at = self._now_ms()
         repeated = [(key, count) for key, count in self._seen.items() if count]
         for (origin, conversation, reason), count in repeated:

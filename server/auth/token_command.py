@@ -127,7 +127,6 @@ def revoke(token_id: str, file: Path | None, data_dir: str | None) -> None:
 
 
 def _config(file: Path | None, data_dir: str | None) -> Config:
-    """Return the server's settings; print an error and exit if they are invalid."""
     try:
         return load({"data_dir": data_dir} if data_dir else {}, file=file)
     except ConfigError as error:
@@ -135,9 +134,9 @@ def _config(file: Path | None, data_dir: str | None) -> Config:
 
 
 def _done(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
-    """Return the result of `work`; print an error and exit if `work` fails.
+    """Return the result of `work`, which reads or changes tokens; print an error and exit if `work` fails.
 
-    `work` gets the tokens in the database that the settings name, else those in the data directory.
+    `work` gets the tokens in the database that the settings name; without a database, those in the data directory.
     """
     try:
         if config.database:

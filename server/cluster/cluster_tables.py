@@ -32,9 +32,12 @@ class ClusterSettings(Struct, frozen=True):
     ca: Path | None = None
     """The PEM file with the certificate authorities of the nodes; None if nodes connect without TLS."""
     lease_seconds: float = USUAL_LEASE
-    """How many seconds a node may be without a heartbeat before it loses its conversations. The same for all nodes."""
+    """Seconds without a heartbeat after which other nodes take over a node's conversations. The same for all nodes."""
     workspaces: tuple[str, ...] = ()
-    """Directories that exist on this server, but not on every other. Conversations in them are served here."""
+    """Directories that this server has, but not every other node.
+
+    Conversations in these directories are served here.
+    """
 
 
 def cluster_settings(table: Mapping[str, Any]) -> ClusterSettings:

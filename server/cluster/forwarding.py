@@ -1,6 +1,6 @@
-"""Forwards a call to the node that owns its conversation, in a single attempt.
+"""Forwards a call to the node (server of the cluster) that owns its conversation, in a single attempt.
 
-Requests and responses are forwarded as bytes. The owner's status and its details are returned unchanged.
+Requests and responses are forwarded as bytes. The owner's gRPC status and its details are returned unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class PassedStatusError(Exception):
-    """The owner has answered a call with a status other than OK."""
+    """The node that owns the conversation has answered a forwarded call with a gRPC status other than OK."""
 
     def __init__(self, code: grpc.StatusCode, details: str, trailers: Metadata) -> None:
         super().__init__(details)
@@ -70,7 +70,7 @@ async def forward(peer: NodeConnections, call: ForwardedCall) -> tuple[bytes, Me
 
 
 def raise_unless_cut(peer: NodeConnections) -> NoReturn:
-    """Raise PeerLostError if the call was cancelled because the node is dead; otherwise re-raise the CancelledError.
+    """Raise PeerLostError if the call was cancelled because its node was declared dead, else the CancelledError again.
 
     Call this in the handler of the CancelledError.
     """
@@ -81,9 +81,9 @@ def raise_unless_cut(peer: NodeConnections) -> NoReturn:
 
 
 def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
-    """Raise the error that `forward` documents for a failed call.
+    """Raise the exception that `forward` documents for the error of a failed call to another node.
 
-    The trailers show who has answered: only a node, not a proxy, sends a trailer with its address.
+    The trailing metadata shows who has answered: only a node, not a proxy, sends a trailer with its address.
     """
     trailers: Metadata = tuple(error.trailing_metadata() or ())
     names = {name for name, _ in trailers}
@@ -100,9 +100,10 @@ def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
 
 
 class ForwardedStream(Stream):
-    """Forwards a stream of the owner to the client. The next message is read once the client has received the last one.
+    """Forwards a stream of messages from the conversation's owner to the client.
 
-    The stream is counted, checked for stalls and ended at shutdown like the streams of this node.
+    The next message is read once the client has received the last one. The server limits the number of these streams,
+    ends them if the client stops reading, and ends them at shutdown, like all other streams.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class ForwardedStream(Stream):
         self.trailers: Metadata = ()
 
     def close(self) -> None:
-        """Cancel the call to the owner. Idempotent."""
+        """Cancel the call to the owner. May be called more than once."""
         if self._calling is not None:
             self._calling.cancel()
 
@@ -128,7 +129,7 @@ class ForwardedStream(Stream):
     async def _open(self) -> None:
         """Call the owner, and pass each message of its stream to the client, until the stream ends.
 
-        Raises the errors of `forward`, and Rejected (SHUTTING_DOWN) if this server shuts down meanwhile.
+        Raises the errors of `forward`; Rejected (SHUTTING_DOWN) if this server shuts down meanwhile.
         """
         call = self._call
         async with self._peer.channel(call.lane) as channel:

@@ -1,4 +1,7 @@
-"""Greetings between nodes: each node calls every new node once, so that wrong settings are logged early."""
+"""Greetings between the nodes of a cluster: each node calls every new node once, so that wrong settings show early.
+
+The log tells the operator, for example, that the nodes have different tokens.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GREET = "/bedrock.nodes.v1.Nodes/Greet"
-"""The gRPC method of the first call to another node. The response contains that node's incarnation."""
+"""The gRPC method of the first call to another node. The response is that node's incarnation: the id of its process."""
 LOOK_SECONDS = 1.0
 """Seconds between two rounds of calls to the nodes that have not answered yet."""
 NEW_SECONDS = 5.0
-"""How many seconds a node may leave greetings unanswered before a warning. A node is listed before it listens."""
+"""How many seconds a new node may leave greetings unanswered before a warning is logged.
+
+A node is listed before it begins to listen.
+"""
 ANSWER_SECONDS = 2.0
 
 
 def greeting_handler(cluster: Cluster) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return the handler of GREET, which answers with this node's incarnation.
+    """Return the handler of GREET, which answers with this node's incarnation: the id of its process.
 
-    It is called only for calls that are proven to come from a node.
+    The server calls the handler only for calls that carry the nodes' token.
     """
 
     async def serve(_request: bytes, _context: Any) -> bytes:
@@ -41,16 +47,19 @@ def greeting_handler(cluster: Cluster) -> grpc.RpcMethodHandler[Any, Any]:
 
 
 class Greetings:
-    """Calls each of the other nodes until that node has answered once. Use in the event loop only."""
+    """Calls every other node of the cluster until that node has answered once. Use in the event loop only."""
 
     def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks) -> None:
         self._cluster, self._peers, self._marks = cluster, peers, marks
         self._seen: dict[int, float] = {}
-        """When each node that has not answered was first seen, in seconds of the event loop's clock, by incarnation."""
+        """When each unanswering node was first seen, in seconds of the event loop's clock.
+
+        The keys are incarnations.
+        """
         self._answered: set[int] = set()
 
     async def run(self) -> None:
-        """Call new nodes again and again, until this task is cancelled."""
+        """Call nodes that have not answered yet, every LOOK_SECONDS, until this task is cancelled."""
         while True:
             await self.greet()
             await asyncio.sleep(LOOK_SECONDS)
@@ -82,7 +91,7 @@ class Greetings:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return  # the connection was cut, because the node was declared dead
+            return  # the node was declared dead, and its connection closed
         if answer == str(node.incarnation).encode():
             self._answered.add(node.incarnation)
             self._seen.pop(node.incarnation, None)

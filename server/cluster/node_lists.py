@@ -1,9 +1,9 @@
-"""Watches the list of conversations across all nodes, for clients that watch it on this node.
+"""Lets clients of this node watch the list of all conversations in the cluster.
 
-While clients watch the list here, this node follows the list of every other node. A node sends others only the changes
-of its own conversations, as complete rows, so that nothing is read again or sent back. If changes may have been missed
-(because a node joined, was lost or could not be reached), the clients' streams end, and the clients begin again with
-the whole list, as after any broken connection.
+While clients watch the list here, this node receives the list changes of every other node. A node sends others only the
+changes of its own conversations, as complete records, so that nothing is read again or sent back. If changes may have
+been missed (because a node joined, was lost or could not be reached), the clients' streams end, and the clients begin
+again with the whole list, as after any broken connection.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WATCH_LIST = "/bedrock.nodes.v1.Nodes/WatchList"
-"""The gRPC method by which a node follows another node's list. Clients cannot call it."""
+"""The gRPC method by which a node receives the changes of another node's list. Clients cannot call it."""
 READY_SECONDS = 2.0
-"""How many seconds a client's new watch waits for the other nodes, before it begins without some of them."""
+"""How many seconds a client's new stream waits for the lists of other nodes, before it begins without some of them."""
 LOOK_SECONDS = 1.0
 """Seconds between two checks for new nodes, and between two attempts to connect to a node."""
 PAUSE_SECONDS = 0.05
@@ -64,9 +64,9 @@ _decoder = msgspec.msgpack.Decoder(tuple[NodeChange, ...])
 
 
 class NodeListStream(Stream):
-    """Streams this node's changes to another node.
+    """Sends the list changes of this node's conversations to another node.
 
-    The first message is empty. No change after it is missed.
+    The first message is empty, and shows that no later change will be missed.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class NodeListStream(Stream):
         self._watch = feed.attach(lambda: wakeups.wake(self.wake))
 
     def close(self) -> None:
-        """Stop receiving changes. Idempotent."""
+        """Stop receiving changes. May be called more than once."""
         self._watch.close()
 
     async def _open(self) -> None:
@@ -101,7 +101,7 @@ def _frame(changes: Sequence[ListChange]) -> bytes:
 
 
 def list_handler(streams: Streams, feed: ListFeed, wakeups: Wakeups) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return the handler of WATCH_LIST, which is called only for calls that are proven to come from a node."""
+    """Return the handler of WATCH_LIST. The server calls it only for calls that carry the nodes' token."""
 
     async def serve(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         try:
@@ -113,12 +113,12 @@ def list_handler(streams: Streams, feed: ListFeed, wakeups: Wakeups) -> grpc.Rpc
 
 
 class NodeLists:
-    """Publishes the changes of other nodes in this node's feed of list changes. Use in the event loop only."""
+    """Publishes the list changes that other nodes send in this node's feed. Use in the event loop only."""
 
     def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks, feed: ListFeed) -> None:
         self._cluster, self._peers, self._marks, self._feed = cluster, peers, marks, feed
         self._watchers: set[FollowedNodes] = set()
-        """The running watches of clients, which must begin again when changes may have been missed."""
+        """One object for each client's watch, which must begin again when changes may have been missed."""
         self._waiting = 0
         self._following: dict[Node, asyncio.Task[None]] = {}
         self._ready: set[Node] = set()
@@ -127,10 +127,10 @@ class NodeLists:
 
     @asynccontextmanager
     async def followed(self) -> AsyncGenerator[FollowedNodes]:
-        """Follow the lists of all other nodes while the `async with` block runs.
+        """Receive the list changes of all other nodes while the `async with` block runs.
 
         The block begins once no change of another node can be missed any more, or after READY_SECONDS. The yielded
-        object tells when changes may have been missed after all.
+        object reports if changes may have been missed later.
         """
         self._waiting += 1
         watcher = FollowedNodes()

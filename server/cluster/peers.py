@@ -1,7 +1,7 @@
-"""Connections to other nodes: opened when needed, kept open, and cut when the node is declared dead.
+"""Connections to other nodes of the cluster: opened when needed, kept open, and closed when a node is declared dead.
 
 There are several connections to each node, because one connection carries a limited number of calls at a time. Long
-streams and urgent calls have connections of their own, which other calls cannot fill up.
+streams and urgent calls have connections of their own, so that other calls cannot make them wait.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 2.0
-"""Maximum seconds for connecting, with TLS. A host that is gone does not even refuse the connection."""
-HOPELESS_SECONDS = 20.0
-"""How many seconds a living node may be unreachable before calls to it fail after a single attempt."""
-LASTING_CALLS = limits.MAX_STREAMS_PER_CONNECTION * 3 // 4
-"""Maximum streams on one connection.
+"""Maximum seconds for connecting, including TLS.
 
-It is less than what a server admits, so that no stream waits for another's end.
+Without this limit, connecting to a dead host could hang for minutes.
+"""
+HOPELESS_SECONDS = 20.0
+"""How many seconds a node that is not declared dead may be unreachable before calls to it are no longer repeated."""
+LASTING_CALLS = limits.MAX_STREAMS_PER_CONNECTION * 3 // 4
+"""Maximum streams on one connection to another node.
+
+This is less than a server admits per connection, so that no stream has to wait until another one ends.
 """
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.use_local_subchannel_pool", 1),  # without it, all lanes would share one connection
+    ("grpc.use_local_subchannel_pool", 1),  # without it, all kinds of calls would share one connection
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", -1),  # no limit here: the owner limits its responses
     ("grpc.max_send_message_length", -1),
@@ -57,11 +60,11 @@ class PeerLostError(Exception):
         self.sent = sent
         """Whether the call may have reached the node."""
         self.hopeless = hopeless
-        """Whether further attempts will fail, too, until somebody changes a setting."""
+        """Whether repeating the call is useless, because it will fail until somebody changes a setting."""
 
 
 class Lane(Enum):
-    """The kinds of calls to a node. Each kind has connections of its own."""
+    """The kinds of calls to another node. Each kind has connections of its own."""
 
     CALLS = "calls"
     URGENT = "urgent"
@@ -69,7 +72,7 @@ class Lane(Enum):
 
 
 class NodeConnections:
-    """The connections to one node. Use in the event loop only."""
+    """The connections to one other node. Use in the event loop only."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class NodeConnections:
         authorities: bytes | None = None,
         name: str = "",
     ) -> None:
-        """Prepare to connect at the first call.
+        """Prepare the connections; they are opened at the first call.
 
         `credentials` is for TLS; None for no TLS. `authorities` are the CA certificates in PEM, for diagnosing
         failures. `name` is the node's name for the log.
@@ -90,10 +93,10 @@ class NodeConnections:
         self._channels: dict[tuple[Lane, int], grpc.aio.Channel] = {}
         self._in_use: dict[tuple[Lane, int], int] = {}
         self.cut = False
-        """Whether the node was declared dead, and its calls therefore ended."""
+        """Whether the connections were closed and their calls ended, usually because the node was declared dead."""
         self._lost_since: float | None = None
         self._for_good = False
-        """Whether the diagnosis found that the node stays unreachable until somebody changes a setting."""
+        """Whether a diagnosis found that the node stays unreachable until somebody changes a setting."""
         self._unreachable = OutageLog(log, f"{self._called} is reached again")
         self._refused = OutageLog(log, f"{self._called} takes calls of this one again")
         self._misled = OutageLog(log, f"{self._called} is itself again")
@@ -101,7 +104,7 @@ class NodeConnections:
 
     @asynccontextmanager
     async def channel(self, lane: Lane, *, quiet: bool = False) -> AsyncGenerator[grpc.aio.Channel]:
-        """Yield a connected channel for a call of this kind, and count the call on it.
+        """Yield a connected channel for a call of this kind. The call counts as one on it while the block runs.
 
         With `quiet`, a failure to connect is not logged. Raises PeerLostError, whose `sent` is False, if no connection
         can be made.
@@ -138,7 +141,7 @@ class NodeConnections:
         return channel
 
     def _is_lost(self, *, quiet: bool) -> bool:
-        """Record a failed attempt to connect, and return whether further attempts are hopeless."""
+        """Record a failed attempt to connect, and return whether further attempts are useless."""
         if self.cut:
             return False
         loop = asyncio.get_running_loop()
@@ -152,7 +155,6 @@ class NodeConnections:
         return self._for_good or loop.time() - self._lost_since >= HOPELESS_SECONDS
 
     async def _tell_unreachable(self) -> None:
-        """Diagnose why the node is unreachable, and log the result."""
         try:
             why = await why_unreachable(self.address, self._authorities)
         finally:
@@ -163,19 +165,22 @@ class NodeConnections:
             self._unreachable.failed(f"{self._called} cannot be reached {secured}: {why.text}")
 
     def refuses(self) -> None:
-        """Record that the node refuses this node's token. That is logged once, until the node accepts a call again."""
+        """Record that the node refuses this node's token.
+
+        Logs the first refusal only, until a call is accepted again.
+        """
         self._refused.failed(
             f"{self._called} refuses calls of this one, which has another token: cluster.token_file has to hold the "
             "same at both"
         )
 
     def accepts(self) -> None:
-        """Record that the node accepts calls of this node, and is the right one."""
+        """Record that the right node has answered, and has accepted this node's token."""
         for outages in (self._refused, self._misled):
             outages.worked()
 
     def misled(self) -> None:
-        """Record that a different node answers at this address. That is logged once, until the right node answers."""
+        """Record that a wrong node answers at this address. Logs this only once, until the right node answers."""
         self._misled.failed(f"{self._called} is not what answers there: its cluster.address leads to another node")
 
     def _open(self) -> grpc.aio.Channel:
@@ -184,7 +189,7 @@ class NodeConnections:
         return grpc.aio.secure_channel(self.address, self._credentials, options=_OPTIONS)
 
     async def close(self) -> None:
-        """End all calls to this node, and close the connections."""
+        """End all calls to this node, and close its connections."""
         self.cut = True
         if self._asking is not None:
             self._asking.cancel()
@@ -204,15 +209,15 @@ async def _until_ready(channel: grpc.aio.Channel, state: grpc.ChannelConnectivit
 
 
 def _wanted_elsewhere() -> bool:
-    """Return whether the current task itself was cancelled; cutting a connection cancels only the gRPC calls on it."""
+    """Return whether somebody cancelled the current task itself. Closing a connection cancels only the calls on it."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 class Peers:
-    """The connections to all nodes. Use in the event loop only.
+    """The connections to all other nodes. Use in the event loop only.
 
-    A node that was restarted at the same address is a new node: cutting its predecessor does not end its calls.
+    A node that was restarted at the same address counts as a new node, with connections of its own.
     """
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None, authorities: bytes | None = None) -> None:
@@ -238,19 +243,22 @@ class Peers:
         return peer
 
     def cut(self, incarnation: int) -> None:
-        """End all calls to the node with this incarnation. Returns before the connections are closed."""
+        """End all calls to the node with this incarnation (process id in the cluster), and close its connections.
+
+        Returns before the connections are closed.
+        """
         if (peer := self._peers.pop(incarnation, None)) is not None:
             closing = asyncio.get_running_loop().create_task(peer.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
     def keep_only(self, nodes: Iterable[Node]) -> None:
-        """Cut the connections to all nodes except these."""
+        """Close the connections to all nodes except these, as `cut` does."""
         for incarnation in self._peers.keys() - {node.incarnation for node in nodes}:
             self.cut(incarnation)
 
     async def close(self) -> None:
-        """Cut all connections, and wait until they are closed."""
+        """Close all connections, and wait until they are closed."""
         self.keep_only(())
         if self._closing:
             await asyncio.wait(self._closing)

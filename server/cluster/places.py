@@ -1,4 +1,4 @@
-"""Which node of a cluster serves the calls of each method, and which methods are urgent."""
+"""Defines which node of a cluster serves the calls of each gRPC method, and which methods are urgent."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ URGENT = frozenset({"CancelConversation", "SetMode"})
 
 
 class ServingNode(Enum):
-    """The node that serves the calls of a method."""
+    """The node of the cluster that serves the calls of a method."""
 
     HERE = "here"
-    """The node that was called, which reads the store or its own settings."""
+    """The node that was called. It needs only the shared store or its own settings."""
     OWNER = "owner"
-    """The node that owns the conversation and runs its actor."""
+    """The node that owns the conversation, and so runs the actor that may change it."""
     WATCHED = "watched"
-    """The owner of the conversation, as a stream, because it reports events that are only in the owner's memory."""
+    """The node that owns the conversation. The call is a long one, for events that only the owner has in memory."""
     DIRECTORY = "directory"
     """A node that has the directory in the request: the called one, unless only other nodes have the directory."""
     FORK = "fork"
@@ -40,6 +40,6 @@ PLACES: dict[str, ServingNode] = {
 } | _OF_THEIR_OWN
 """The node that serves each method, by the method's full name.
 
-Methods that need the role of a user change a conversation, so its owner serves them. The other methods only read, which
-every node can do. _OF_THEIR_OWN has the exceptions.
+Methods that need the role USER change a conversation, so the owner of the conversation serves them. The other methods
+only read, which every node can do. _OF_THEIR_OWN contains the exceptions.
 """

@@ -25,11 +25,11 @@ class Obstacle(NamedTuple):
 
     text: str
     for_good: bool = False
-    """Whether the problem certainly stays until somebody changes a setting."""
+    """Whether the node certainly stays unreachable until somebody changes a setting."""
 
 
 async def why_unreachable(address: str, authorities: bytes | None) -> Obstacle:
-    """Connect to "host:port" without and with TLS, and return what fails.
+    """Connect to "host:port", without TLS and then with TLS, and return why a node there cannot be reached.
 
     `authorities` are the CA certificates of cluster.ca in PEM; None if nodes connect without TLS.
     """
@@ -57,10 +57,7 @@ async def why_unreachable(address: str, authorities: bytes | None) -> Obstacle:
 
 
 async def _tried(host: str, port: int, context: ssl.SSLContext | None) -> None:
-    """Connect, with TLS if there is a context, and close the connection.
-
-    Raises OSError, which includes TimeoutError.
-    """
+    """Connect, with TLS if there is a context, and close the connection. Raises OSError, such as TimeoutError."""
     async with asyncio.timeout(LOOK_SECONDS):
         name = None if context is None else host
         _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
@@ -68,7 +65,7 @@ async def _tried(host: str, port: int, context: ssl.SSLContext | None) -> None:
 
 
 def _context(authorities: bytes | None) -> ssl.SSLContext:
-    """Return a TLS context like the one between nodes. Without authorities, it trusts any certificate."""
+    """Return a TLS context for a test connection. If `authorities` is None, it trusts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     if authorities is None:

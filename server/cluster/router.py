@@ -1,8 +1,8 @@
 """Routes each call to the node that owns its conversation: the call is served here, or forwarded once.
 
 The node that a client calls authenticates, counts and validates the call. While the conversation moves to another node,
-it looks for the owner again. The owner executes the command, and records it or its refusal in the audit trail. A node
-never forwards a call that another node has forwarded.
+the called node looks for the new owner again and again. The owner executes the command, and records the command or its
+refusal in the audit trail. A node never forwards a call that another node has forwarded.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
     Trailers = tuple[tuple[str, str], ...]
 
 REPEATABLE = frozenset({"BrowseDirectory", "CancelConversation", "GetConversation", "Subscribe", "WaitRequestCycle"})
-"""Idempotent methods: a call may be repeated without a request id, even if the first attempt was executed."""
+"""Methods whose calls may be repeated without a request id, even if the first attempt was executed."""
 SEARCH_SECONDS = 5.0
-"""How many seconds a call waits until its conversation has an owner that answers."""
+"""How many seconds a call waits for a reachable owner of its conversation before it fails."""
 LEAVING_SECONDS = 60.0
-"""How many seconds a call waits while a node leaves the cluster.
+"""How many seconds a call waits for an owner of its conversation while a node is leaving the cluster.
 
-This is longer, because a node releases its conversations only after its runs have ended.
+This is longer than SEARCH_SECONDS, because a leaving node releases its conversations only after their runs have ended.
 """
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
-"""The pause between the first two attempts, and the longest pause, in seconds. Each pause is twice the one before."""
+"""The seconds between the first two attempts to serve a call, and the most between any two. Each pause doubles."""
 THREADS = 4
 
 
@@ -75,7 +75,7 @@ class NodeAccess:
 class CallRouter:
     """Finds the node that serves a call, and keeps the connections to other nodes.
 
-    Use in the event loop only, except `peer_died`. `close` ends the threads and the connections.
+    Use in the event loop only, except `peer_died`.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class CallRouter:
 
     @property
     def trailers(self) -> Trailers:
-        """The trailers of calls that this node serves: its address."""
+        """The trailers (metadata at the end of a response) of calls that this node serves: the node's address."""
         return ((OWNER, self.cluster.me.address),)
 
     def routes(self, method: str) -> bool:
@@ -118,28 +118,29 @@ class CallRouter:
 
     @property
     def some_leave(self) -> bool:
-        """Whether this node or another is about to stop and still owns conversations."""
+        """Whether any node of the cluster, this one included, is shutting down and still owns conversations."""
         return any(node.draining for node in self.cluster.nodes())
 
     def peer(self, node: Node) -> NodeConnections:
-        """Return the connections to a node. Cuts the connections to nodes that no longer exist."""
+        """Return the connections to a node. Closes the connections to nodes that no longer exist."""
         if node not in self.peers:
             self.peers.keep_only((node, *self.cluster.nodes()))
         return self.peers.of(node)
 
     def peer_died(self, node: Node) -> None:
-        """End the calls to a node that was declared dead, because its connections may stay open for ever.
+        """End the calls to a node that was declared dead, because its connections could stay open for ever.
 
         Safe to call from any thread.
         """
-        with suppress(RuntimeError):  # the loop is closed, and the connections with it
+        with suppress(RuntimeError):  # raised if the loop is closed; then the connections are, too
             self._loop.call_soon_threadsafe(self.peers.cut, node.incarnation)
 
     async def node_for(self, place: ServingNode, subject: str, *, urgent: bool) -> Node | None:
         """Return the other node that serves calls about a conversation or directory; None if this node serves them.
 
-        `subject` is the id of the conversation, or the directory. If the store does not answer, this node serves the
-        call, so that a conversation that is active here can be cancelled. Raises Rejected (WORKSPACE_OFFLINE).
+        `subject` is the id of the conversation, or the directory. Returns None, too, if the store does not answer, so
+        that a conversation that is active here can be cancelled. Raises Rejected (WORKSPACE_OFFLINE) if no node has the
+        directory.
         """
         find: Callable[[str], Node | None] = self._find.get(place, self.cluster.owner_of)
         if place not in self._find and (owner := self.cluster.remembered_owner(subject)) is not None:
@@ -150,7 +151,7 @@ class CallRouter:
             return None
 
     async def take(self, conversation_id: str) -> None:
-        """Claim a conversation for this node, before its actor exists. Raises NotOwnerError if another node owns it."""
+        """Make this node the owner of a conversation that has none. Raises NotOwnerError if another node owns it."""
         await self._owners(self._store.claim, conversation_id, self.cluster.on_taken)
 
     async def close(self) -> None:
@@ -161,14 +162,17 @@ class CallRouter:
 
 
 class ForwardedMethod:
-    """Serves the calls of a method that another node has forwarded. Never forwards them again."""
+    """Serves the calls of one gRPC method that other nodes have forwarded. Never forwards a call again."""
 
     def __init__(self, router: CallRouter, method: str, behaviour: Behaviour) -> None:
         self._router, self._behaviour = router, behaviour
         self._claims = PLACES[method] is ServingNode.WATCHED
 
     def behaviour(self, _raw: bytes, _origin: Callable[[], CommandOrigin]) -> Behaviour:
-        """Return the function that serves one call."""
+        """Return the function that serves one call.
+
+        The arguments are unused here; `RoutedMethod.behaviour` needs them.
+        """
         return self._serve
 
     async def _serve(self, request: Any, context: Any) -> Any:
@@ -176,10 +180,10 @@ class ForwardedMethod:
         return await served_here(self._router, self._behaviour, request, context, claims=self._claims)
 
     def trailers(self, error: Exception) -> Trailers:
-        """Return the trailers of a failed call.
+        """Return the trailers (metadata at the end of the response) of a failed call.
 
-        They tell the forwarding node to look for the owner again if this node does not own the conversation or is
-        stopping.
+        If this node does not own the conversation or is shutting down, they make the forwarding node look for the owner
+        again.
         """
         leaves = isinstance(error, Rejected) and error.reason is Reason.SHUTTING_DOWN
         if leaves or isinstance(error, NotOwnerError):
@@ -188,11 +192,11 @@ class ForwardedMethod:
 
 
 async def served_here(router: CallRouter, behaviour: Behaviour, request: Any, context: Any, *, claims: bool) -> Any:
-    """Serve a call on this node. Raises NotOwnerError if another node owns the conversation, and the method's errors.
+    """Serve a call on this node. With `claims`, make this node the owner of the conversation first.
 
-    With `claims`, this node first becomes the owner of the conversation.
+    Raises NotOwnerError if another node owns the conversation, and the errors of the method.
     """
-    if claims or _has_images(request):  # images are stored before the conversation's actor claims it
+    if claims or _has_images(request):  # images are stored before the actor claims the conversation
         conversation = await router.resolver.identify(conversation_in(request))
         await router.take(conversation)
     return await behaviour(request, context)
@@ -217,12 +221,12 @@ OUTCOMES = {
     PeerLostError: "lost",
     AnswerTimeoutError: "timed_out",
 }
-"""What is reported to telemetry for an attempt that raises one of these errors; "ended" for any other error."""
+"""What is reported to telemetry for an attempt to forward that raises one of these errors; "ended" for other errors."""
 
 
 @contextmanager
 def _counted(telemetry: Telemetry) -> Generator[None]:
-    """Report to telemetry how one attempt to forward a call ends."""
+    """Report to telemetry how one attempt to forward a call to another node ends."""
     outcome = "ended"
     try:
         yield
@@ -235,7 +239,7 @@ def _counted(telemetry: Telemetry) -> Generator[None]:
 
 
 class RoutedMethod:
-    """Serves the calls of a method that clients make: on this node, or by forwarding them to the right node."""
+    """Serves the calls of one gRPC method that clients make: on this node, or by forwarding them to the right node."""
 
     def __init__(
         self,
@@ -255,17 +259,17 @@ class RoutedMethod:
         self._lane = Lane.URGENT if name in URGENT else Lane.LASTING if self._claims else Lane.CALLS
 
     def behaviour(self, raw: bytes, origin: Callable[[], CommandOrigin]) -> Behaviour:
-        """Return the function that serves one call: `raw` is its request, and `origin` returns its caller."""
+        """Return the function that serves one call: `raw` is its encoded request, and `origin` returns its caller."""
         return partial(self._serve, raw, origin)
 
     def trailers(self, _error: Exception) -> Trailers:
-        """Return the trailers of a call that failed on this node."""
+        """Return the trailers (metadata at the end of the response) of a call that failed on this node."""
         return self._router.trailers
 
     async def _serve(self, raw: bytes, origin: Callable[[], CommandOrigin], request: Any, context: Any) -> Any:
         """Serve a call, and try again as long as its conversation is moving to another node.
 
-        Raises NotOwnerError, OwnerLostError, Rejected (WORKSPACE_OFFLINE, SHUTTING_DOWN), the owner's status as
+        Raises NotOwnerError, OwnerLostError, Rejected (WORKSPACE_OFFLINE, SHUTTING_DOWN), the owner's gRPC status as
         PassedStatusError, and the errors of the method.
         """
         context.set_trailing_metadata(self._router.trailers)
@@ -289,7 +293,7 @@ class RoutedMethod:
                     raise OwnerLostError from None
                 if lost.hopeless:
                     raise NotOwnerError("its owner lives, and cannot be called") from None
-            if self._router.streams.closing:  # otherwise the shutdown would cut the call in the middle of its search
+            if self._router.streams.closing:  # else the shutdown would end the call while it waits
                 raise Rejected(Reason.SHUTTING_DOWN)
             if until is None:  # counts from the first failure: a stream may have lasted for minutes
                 left = context.time_remaining()
@@ -303,9 +307,9 @@ class RoutedMethod:
             request = self._decode(raw)  # the method may have changed the request
 
     def _moves_on(self, refused: Rejected) -> bool:
-        """Return whether another node will soon serve the call that this node refused, because this node is stopping.
+        """Return whether another node will soon serve the call that this node refused because it is shutting down.
 
-        Streams are never moved on: their clients resume them on another node.
+        Returns False for streams: their clients resume them on another node.
         """
         stops = refused.reason is Reason.SHUTTING_DOWN and self._lane is not Lane.LASTING
         cluster = self._router.cluster
@@ -313,9 +317,9 @@ class RoutedMethod:
         return stops and any(node.incarnation != me and not node.draining for node in cluster.nodes())
 
     async def _subject(self, request: Any) -> str:
-        """Return the id of the conversation, or the directory, that a request is about.
+        """Return what a request is about: the id of its conversation, or its directory.
 
-        Raises what `identify` raises.
+        Raises ConversationNotFoundError or the store's errors.
         """
         if self._place is ServingNode.DIRECTORY:
             return directory_in(request)
@@ -347,7 +351,7 @@ class RoutedMethod:
                 await router.streams.attend(lambda: stream)
         except (PeerLostError, NotOwnerError):
             if stream.began:
-                raise ClientDisconnectedError from None  # the client resumes after the last revision that it has
+                raise ClientDisconnectedError from None  # the client resumes after the last revision it has
             raise
         context.set_trailing_metadata(stream.trailers)
         return None

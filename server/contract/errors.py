@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 DOMAIN = "bedrock.dev"
 MAX_MESSAGE_CHARS = 500
-"""Maximum length of a status message. It is sent in trailers, for which clients accept 8 KiB."""
+"""Maximum length of a status message. It is sent in trailers (final metadata), for which clients accept 8 KiB."""
 MAX_VIOLATIONS = 8
 MAX_VIOLATION_CHARS = 200
 RETRY_SECONDS: dict[str, int] = {
@@ -55,14 +55,15 @@ RETRY_SECONDS: dict[str, int] = {
     Reason.SERVER_EXHAUSTED.value: 1,
     Reason.SHUTTING_DOWN.value: 1,
 }
-"""Seconds after which a refused call may be repeated, by reason, for reasons that soon pass by themselves.
+"""Seconds after which clients may repeat a refused call, by the reason of the refusal.
 
-A busy agent is not among them: nobody knows how long a run takes, and a stream reports its end.
+Only reasons that soon pass by themselves are here. A busy agent does not: nobody knows how long it will work, and
+clients can wait for its end by a stream.
 """
 UNREAD = "the store cannot be read now: try again"
 """The message for calls that only read, while the store does not answer."""
 OWNERLESS_SECONDS = 1
-"""Seconds after which a call may be repeated while its conversation has no owner."""
+"""Seconds after which a call may be repeated while no node of the cluster owns its conversation."""
 
 _Code = grpc.StatusCode
 
@@ -109,7 +110,7 @@ FIELDS = {
     Reason.IMAGE_INVALID: "images",
     Reason.GENERATION_UNSUPPORTED: "generation",
 }
-"""The name of the invalid field, for the reasons with the code INVALID_ARGUMENT that concern a single field."""
+"""For each reason with the code INVALID_ARGUMENT that concerns a single field: the name of that field."""
 
 
 class MalformedRequestError(Exception):
@@ -123,7 +124,7 @@ class MalformedRequestError(Exception):
 
 
 class ConversationNotFoundError(Exception):
-    """There is no resource with this name, or the caller may not see it."""
+    """The resource in a request does not exist, or the caller may not see it. `name` is the resource name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} does not exist")
@@ -131,7 +132,7 @@ class ConversationNotFoundError(Exception):
 
 
 class NestedFieldError(Exception):
-    """A value within the field `field` of the request was refused."""
+    """A value inside the message field `field` of the request was refused."""
 
     def __init__(self, field: str, refusal: Rejected | InvalidFieldError) -> None:
         super().__init__(str(refusal))
@@ -140,7 +141,7 @@ class NestedFieldError(Exception):
 
 
 class ImageRefusedError(MalformedRequestError):
-    """An image in a message cannot be used. `text` continues the sentence "the image …"."""
+    """An image in a message cannot be used. `text` completes the sentence "the image …", and `index` counts from 0."""
 
     reason = Reason.IMAGE_INVALID.value
 
@@ -149,21 +150,21 @@ class ImageRefusedError(MalformedRequestError):
 
 
 class UnauthenticatedError(Exception):
-    """The call had no token, or an unknown one."""
+    """The call had no valid token."""
 
     def __init__(self) -> None:
         super().__init__("a valid token is needed: send it as the metadata 'authorization: Bearer <token>'")
 
 
 class AuthorizerUnavailableError(Exception):
-    """The operator's authorizer failed, so that nobody knows whether the call is allowed."""
+    """The operator's authorizer class failed, so that it is unknown whether the call is allowed."""
 
     def __init__(self) -> None:
         super().__init__("the authorizer of this server does not answer as it should: try again later")
 
 
 class RequestTimeoutError(Exception):
-    """The request did not arrive in time."""
+    """The request did not arrive completely before its deadline or the server's time limit (`seconds`, if not None)."""
 
     def __init__(self, seconds: float | None) -> None:
         within = "in time" if seconds is None else f"within {seconds:g} seconds"
@@ -171,14 +172,14 @@ class RequestTimeoutError(Exception):
 
 
 class AnswerTimeoutError(Exception):
-    """The conversation's actor did not answer in time."""
+    """The conversation's actor did not answer a call in time. The call may still take effect."""
 
     def __init__(self) -> None:
         super().__init__("no answer in time; the call may still take effect: repeat it with the same request_id")
 
 
 class SlowReaderError(Exception):
-    """A client did not read its stream for too long."""
+    """A client did not read its stream for too long, so the server ended the stream."""
 
     def __init__(
         self, text: str = "this watcher read nothing for too long; resume after the last revision seen"
@@ -187,7 +188,7 @@ class SlowReaderError(Exception):
 
 
 class OwnerLostError(Exception):
-    """The connection to the conversation's owner was lost during a call that must not simply be repeated."""
+    """The connection to the node that owns the conversation was lost during a call that cannot safely be repeated."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -197,7 +198,7 @@ class OwnerLostError(Exception):
 
 
 class ListInterruptedError(Exception):
-    """Changes of the list of conversations may have been missed, because a node has joined or was lost."""
+    """Changes of the list of conversations may have been missed, because a node joined the cluster or was lost."""
 
     def __init__(self) -> None:
         super().__init__("the servers have changed, and something may have been missed: watch the list anew")
@@ -211,9 +212,9 @@ class ClientDisconnectedError(Exception):
 
 
 def status_of(error: BaseException, *, reading: bool = False) -> Status:
-    """Return the gRPC status for an error, and log the details that clients must not see.
+    """Return the gRPC status for an exception, and log the details that clients must not see.
 
-    `reading` means that the called method only reads.
+    `reading` is True if the called method changes nothing.
     """
     match error:
         case Rejected():
@@ -275,7 +276,7 @@ _TEXTS: dict[type[BaseException], str] = {
 
 
 def _plain(error: BaseException) -> Status:
-    """Return the status of an error without a reason of its own: the name of the status code becomes the reason."""
+    """Return the status of an error that has no reason of its own; the name of the status code is its reason."""
     code = _PLAIN.get(type(error))
     if code is None and (lacked := exhausted_resource(error)):
         return _exhausted(lacked)
@@ -286,7 +287,7 @@ def _plain(error: BaseException) -> Status:
 
 
 def _ownerless() -> Status:
-    """Return the status of a call whose conversation another node is just taking over."""
+    """Return the status of a call whose conversation no reachable node owns, because another node is taking it over."""
     retry = details.RetryInfo(retry_delay=Duration(seconds=OWNERLESS_SECONDS))
     text = "no server that owns the conversation can be reached now: repeat the call, or resume the stream"
     return make(_Code.UNAVAILABLE, text, _Code.UNAVAILABLE.name, None, retry)
@@ -303,20 +304,23 @@ def _store_failed(error: StoreError, *, reading: bool) -> Status:
 
 
 def _exhausted(text: str) -> Status:
-    """Return the status of a call for which this process lacks a resource, such as files. `text` names the resource."""
+    """Return the status of a call for which this process lacks a resource, such as open files.
+
+    `text` names the resource.
+    """
     log.warning("a call was refused: %s", text)
     return _refusal(Reason.SERVER_EXHAUSTED, f"{text}: try again later")
 
 
 def _internal(error: BaseException) -> Status:
-    """Return the status of an internal error. The client gets a random number, and the log has the details under it."""
+    """Return the status of an internal error: the client gets a random number, under which the log has the details."""
     number = secrets.token_hex(4)
     log.error("fault %s", number, exc_info=error)
     return make(_Code.INTERNAL, f"internal error; the server's log has it as {number}", "INTERNAL", {"id": number})
 
 
 RUN_NAMED = {Reason.AGENT_BUSY, Reason.AWAITING_APPROVAL, Reason.CANCELLING, Reason.RUN_OVER}
-"""The reasons of refusals whose details name the active run."""
+"""The reasons of refusals for which the status contains the name of the active run."""
 
 
 def _refusal(
@@ -341,7 +345,7 @@ def _rejected(error: Rejected, *, reading: bool) -> Status:
 
 
 def _quota_exceeded(error: QuotaExceededError) -> Status:
-    """Return the status for an exceeded quota, with the quota's name, limit and usage, and when to try again."""
+    """Return the status for an exceeded quota: the quota's name, limit and usage, and when the client may try again."""
     metadata = {"quota": error.quota, "limit": str(error.limit), "used": str(error.used), "principal": error.principal}
     failure = details.QuotaFailure(
         violations=[
@@ -379,7 +383,7 @@ def _bad_request(violations: Sequence[tuple[str, str]]) -> details.BadRequest:
 def make(
     code: grpc.StatusCode, text: str, reason: str, metadata: dict[str, str] | None = None, *more: Message
 ) -> Status:
-    """Return a status with an ErrorInfo and further details."""
+    """Return a status with an ErrorInfo, a RetryInfo if the reason is in RETRY_SECONDS, and the details in `more`."""
     number: int = code.value[0]
     status = Status(code=number, message=text[:MAX_MESSAGE_CHARS])
     info: list[Message] = [details.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata or {})]

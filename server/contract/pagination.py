@@ -1,4 +1,4 @@
-"""Pages of lists: opaque page tokens, and page sizes limited in items and in bytes (AIP-158)."""
+"""Pages of lists, as in Google's AIP-158: opaque page tokens, and pages limited in items and in bytes."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ Position = TypeVar("Position", bound=msgspec.Struct)
 _CHECK = 8
 
 _BEYOND = 1 << 63
-"""The store's numbers are smaller than this. Only a forged token contains larger ones."""
+"""Revisions and other numbers of stored items are smaller than this. Only a forged page token contains larger ones."""
 
 
 def size_of(wanted: int, bounds: tuple[int, int]) -> int:
-    """Return the maximum number of items on a page.
+    """Return the maximum number of items on a page: the requested number `wanted`, limited to the greatest allowed.
 
-    That is the requested number, at most the maximum in `bounds` (default, maximum); the default for zero.
+    `bounds` is (default, greatest). The default is used if `wanted` is 0.
     """
     default, greatest = bounds
     return min(wanted or default, greatest)
 
 
 def token_of(position: msgspec.Struct, *listing: object) -> str:
-    """Return a token for the page that begins at `position`.
+    """Return the token of the page that begins at `position`.
 
-    `listing` identifies the request that may use the token.
+    `listing` contains the values of the request, such as its filter, that must be the same when the token is used.
     """
     body = msgspec.json.encode(position)
     return base64.urlsafe_b64encode(_seal(body, listing) + body).decode()
 
 
 def position_of(token: str, kind: type[Position], *listing: object) -> Position | None:
-    """Return the position in a page token; None for an empty token.
+    """Return the position in a page token; None for an empty token, which means the first page.
 
     Raises:
         MalformedRequestError: The token was not made by `token_of` for this listing.
@@ -63,7 +63,7 @@ def position_of(token: str, kind: type[Position], *listing: object) -> Position 
 
 
 def _seal(body: bytes, listing: tuple[object, ...]) -> bytes:
-    """Return a checksum that binds a page token to its listing.
+    """Return a checksum by which a page token is accepted only for the listing for which it was made.
 
     The checksum needs no secret, because a forged token shows nothing that the caller could not list anyway.
     """
@@ -71,21 +71,21 @@ def _seal(body: bytes, listing: tuple[object, ...]) -> bytes:
 
 
 class Paged(Protocol):
-    """A request for a page of a list."""
+    """A request for one page of a list."""
 
     @property
     def page_size(self) -> int:
-        """The maximum number of items; 0 for the default."""
+        """The maximum number of items that the caller wants; 0 for the default."""
         ...
 
     @property
     def page_token(self) -> str:
-        """The token of the page; "" for the first page."""
+        """The token of the requested page; "" for the first page."""
         ...
 
 
 class _After(msgspec.Struct):
-    """The content of a page token: the page begins after the item with this key."""
+    """The content of a page token: the page begins after the item with the key `key`."""
 
     key: str
 
@@ -93,9 +93,9 @@ class _After(msgspec.Struct):
 def page_of(
     items: Iterable[Item], key: Callable[[Item], str], request: Paged, bounds: tuple[int, int], *listing: object
 ) -> tuple[list[Item], str]:
-    """Return a page of items that are in memory, and the token of the next page; "" if there is none.
+    """Return one page of items that are all in memory, and the token of the next page; "" if this is the last page.
 
-    The items must be in the order of their keys.
+    The items must be in the order of their keys. `listing` is that of `token_of`.
 
     Raises:
         MalformedRequestError: The page token was not made for this listing.

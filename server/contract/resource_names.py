@@ -1,4 +1,4 @@
-"""Converts between the API's resource names and the ids that the actors use."""
+"""Converts between resource names of the gRPC API, such as `conversations/abc`, and the ids in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHILD = {
 _OPERATOR_RULE = re.compile(r"approvalRules/([^\x00-\x1f\x7f]{1,256})")
 _MODEL = re.compile(r"models/([!-~]{1,200})")
 ALL_CONVERSATIONS = "conversations/-"
-"""The parent in a list request that stands for all conversations of the caller (AIP-159)."""
+"""The parent in a list request that stands for all conversations of the caller (Google's AIP-159)."""
 _TOOL = re.compile(r"tools/([^\x00-\x1f\x7f]{1,256})")
 
 
@@ -36,7 +36,7 @@ def conversation_in(request: Any) -> str:
 
 
 def conversation(conversation_id: str) -> str:
-    """Return `conversations/{conversation}`; "" for an empty id."""
+    """Return the resource name of a conversation; "" for an empty id."""
     return f"conversations/{conversation_id}" if conversation_id else ""
 
 
@@ -51,7 +51,7 @@ def approval(conversation_id: str, tool_use_id: str) -> str:
 
 
 def question(conversation_id: str, number: int) -> str:
-    """Return the resource name of a question that a tool asks a person."""
+    """Return the resource name of a question that a tool asks the user."""
     return f"conversations/{conversation_id}/questions/{number}"
 
 
@@ -63,7 +63,7 @@ def attachment(conversation_id: str, attachment_id: str) -> str:
 def approval_rule(conversation_id: str, rule_id: str) -> str:
     """Return the resource name of an approval rule; "" for an empty rule id.
 
-    With an empty `conversation_id`, it is the name of a rule of the operator.
+    With an empty `conversation_id`, the rule is one of the operator's, which apply to all conversations.
     """
     if not rule_id:
         return ""
@@ -71,7 +71,10 @@ def approval_rule(conversation_id: str, rule_id: str) -> str:
 
 
 def cycle(conversation_id: str, run: str) -> str:
-    """Return the resource name of a run, a request cycle; "" for an empty id."""
+    """Return the resource name of a request cycle (the work from a user's message to the end of the answer).
+
+    Returns "" for an empty id.
+    """
     return f"conversations/{conversation_id}/requestCycles/{run}" if run else ""
 
 
@@ -92,7 +95,7 @@ def parse_conversation(name: str) -> str | None:
 
 
 def parse_child(name: str, kind: str) -> tuple[str, str] | None:
-    """Return the conversation's id or slug, and the child's id, in the name of a resource beneath a conversation.
+    """Return the two ids in the name of a resource beneath a conversation: the conversation's (or slug) and its own.
 
     Returns None if `name` is not the name of a resource of this kind.
     """
@@ -101,9 +104,9 @@ def parse_child(name: str, kind: str) -> tuple[str, str] | None:
 
 
 def parse_approval_rule(name: str) -> tuple[str, str] | None:
-    """Return the conversation's id or slug, "" for a rule of the operator, and the id in the name of an approval rule.
+    """Return the ids in the name of an approval rule: the conversation's id or slug, and the rule's id.
 
-    Returns None if `name` is not such a name.
+    The first is "" for a rule of the operator. Returns None if `name` is not the name of an approval rule.
     """
     found = _OPERATOR_RULE.fullmatch(name) if len(name) <= MAX_NAME_CHARS else None
     return ("", found.group(1)) if found else parse_child(name, "approvalRules")

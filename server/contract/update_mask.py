@@ -1,6 +1,6 @@
-"""Evaluates update masks (AIP-134), which name the fields that an update sets.
+"""Evaluates update masks (Google's AIP-134): the lists of the fields that an update request sets.
 
-Without a mask, an update sets the fields that are not empty; with the mask `*`, it sets all fields.
+Without a mask, an update sets the fields that are not empty in the request; with the mask `*`, it sets all fields.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ ALL = "*"
 
 
 def paths_to_set(request: v1.UpdateConversationRequest, settable: Collection[str]) -> list[str]:
-    """Return the paths of the fields that an update sets.
+    """Return the paths of the fields that an update request sets.
 
-    `settable` names the fields that a request without a mask, or with the mask `*`, may set.
+    `settable` are the fields that a request without a mask, or with the mask `*`, may set.
     """
     named = list(request.update_mask.paths)
     if not named:

@@ -1,4 +1,4 @@
-"""Reads the certificate of a TLS listener and the authorities of its clients, again when their files change."""
+"""Reads the certificate and key of a TLS listener and the CA certificates of its clients, again when files change."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ class CertificateUnusableError(Exception):
 
 
 class _Version(NamedTuple):
-    """The properties of a file that differ after the file was replaced or rewritten."""
-
     inode: int
     changed_ns: int
     size: int
@@ -32,12 +30,12 @@ class _Version(NamedTuple):
 class CertificateFiles:
     """A certificate with its chain, and its key, in two PEM files. Safe to use from any thread.
 
-    `client_ca` is a PEM file with authorities, one of which must have signed each client's certificate; None if clients
-    need no certificate.
+    `client_ca` is a PEM file with the certificates of authorities, one of which must have signed the certificate of
+    each client; None if clients need no certificate.
     """
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
-        """Read the files. Raises CertificateUnusableError."""
+        """Read the files. Raises CertificateUnusableError if they cannot be read, or do not fit together."""
         self._certificate = certificate
         self._key = key
         self._client_ca = client_ca
@@ -46,14 +44,14 @@ class CertificateFiles:
         self._first = self._read()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Return gRPC credentials that follow the files: each new connection uses their content at that time."""
+        """Return gRPC credentials. Each new connection uses the files as they are when it begins."""
         changed: Any = self._changed  # may return None, which the type stubs do not allow
         return grpc.dynamic_ssl_server_credentials(
             self._first, changed, require_client_authentication=self._client_ca is not None
         )
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return the new certificate; None if the files have not changed or cannot be used.
+        """Return the renewed certificate; None if the files have not changed or cannot be used.
 
         gRPC calls this on its own thread for each new connection. A renewal writes two files, one after the other.
         Until they fit together, the previous certificate remains in use, and the log says so once.
@@ -95,7 +93,7 @@ class CertificateFiles:
 
 
 def authorities_in(path: Path) -> bytes:
-    """Return the certificates of authorities in a PEM file, after checking that there are some.
+    """Return the content of a PEM file after checking that it contains certificates.
 
     Raises CertificateUnusableError if there are none, and OSError if the file cannot be read.
     """
@@ -112,7 +110,7 @@ def _unreadable(error: OSError) -> CertificateUnusableError:
 
 
 def why_untrusted(certificate: Path, key: Path, authorities: bytes, host: str) -> str:
-    """Return why a client that trusts these authorities (PEM) would reject a certificate; "" if it would accept.
+    """Return why a client that trusts these authorities (PEM) would reject a certificate; "" if it would accept it.
 
     The client is assumed to connect to `host`. Raises CertificateUnusableError if the certificate and its key cannot be
     used at all.

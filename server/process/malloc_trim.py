@@ -1,4 +1,4 @@
-"""Returns freed memory to the operating system, because glibc keeps memory after peaks of streams or requests."""
+"""Returns freed memory to the operating system, because glibc keeps the memory of past peaks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 30.0
 RISE_BYTES = 8 << 20
-"""How much resident memory must have grown before a trim, in bytes, because a trim takes some milliseconds."""
+"""How many bytes of resident memory must be added before the heap is trimmed, which takes some milliseconds."""
 _RESIDENT = Path("/proc/self/statm")
 _PAGE_BYTES = resource.getpagesize()
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 class MallocTrimmer:
-    """Trims the heap when this process has grown. Checks that periodically, on a thread of its own.
+    """Trims the heap when this process has grown. A thread checks the size every LOOK_SECONDS.
 
     Args:
         resident: Returns the resident memory in bytes; 0 if unknown.
@@ -41,7 +41,7 @@ class MallocTrimmer:
         self._thread.start()
 
     def look(self) -> bool:
-        """Return free memory to the system if the process has grown, and return whether that was done."""
+        """Return free memory to the system if the process has grown by RISE_BYTES. Return whether that was done."""
         now = self._resident()
         self._lowest = min(self._lowest, now)
         if now - self._lowest < RISE_BYTES:
@@ -54,7 +54,7 @@ class MallocTrimmer:
         return True
 
     def close(self) -> None:
-        """End the thread. Idempotent; waits for a check in progress."""
+        """End the thread, after a check that is in progress. May be called more than once."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -65,7 +65,7 @@ class MallocTrimmer:
 
 
 def of_this_process() -> MallocTrimmer | None:
-    """Return a trimmer for this process; None unless the C library is glibc, the only one that needs it."""
+    """Return a trimmer for this process; None if the C library is not glibc, because others need no trimming."""
     return MallocTrimmer(_resident, trim) if _malloc_trim is not None and _RESIDENT.exists() else None
 
 

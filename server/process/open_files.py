@@ -15,13 +15,13 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 CALM = 0.9
-"""The part of `connections` below which the shortage counts as over, so that the next one is logged again."""
+"""The share of `connections` below which the shortage is over, so that the next shortage is logged again."""
 
 
 async def warn_when_crowded(connections: int, count: Callable[[], int] = resources.open_files) -> None:
     """Check the number of open files until cancelled, and log a warning each time that it reaches `connections`.
 
-    `connections` is how many connections an address accepts; `count` returns the number of open files.
+    `connections` is how many connections a listening address accepts; `count` returns the number of open files.
     """
     crowded = False
     while True:

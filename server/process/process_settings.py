@@ -24,7 +24,7 @@ FUTEX_SLOTS = 16_384
 NEW_OBJECTS = 10_000
 """How many new container objects start a garbage collection.
 
-With Python's default of 700, a turn takes 0.3 ms longer.
+With Python's default of 700, a request to a model and its answer take 0.3 ms longer.
 """
 _PR_SET_DUMPABLE = 4
 _PR_FUTEX_HASH = 78
@@ -32,7 +32,10 @@ _PR_FUTEX_HASH_SET_SLOTS = 1
 
 
 def tune_process() -> None:
-    """Set the stack size, the limit of open files and kernel options, for many threads and secrets in memory."""
+    """Set the stack size of threads, the limit of open files and kernel options.
+
+    Call this before threads are started.
+    """
     threading.stack_size(STACK_BYTES)
     raise_open_files()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -44,8 +47,8 @@ def tune_process() -> None:
 def raise_open_files() -> None:
     """Raise the limit of open files to the machine's maximum, at most `MAX_OPEN_FILES`.
 
-    Shells and service managers start programs with a limit of 1,024; a thousand model requests need 2,000. The limit of
-    tools stays as it is.
+    Shells and service managers start programs with a limit of 1,024, but a thousand model requests need 2,000 files.
+    The limit of the programs that tools run stays the same.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
@@ -71,7 +74,7 @@ def collection_paused() -> Generator[None]:
 
 @contextmanager
 def running_on(cpus: AbstractSet[int] | None) -> Generator[frozenset[int] | None]:
-    """Run this thread, and the threads that it starts, only on those of these CPUs that exist; None for all CPUs.
+    """Run this thread, and the threads that it starts, only on those of `cpus` that exist; on all CPUs if None.
 
     Yields the CPUs that child processes may use again; None if nothing was restricted. Raises ValueError if this
     process may use none of `cpus`.
@@ -93,7 +96,7 @@ def spare_what_stays() -> None:
     """Exclude the present objects from garbage collection, and collect more rarely. Call this once the server is ready.
 
     These objects live as long as the process, and traversing them would stop all threads for some 20 ms in every full
-    collection. Few objects of a turn are in reference cycles: reference counting frees most of them before a collection
+    collection. Later objects are rarely in reference cycles: reference counting frees most of them before a collection
     looks at them, unless collections come too early.
     """
     gc.collect()
@@ -107,7 +110,7 @@ def _hide_memory() -> None:
 
 
 def _spread_futexes() -> None:
-    """Give this process more hash slots for waiting threads; with the kernel's default of 16, waking thousands is slow.
+    """Give this process more hash slots for waiting threads: with the kernel's default of 16, waking thousands is slow.
 
     Older kernels return an error, which is ignored.
     """

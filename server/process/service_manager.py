@@ -1,4 +1,4 @@
-"""Reports the state of the server to the service manager that started it, by systemd's sd_notify protocol."""
+"""Reports the state of the server to the service manager that started it, by systemd's protocol sd_notify."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Reads of the store for calls of the API. They run on a pool of threads."""
+"""Answers the calls of the gRPC API that only read the store. The reads run on a pool of threads."""

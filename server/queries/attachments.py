@@ -1,4 +1,4 @@
-"""Serves GetAttachment and DownloadAttachment, which streams an image in chunks at the speed of the client."""
+"""Serves GetAttachment, and DownloadAttachment, which streams an image in chunks at the speed of the client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AttachmentDownloads:
-    """Serves the calls about attachments. Use in the event loop only."""
+    """Serves the calls about attachments, the images in messages. Use in the event loop only."""
 
     def __init__(self, store: AttachmentStore, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
         self._store = store
@@ -34,8 +34,8 @@ class AttachmentDownloads:
     ) -> None:
         """Send the whole image in chunks by `write`.
 
-        Raises ConversationNotFoundError if there is no such image, SlowReaderError if the client stops reading, or
-        StoreError.
+        Raises ConversationNotFoundError if there is no such image, SlowReaderError if the client stops reading, and
+        StoreError if the image cannot be read.
         """
         for piece in _pieces(await self._found(conversation_id, request.name)):
             try:
@@ -45,7 +45,10 @@ class AttachmentDownloads:
                 raise SlowReaderError("nothing was read for too long; read the attachment again") from None
 
     async def described(self, conversation_id: str, name: str) -> v1.Attachment:
-        """Return the properties of an attachment. Raises ConversationNotFoundError or StoreError."""
+        """Return the type and the size of an attachment.
+
+        Raises ConversationNotFoundError if there is none, or StoreError.
+        """
         found = await self._found(conversation_id, name)
         return v1.Attachment(
             name=names.attachment(conversation_id, found.id),
@@ -58,7 +61,7 @@ class AttachmentDownloads:
     async def _found(self, conversation_id: str, name: str) -> Attachment:
         _, attachment_id = names.parse_child(name, "attachments") or ("", "")
         found = None
-        if "." not in attachment_id:  # ids with a dot are derived images, which are not served to clients
+        if "." not in attachment_id:  # ids with a dot are derived images, which clients cannot get
             found = await self._reads(self._store.attachment, conversation_id, attachment_id)
         if found is None:
             raise ConversationNotFoundError(name)

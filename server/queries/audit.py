@@ -1,4 +1,4 @@
-"""Serves VerifyConversation, ReplayConversation and ListAuditEntries: checks, replays and lists the stored log."""
+"""Serves VerifyConversation, ReplayConversation and ListAuditEntries, which check, replay and list stored logs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ if TYPE_CHECKING:
     from server.queries.read_pool import ReadPool
 
 ROWS = 50
-"""How many rows of the log are read and replayed at a time."""
+"""How many rows of a conversation's log are read and replayed at a time."""
 
 
 class AuditReader(StoreReader, AuditStore, Protocol):
-    """The methods of the store that these calls need."""
+    """The methods of the store that the calls of this module need."""
 
 
 class StoredAudits:
-    """Serves the calls about the log and the audit trail. Use in the event loop only; reads run on other threads."""
+    """Serves the calls about a conversation's log and the audit trail.
+
+    Use in the event loop only; the store is read on other threads.
+    """
 
     def __init__(self, store: AuditReader, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
         self._store = store
@@ -40,7 +43,7 @@ class StoredAudits:
     async def verify(
         self, conversation_id: str, request: v1.VerifyConversationRequest
     ) -> v1.VerifyConversationResponse:
-        """Check the stored rows of a conversation against each other and against its hash chain; return what is wrong.
+        """Check a conversation's stored rows against each other and its hash chain, and return any contradictions.
 
         Damage is reported in the response, not raised. Raises ConversationNotFoundError or StoreUnavailableError.
         """
@@ -84,8 +87,8 @@ class StoredAudits:
     ) -> None:
         """Replay the log of a conversation, up to its end or the requested revision, and send each step by `write`.
 
-        Raises ConversationNotFoundError, RevisionTooOldError if the beginning was pruned, SlowReaderError or
-        StoreError.
+        Raises ConversationNotFoundError, RevisionTooOldError if the beginning of the log was pruned (removed as too
+        old), SlowReaderError or StoreError.
         """
         record = await self._reads(self._store.load, conversation_id)
         if record is None:
@@ -100,7 +103,7 @@ class StoredAudits:
 
 
 class _Run:
-    """One replay of a log, in batches. Its methods block; they are called on threads of `ReadPool`, one at a time."""
+    """One replay of a log, in batches. The methods block, and are called on threads of `ReadPool`, one at a time."""
 
     def __init__(self, store: StoreReader, record: ConversationRecord, until: int) -> None:
         self._store = store
@@ -111,7 +114,10 @@ class _Run:
         self._revision = 0
 
     def next(self) -> list[v1.ReplayConversationResponse]:
-        """Return the next steps; [] at the end. Raises RevisionTooOldError if the next step was pruned."""
+        """Return the next steps; [] at the end.
+
+        Raises RevisionTooOldError if the next step was pruned (removed as too old).
+        """
         try:
             rows = self._rows(ROWS)
         except StoreDamagedError:
@@ -131,16 +137,16 @@ class _Run:
         return [row for row in rows if row.step <= self._record.step and row.first_revision <= self._until]
 
     def _first_readable(self) -> Sequence[StoredTransition]:
-        """Return the next row alone; nothing if that row cannot be read, or at the end."""
+        """Return only the next row of the log; () if that row cannot be read, or at the end."""
         try:
             return self._rows(1)
         except StoreDamagedError:
             return ()
 
     def _broken(self) -> list[v1.ReplayConversationResponse]:
-        """Return a step that reports an unreadable row; [] if it was reported already.
+        """Return one step that reports an unreadable row; [] if the unreadable row was already reported.
 
-        Later rows cannot be replayed.
+        Nothing after this row can be replayed.
         """
         if self._step >= self._record.step:
             return []
@@ -162,5 +168,5 @@ class _Run:
 
 
 def _fitting(json: bytes) -> str:
-    """Return the JSON as text, or "" if it is too long for a response."""
+    """Return the JSON as text; "" if it is too long for a response."""
     return json.decode(errors="replace") if len(json) <= limits.REPLAY_JSON_BYTES else ""

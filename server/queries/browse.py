@@ -31,8 +31,8 @@ def browse_directory(
 ) -> v1.BrowseDirectoryResponse:
     """List a directory. The path "" means the home directory of the server's user, or the first directory of `within`.
 
-    Only directories beneath those in `within` can be listed; None for all. Raises MalformedRequestError for another
-    path, and for a wrong page token.
+    Only the directories in `within`, and those beneath them, can be listed; None allows all. Raises
+    MalformedRequestError for another path, and for a wrong page token.
     """
     try:
         listing = workspace.list_directory(request.path, within)
@@ -46,5 +46,5 @@ def browse_directory(
 
 
 def _key(entry: v1.BrowseDirectoryResponse.Entry) -> str:
-    """Return the sort key of an entry of the directory: directories first, then by name."""
+    """Return the key that sorts the entries of a directory: directories first, then by name."""
     return f"{0 if entry.directory else 1}{entry.name}"

@@ -1,4 +1,4 @@
-"""Converts the filter and the order of a request to a selection of conversations. Blocks; runs in a `ReadPool`."""
+"""Converts the filter and the order in a request to a selection of conversations. Blocks; runs in a `ReadPool`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 def selection_of(
     store: ConversationReader, principal: str, text: str, order_by: str, *, parent: str | None = None
 ) -> Selection:
-    """Return the selection for a filter and an order, which have been validated; `parent` as in `Selection`.
+    """Return the selection of conversations for a filter (`text`) and an order, which must be valid.
 
-    Paths and names of conversations in the filter are resolved now, because a path may contain a symbolic link, and a
-    name may contain a slug.
+    `parent` is that of `Selection`. Paths and names of conversations in the filter are resolved now, because a path may
+    contain a symbolic link, and a name may contain a slug.
     """
     where = rewritten(parse(text, meaning), partial(_looked_up, store, principal))
     order = order_of(order_by)
@@ -58,5 +58,5 @@ def _about_parent(condition: Condition) -> bool:
 
 
 def _parent(condition: Condition) -> str:
-    """Return the id of the parent to which a condition restricts the selection; "" if it does not."""
+    """Return the id of the parent conversation that a condition demands; "" if the condition demands none."""
     return condition.value if isinstance(condition, TextEquals) and condition.field is TextField.PARENT else ""

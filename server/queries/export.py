@@ -1,4 +1,4 @@
-"""Serves ExportConversation: streams a whole conversation as lines of JSON, with one page in memory at a time."""
+"""Serves ExportConversation, which streams a whole conversation as lines of JSON. One page at a time is in memory."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class ConversationExports:
 
 
 def _pages(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
-    """Yield the lines of the export up to the revision in `record`, in pages.
+    """Yield the lines of the export in pages: the conversation, its messages, and its events up to that in `record`.
 
-    No database snapshot is needed, because messages and events are never changed.
+    No database snapshot is needed, because stored messages and events never change.
     """
     shown = in_full(conversion, record)
     yield [_line("conversation", shown, system_prompt=record.system_prompt)]
@@ -81,9 +81,9 @@ def _messages(store: StoreReader, conversion: ConversionContext, record: Convers
 
 
 def _events(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
-    """Yield the lines of the stored events, in pages.
+    """Yield the lines of the conversation's events, in pages.
 
-    Pruned events are left out, also those pruned during the export.
+    Events that were pruned (removed as too old), even during the export, are left out.
     """
     after = 0
     while after < record.last_seq:
@@ -99,12 +99,15 @@ def _events(store: StoreReader, conversion: ConversionContext, record: Conversat
 
 
 def _settings(stored: StoredEvent) -> dict[str, list[str]]:
-    """Return, for an event about changed settings, the names of the settings; the log does not keep the new values."""
+    """Return the names of the settings that an event has changed; {} for other events.
+
+    Only the names can be exported, because the log does not keep the new values.
+    """
     notification = stored.notification
     return {"settings": list(notification.fields)} if isinstance(notification, ConversationUpdated) else {}
 
 
 def _line(kind: str, body: Message, **more: object) -> str:
-    """Return one line of the export: JSON with the kind, the body under the name of the kind, and more keys."""
+    """Return one line of the export: a JSON object with `kind`, the body under the key that `kind` gives and `more`."""
     fields = json_format.MessageToDict(body, preserving_proto_field_name=True)
     return json.dumps({"kind": kind, kind: fields, **more}, ensure_ascii=False, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Serves the calls that list or get parts of conversations. Everything here blocks; it runs in a `ReadPool`."""
+"""Serves the calls that list or get parts of conversations. Everything here blocks, and runs in a `ReadPool`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from server.wire.cycles import View
 
 CHUNK = 100
-"""How many rows are read at a time. A page that reaches its limit of bytes reads fewer than this many in vain."""
+"""How many rows are read at a time. A page that reaches its limit of bytes wastes fewer reads of rows than this."""
 READS = 20
-"""Maximum reads for a page of conversations: enough for the largest page, and a limit for filters that match rarely."""
+"""The most reads for one page: enough for the largest page, but limited for filters that match few conversations."""
 
 
 class _Messages(Struct):
@@ -49,7 +49,7 @@ class _Rules(Struct):
 
 
 class Listings:
-    """Reads pages of lists, and single items of them, from the store."""
+    """Reads pages of lists, and single items, from the store."""
 
     def __init__(
         self, store: StoreReader, conversion: ConversionContext, operator_rules: Sequence[ApprovalRule] = ()
@@ -61,7 +61,7 @@ class Listings:
     def conversations(
         self, request: v1.ListConversationsRequest, principal: str, parent: str | None
     ) -> v1.ListConversationsResponse:
-        """Return a page of conversations; with the id `parent`, only sub-agents of that conversation.
+        """Return a page of conversations; if `parent` is given, only sub-agents of the conversation with this id.
 
         Raises MalformedRequestError for a wrong page token.
         """
@@ -92,9 +92,9 @@ class Listings:
         return answer
 
     def messages(self, request: v1.ListMessagesRequest, conversation_id: str) -> v1.ListMessagesResponse:
-        """Return a page of messages, and a revision that was read before them.
+        """Return a page of messages, and the revision of the conversation before they were read.
 
-        A client that subscribes after this revision misses nothing. Raises ConversationNotFoundError, or
+        A client that subscribes to events after this revision misses nothing. Raises ConversationNotFoundError, and
         MalformedRequestError for a wrong page token.
         """
         record = self._store.load(conversation_id)
@@ -129,12 +129,18 @@ class Listings:
         return self._store.messages(conversation_id, after=max(place, request.after_sequence), limit=CHUNK)
 
     def queue(self, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
-        """Return a page of steers and follow-ups. Raises ConversationNotFoundError."""
+        """Return a page of queued messages.
+
+        Raises ConversationNotFoundError, and MalformedRequestError for a wrong token.
+        """
         return list_queue(self._store, request, conversation_id)
 
     def message(self, name: str, conversation_id: str, message_id: str) -> v1.Message:
-        """Return a message of the history or of the queue. Raises ConversationNotFoundError if there is none."""
-        record = self._store.load(conversation_id)  # read first: a message that leaves the queue is then in the history
+        """Return a message of the history or of the queue.
+
+        Raises ConversationNotFoundError if there is no such message.
+        """
+        record = self._store.load(conversation_id)  # read first: a message leaves the queue for the history
         stored = self._store.message(conversation_id, message_id)
         if stored is not None:
             return messages.message(self._conversion, conversation_id, stored)
@@ -146,15 +152,18 @@ class Listings:
     def approvals(
         self, request: v1.ListApprovalsRequest, principal: str, conversation_id: str | None
     ) -> v1.ListApprovalsResponse:
-        """Return a page of open approvals, of one conversation or, if None, of all conversations of the principal."""
+        """Return a page of pending approvals: of one conversation; if its id is None, of all of the principal's."""
         return list_approvals(self._store, self._conversion, request, principal, conversation_id)
 
     def approval(self, request: v1.GetApprovalRequest, conversation_id: str) -> v1.PendingApproval:
-        """Return an open approval. Raises ConversationNotFoundError if there is none."""
+        """Return a pending approval. Raises ConversationNotFoundError if it does not exist or was decided."""
         return find_approval(self._store, self._conversion, conversation_id, request)
 
     def cycle(self, name: str, conversation_id: str, run: str, view: View) -> v1.RequestCycle:
-        """Return the request cycle of a run. Raises ConversationNotFoundError if there is none."""
+        """Return the request cycle of a run: the run's messages, grouped into steps.
+
+        Raises ConversationNotFoundError.
+        """
         found = find_cycle(self._store, self._conversion, conversation_id, run, view)
         if found is None:
             raise ConversationNotFoundError(name)
@@ -163,11 +172,11 @@ class Listings:
     def questions(
         self, request: v1.ListQuestionsRequest, principal: str, conversation_id: str | None
     ) -> v1.ListQuestionsResponse:
-        """Return a page of open questions of running tools, in one conversation or, if None, in all of the caller."""
+        """Return a page of tools' unanswered questions: in one conversation; if None, in all of the principal's."""
         return list_questions(self._store, self._conversion, request, principal, conversation_id)
 
     def question(self, request: v1.GetQuestionRequest, conversation_id: str) -> v1.Question:
-        """Return an open question of a running tool. Raises ConversationNotFoundError if there is none."""
+        """Return an unanswered question of a running tool. Raises ConversationNotFoundError if there is none."""
         return find_question(self._store, self._conversion, conversation_id, request)
 
     def approval_rules(
@@ -187,7 +196,7 @@ class Listings:
         return answer
 
     def approval_rule(self, name: str, rule_id: str, record: ConversationRecord | None) -> v1.ApprovalRule:
-        """Return an approval rule of a conversation, or of the operator if `record` is None. Does not block.
+        """Return an approval rule of a conversation; if `record` is None, of the operator. Does not block.
 
         Raises UnknownApprovalRuleError if there is no such rule.
         """
@@ -197,5 +206,8 @@ class Listings:
         raise UnknownApprovalRuleError(f"{name} does not exist")
 
     def cycles(self, request: v1.ListRequestCyclesRequest, conversation_id: str) -> v1.ListRequestCyclesResponse:
-        """Return a page of request cycles. Raises ConversationNotFoundError."""
+        """Return a page of request cycles: the runs of a conversation with their messages.
+
+        Raises ConversationNotFoundError, and MalformedRequestError for a wrong page token.
+        """
         return list_cycles(self._store, self._conversion, request, conversation_id)

@@ -1,4 +1,4 @@
-"""Resolves resource names to conversations of the caller."""
+"""Finds the conversations that resource names such as `conversations/abc` mean, if they are the caller's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from server.queries.read_pool import ReadPool
 
 OWNERS = 10_000
-"""How many owners of conversations are cached. A cached owner saves a read for each command."""
+"""How many conversations' principals are cached. A cached one saves reading the store for each command."""
 
 
 class NameResolver:
-    """Resolves resource names, with a cache of conversations' ids and owners. Use in the event loop only."""
+    """Finds conversations by their resource names, with a cache of ids and principals. Use in the event loop only."""
 
     def __init__(self, store: ConversationReader, reads: ReadPool) -> None:
         self._store = store
@@ -26,7 +26,7 @@ class NameResolver:
         self._owners: dict[str, str] = {}
 
     async def record(self, name: str) -> ConversationRecord:
-        """Read the row of a conversation of the caller.
+        """Read the stored record of a conversation of the caller.
 
         Raises ConversationNotFoundError if there is none, or if the conversation belongs to another principal.
         """
@@ -38,9 +38,10 @@ class NameResolver:
         return record
 
     async def identify(self, name: str) -> str:
-        """Return the id of a conversation of the caller. Raises ConversationNotFoundError.
+        """Return the id of a conversation of the caller. Raises ConversationNotFoundError if there is none.
 
-        If the conversation was deleted since it was cached, its id is returned all the same; the actor checks that.
+        The id may come from the cache, even if the conversation was deleted since; the conversation's actor notices
+        that.
         """
         key = names.parse_conversation(name) or ""
         if self._owners.get(key) == caller.get().principal:
@@ -49,9 +50,9 @@ class NameResolver:
         return (await self.record(name)).id
 
     async def locate(self, name: str) -> str:
-        """Return the id of a conversation of the caller, even if its row is damaged.
+        """Return the id of a conversation of the caller, even if its stored record is damaged.
 
-        Raises ConversationNotFoundError.
+        Raises ConversationNotFoundError if there is none.
         """
         conversation_id = await self._reads(self._locate, names.parse_conversation(name) or "", caller.get().principal)
         if conversation_id is None:
@@ -59,7 +60,7 @@ class NameResolver:
         return conversation_id
 
     def _locate(self, key: str, principal: str) -> str | None:
-        """Return the id of a conversation of `principal`, given by id or slug; None if there is none. Blocks."""
+        """Return the id of a conversation of `principal`; None if there is none. `key` is the id or a slug. Blocks."""
         slug = "" if has_form_of_id(key) else key
         for conversation_id in (key, self._store.find_slug(principal, slug) if slug else None):
             if conversation_id and self._store.owner(conversation_id) == principal:
@@ -67,9 +68,9 @@ class NameResolver:
         return None
 
     def _find(self, key: str, principal: str) -> ConversationRecord | None:
-        """Return the row of a conversation, given by id, else by a slug of `principal`; None if there is none. Blocks.
+        """Return the record with the id `key`, else the one with the slug `key` of `principal`, else None. Blocks.
 
-        The row may belong to another principal. No slug has the form of an id.
+        A record with this id may belong to another principal. No slug has the form of an id.
         """
         found = self._store.load(key)
         if found is not None or has_form_of_id(key):
@@ -78,9 +79,9 @@ class NameResolver:
         return None if conversation_id is None else self._store.load(conversation_id)
 
     def _remember(self, record: ConversationRecord) -> None:
-        """Cache the id and the owner of a conversation, which never change.
+        """Cache the id and the principal of a conversation, which never change.
 
-        The oldest entry is dropped if there are too many.
+        If the cache is full, drop the oldest entry.
         """
         self._owners[record.id] = record.principal
         if len(self._owners) > OWNERS:

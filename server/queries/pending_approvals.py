@@ -1,7 +1,7 @@
-"""Reads what waits for a person: open approvals, and open questions of running tools.
+"""Reads what waits for a person's answer: pending approvals, and questions of running tools.
 
-Everything here blocks; it runs on threads of `ReadPool`. Approvals and questions are part of the conversations' states,
-so only conversations in such a state are read.
+Everything here blocks, and runs on threads of `ReadPool`. Approvals and questions are part of a conversation's state,
+so only conversations in the two states that can have them are read.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ class _Position(Struct):
     """The content of a page token: the next page begins after this approval or question."""
 
     entered: int
-    """When the conversation entered its state, in milliseconds since 1970."""
+    """When the conversation entered its present state, in milliseconds since 1970."""
     id: str
     """The id of the conversation."""
     call: int
-    """For an approval, the index of its tool call in the model's response; for a question, its number."""
+    """For an approval, the index of its tool call in the model's answer; for a question, its number."""
 
     def is_after(self, last: _Position | None) -> bool:
         """Return whether this item comes after `last`, the end of the previous page; True if `last` is None.
 
-        `call` matters only for items of the same conversation. Other conversations were already selected by the store.
+        `call` matters only for items of the same conversation, because the store has skipped earlier conversations.
         """
         return last is None or (last.entered, last.id) != (self.entered, self.id) or self.call > last.call
 
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """Identifies one list of open approvals or questions, and says where to look for its items."""
+    """One list of pending approvals or questions: which items are on it, and where they are found."""
 
     kind: str
     states: StateIs
-    """The states in which a conversation may have items of this kind."""
+    """The states in which a conversation may have such items."""
     principal: str
     conversation_id: str | None
-    """The only conversation to look at; None for all conversations of the principal."""
+    """The only conversation to look at; None to look at all conversations of the principal."""
 
     @property
     def scope(self) -> tuple[str, str, str | None]:
-        """The values to which the page tokens of this list are bound."""
+        """The values that identify this list, so that its page tokens are not accepted for another list."""
         return self.kind, self.principal, self.conversation_id
 
 
@@ -77,9 +77,9 @@ def list_approvals(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListApprovalsResponse:
-    """Return a page of open approvals, of one conversation or, if None, of all conversations of the principal.
+    """Return a page of pending approvals: of one conversation; if `conversation_id` is None, of all of the principal's.
 
-    Conversations that cannot be read are named in the response. Raises MalformedRequestError for a wrong page token.
+    The response names the conversations that could not be read. Raises MalformedRequestError for a wrong page token.
     """
     answer = v1.ListApprovalsResponse()
     wanted = _List("approvals", APPROVALS_IN, principal, conversation_id)
@@ -94,9 +94,9 @@ def list_questions(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListQuestionsResponse:
-    """Return a page of open questions of running tools, in one conversation or, if None, in all of the principal.
+    """Return a page of tools' unanswered questions: in one conversation; if None, in all of the principal's.
 
-    Conversations that cannot be read are named in the response. Raises MalformedRequestError for a wrong page token.
+    The response names the conversations that could not be read. Raises MalformedRequestError for a wrong page token.
     """
     answer = v1.ListQuestionsResponse()
     wanted = _List("questions", QUESTIONS_IN, principal, conversation_id)
@@ -107,7 +107,7 @@ def list_questions(
 def find_approval(
     store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.GetApprovalRequest
 ) -> v1.PendingApproval:
-    """Return an open approval. Raises ConversationNotFoundError if there is none."""
+    """Return a pending approval. Raises ConversationNotFoundError if it does not exist or was decided."""
     record = store.load(conversation_id)
     if record is not None:
         _, tool_use_id = names.parse_child(request.name, "approvals") or ("", "")
@@ -121,7 +121,7 @@ def find_approval(
 def find_question(
     store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.GetQuestionRequest
 ) -> v1.Question:
-    """Return an open question of a running tool. Raises ConversationNotFoundError if there is none."""
+    """Return an unanswered question of a running tool. Raises ConversationNotFoundError if there is none."""
     record, (_, wanted) = store.load(conversation_id), names.parse_child(request.name, "questions") or ("", "")
     if record is not None:
         for question in pending_questions(conversation_id, summary_of(conversion, record.id, record.state)):
@@ -133,7 +133,7 @@ def find_question(
 def _waiting(
     store: ConversationReader, wanted: _List, last: _Position | None, unreadable: MutableSequence[str]
 ) -> Iterator[ConversationRecord]:
-    """Yield the conversations that may have items after the position `last`, which may be within the first of them.
+    """Yield the conversations that may have items after the position `last`; `last` may lie within the first of them.
 
     The names of conversations that cannot be read are added to `unreadable`.
     """
@@ -164,7 +164,7 @@ def _fill(
     into: MutableSequence[Shown],
     found_in: Callable[[ConversationRecord], Iterator[tuple[Shown, _Position]]],
 ) -> None:
-    """Fill `into`, a field of `answer`, with the items after the previous page, and set the token of the next page."""
+    """Add the items of one page to `into`, a field of `answer`, and set the token of the next page."""
     begin = last = position_of(request.page_token, _Position, *wanted.scope)
     page = Page(size_of(request.page_size, limits.APPROVALS_PAGE), limits.PAGE_BYTES)
     for record in _waiting(store, wanted, begin, answer.unreadable):
@@ -182,7 +182,6 @@ def _fill(
 def _approvals(
     conversion: ConversionContext, record: ConversationRecord
 ) -> Iterator[tuple[v1.PendingApproval, _Position]]:
-    """Yield the open approvals of a conversation, each with its position."""
     state = record.state
     if not isinstance(state, AwaitingToolApproval):
         return
@@ -194,7 +193,6 @@ def _approvals(
 
 
 def _questions(conversion: ConversionContext, record: ConversationRecord) -> Iterator[tuple[v1.Question, _Position]]:
-    """Yield the open questions of a conversation's running tools, each with its position."""
     if not isinstance(record.state, ToolExecuting):
         return
     summary = summary_of(conversion, record.id, record.state)

@@ -1,4 +1,8 @@
-"""Lists steers and follow-ups: queued ones, and settled ones with what became of them. Blocks; runs in a `ReadPool`."""
+"""Lists the messages that users have sent to a busy agent: waiting ones, and those that have left the queue.
+
+A steer joins the agent's present run; a follow-up starts a run of its own after it. Everything here blocks, and runs in
+a `ReadPool`.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +32,10 @@ class _Place(Struct):
     """The content of a page token: the next page begins after this message, in the direction of the listing."""
 
     revision: int = 0
-    """The revision at which the message left the queue; 0 while it is queued."""
+    """The revision at which the message left the queue; 0 while the message waits."""
     at: int = 0
     message_id: str = ""
-    """The id of a message that is still queued, whose time of acceptance is `at`; "" for a settled message."""
+    """The id of a message that still waits, and was accepted at the time `at`; "" for one that has left the queue."""
 
 
 _Waiting = tuple[QueuedInput, str, str]
@@ -40,8 +44,8 @@ _Waiting = tuple[QueuedInput, str, str]
 def waiting(record: ConversationRecord) -> list[_Waiting]:
     """Return (input, delivery, run id) for each waiting message, the oldest first; the run id of a follow-up is "".
 
-    Steers and follow-ups are merged by time. Within each of the two, the order of acceptance holds even if the clock
-    was set back.
+    Steers, which join the present run, and follow-ups, which start a new one, are merged by time. The steers stay in
+    the order in which they were accepted, even if the clock was set back, and so do the follow-ups.
     """
     ledger = record.state.ledger
     run = run_id(record.id, ledger.run) if ledger.live else ""
@@ -51,9 +55,9 @@ def waiting(record: ConversationRecord) -> list[_Waiting]:
 
 
 def _behind(entries: Sequence[_Waiting], last: _Place, *, descending: bool = False) -> Sequence[_Waiting]:
-    """Return the waiting messages after a position.
+    """Return the waiting messages after the position `last`.
 
-    If its message no longer waits, the position is found by its time.
+    If the message at this position no longer waits, messages are compared with its time of acceptance.
     """
     for index, (each, _, _) in enumerate(entries):
         if each.message_id == last.message_id:
@@ -64,7 +68,7 @@ def _behind(entries: Sequence[_Waiting], last: _Place, *, descending: bool = Fal
 
 
 def list_queue(store: StoreReader, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
-    """Return a page of the queue. Raises ConversationNotFoundError, or MalformedRequestError for a wrong page token.
+    """Return a page of the queue. Raises ConversationNotFoundError, and MalformedRequestError for a wrong page token.
 
     A message that leaves the queue between two pages is on one of them, and may be on both.
     """
@@ -121,7 +125,7 @@ def _backwards(
 
 
 def waiting_message(conversation_id: str, queued_input: QueuedInput, delivery: str, run: str) -> v1.QueuedMessage:
-    """Return the API's message for an input that waits in the queue."""
+    """Return a message that waits in the queue as a message of the gRPC API."""
     return queued(conversation_id, QueueChanged(queued_input, delivery, Fate.QUEUED), run=run)
 
 

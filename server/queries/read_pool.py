@@ -1,8 +1,8 @@
-"""Runs reads of the store for the event loop, on a small pool of threads.
+"""Runs blocking reads of the store on a small pool of threads, for the event loop.
 
 Principals take turns: a principal with a thousand waiting reads delays another principal by one read per thread, and
 cannot occupy all threads. Reads that may take minutes, such as the verification of a long log, occupy at most half of
-the threads, so that short reads wait only for short reads.
+the threads, so that short reads need not wait for them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 THREADS = 8
 KEPT_SHARE = 4
-"""One of this many threads is reserved, so that a single principal cannot occupy all threads."""
+"""A quarter of the threads stays free for other principals when one principal has many reads."""
 LONG_SHARE = 2
-"""One of this many threads may serve long reads, and one of this many of those may serve a single principal."""
+"""Half of the threads may run long reads, and half of those threads may run long reads of one principal."""
 
 
 class ReadPool:
-    """Runs blocking reads. Call it on the event loop; close it once, after the server has stopped."""
+    """Runs blocking reads on threads. Call it on the event loop; close it once, after the server has stopped."""
 
     def __init__(self, threads: int = THREADS, *, name: str = "bedrock-read") -> None:
         most_of_one = threads - threads // KEPT_SHARE
@@ -43,7 +43,7 @@ class ReadPool:
     def _start_all(self, threads: int) -> None:
         """Start every thread now, because the system may refuse to start one later.
 
-        Raises RuntimeError if it does so now.
+        Raises RuntimeError if the system refuses to start one now.
         """
         together = threading.Barrier(threads + 1)
         try:
@@ -63,7 +63,7 @@ class ReadPool:
         return await self._run(lambda: read(*args, **kwargs), self._long, self._slots)
 
     async def _run(self, read: Callable[[], T], *kinds: FairSlots) -> T:
-        """Run a read once it has a slot of each of these kinds, and return its result."""
+        """Run a read as soon as each of `kinds` has a slot free for it, and return its result."""
         who = caller.get(None)
         principal = who.principal if who is not None else ""
         taken = list[FairSlots]()
@@ -82,7 +82,7 @@ class ReadPool:
             raise
         running.add_done_callback(give_back)
         try:
-            return await asyncio.shield(running)  # a read whose caller was cancelled keeps its thread, and so its slots
+            return await asyncio.shield(running)  # after a cancellation, the read keeps its thread, and so its slots
         except asyncio.CancelledError:
             running.add_done_callback(_ignore)
             raise
@@ -107,7 +107,7 @@ async def _turn(slots: FairSlots, principal: str) -> None:
 
 
 def _take(turn: asyncio.Future[None]) -> bool:
-    """Tell a waiting read that it has a slot; return False if the caller of the read has been cancelled."""
+    """Let a waiting read have a slot; return False if the caller of the read has been cancelled."""
     if turn.cancelled():
         return False
     turn.set_result(None)
@@ -115,6 +115,5 @@ def _take(turn: asyncio.Future[None]) -> bool:
 
 
 def _ignore(running: asyncio.Future[T]) -> None:
-    """Retrieve the error of a read that nobody waits for, which asyncio would otherwise log."""
     if not running.cancelled():
         running.exception()

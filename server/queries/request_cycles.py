@@ -1,6 +1,7 @@
-"""Reads request cycles page by page, from data that is never pruned: messages, and the outcomes of runs.
+"""Reads request cycles page by page. A request cycle is the work from a user's message to the end of the answer.
 
-Everything here blocks; it runs on threads of `ReadPool`. A page reads only the messages of its own runs.
+The data is never pruned (removed as too old): messages, and the outcomes of runs. Everything here blocks, and runs on
+threads of `ReadPool`. A page reads only the messages of its own runs.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ class _Place(Struct):
     """The content of a page token: the next page begins after this run, in the direction of the listing."""
 
     revision: int = 0
-    """The revision of the run's end; 0 for a live run."""
+    """The revision at which the run ended; 0 for a run in progress."""
     sequence: int = 0
     """The sequence number of the run's last message."""
 
 
 class _Span(Struct):
-    """A run, and the range of its messages by sequence number: later than `after`, up to `through`."""
+    """A run, and the sequence numbers of its messages: greater than `after`, and up to `through`."""
 
     run: str
     after: int
     through: int
     ended: StoppedRun | None = None
-    """The outcome of the run; None while the run is live."""
+    """The outcome of the run; None while the run is in progress."""
 
     @property
     def place(self) -> _Place:
@@ -53,7 +54,10 @@ class _Span(Struct):
 def list_cycles(
     store: StoreReader, conversion: ConversionContext, request: v1.ListRequestCyclesRequest, conversation_id: str
 ) -> v1.ListRequestCyclesResponse:
-    """Return a page of request cycles, in which a live run is the newest. Raises ConversationNotFoundError."""
+    """Return a page of request cycles; a run in progress is the newest one.
+
+    Raises ConversationNotFoundError, and MalformedRequestError for a wrong page token.
+    """
     record = store.load(conversation_id)
     if record is None:
         raise ConversationNotFoundError(request.parent)
@@ -84,7 +88,7 @@ def find_cycle(
     record = store.load(conversation_id)
     if record is None:
         return None
-    newest = store.stopped_runs(conversation_id, limit=1, descending=True)  # first, so that it is older than a live run
+    newest = store.stopped_runs(conversation_id, limit=1, descending=True)  # after `record`, so that no run is missed
     ended = store.stopped_run(conversation_id, run)
     if ended is None:
         span = next((live for live in _under_way(record, _last(newest)) if live.run == run), None)
@@ -113,7 +117,6 @@ def _shown(
 def _fold(
     conversion: ConversionContext, messages: list[Message], ended: StoppedRun | None
 ) -> cycles.RequestCycle | None:
-    """Build the request cycle of a run from its messages and its outcome; None if no message started the run."""
     notifications: list[Durable] = [MessageAdded(message) for message in messages]
     times: Iterable[int] = repeat(0)
     if ended:
@@ -136,7 +139,7 @@ def _forwards(store: StoreReader, record: ConversationRecord, last: _Place | Non
 
 
 def _backwards(store: StoreReader, record: ConversationRecord, last: _Place | None, chunk: int) -> Iterator[_Span]:
-    before = last.revision or None if last else None  # without a revision, the previous page ended with the live run
+    before = last.revision or None if last else None  # without a revision, that page ended with the run in progress
     stopped = _stopped_backwards(store, record.id, before, chunk)
     newest = next(stopped, None)
     if last is None:
@@ -157,7 +160,7 @@ def _stopped_backwards(
 
 
 def _under_way(record: ConversationRecord, after: int) -> Iterator[_Span]:
-    """Yield the live run of the record, unless it has ended since the record was read."""
+    """Yield the run that is in progress in `record`, unless it has ended since `record` was read."""
     ledger = record.state.ledger
     if ledger.live and after < ledger.seq:
         yield _Span(run_id(record.id, ledger.run), after, ledger.seq)

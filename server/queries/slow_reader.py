@@ -1,4 +1,4 @@
-"""Sends responses at the speed of the client: a slow client blocks no other, and is dropped after a time limit."""
+"""Sends responses at the speed of the client: a slow client delays no other, and is disconnected after a time limit."""
 
 from __future__ import annotations
 

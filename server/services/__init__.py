@@ -1,1 +1,1 @@
-"""The gRPC services, and the server that serves them."""
+"""The implementations of the gRPC services, and the gRPC server that runs them."""

@@ -1,4 +1,4 @@
-"""The CatalogService of the gRPC API: models, tools, nodes, quotas, directories and limits of this server."""
+"""The CatalogService of the gRPC API: lists models, tools, nodes, quotas, directories and limits of this server."""
 
 from __future__ import annotations
 
@@ -77,7 +77,10 @@ class CatalogService(v1.CatalogServiceServicer):
         watching: WatchSettings,
         engine_version: str,
     ) -> None:
-        """Build what is fixed while the server runs. `shared` means that several nodes share their conversations."""
+        """Build the answers that stay the same while the server runs.
+
+        `shared` means that several nodes share a database.
+        """
         self._models = models
         self._workspace = workspace
         self._permissions = permissions
@@ -129,7 +132,6 @@ class CatalogService(v1.CatalogServiceServicer):
         return sorted((*self._tools, *of_servers), key=lambda tool: tool.name)
 
     def _mcp_servers(self) -> list[McpServerStatus]:
-        """Return the MCP servers that the caller's principal may use."""
         principal = caller.get().principal
         allowed = self._permissions(principal)
         return [status for status in self._mcp.statuses(principal) if allowed.allows_mcp_server(status.name)]
@@ -175,7 +177,7 @@ class CatalogService(v1.CatalogServiceServicer):
 def _node(node: Node, me: int, own_version: str, *, shared: bool) -> v1.Node:
     """Return a node as a message of the API.
 
-    The address of a server without a cluster is left out: it is a placeholder.
+    Without a cluster, the name and the address are left out, because the address is only a placeholder.
     """
     answering = node.incarnation == me
     return v1.Node(
@@ -191,7 +193,7 @@ def _node(node: Node, me: int, own_version: str, *, shared: bool) -> v1.Node:
 
 
 def _started(node: v1.Node) -> str:
-    """Return the sort key that orders nodes by the time of their start."""
+    """Return the key that sorts nodes by the time of their start."""
     return f"{node.incarnation:020}"
 
 
@@ -207,7 +209,7 @@ def _name(shown: v1.Model | v1.Tool) -> str:
 
 
 def mcp_server_without_place(status: McpServerStatus) -> v1.McpServer:
-    """Return the state of an MCP server without its program, URL and errors, which only operators may see."""
+    """Return an MCP server as an API message without its program, URL and errors, which only operators may see."""
     server = mcp_server(status)
     server.ClearField("transport")
     server.ClearField("error")
@@ -234,7 +236,7 @@ def model(info: ModelInfo, default: str) -> v1.Model:
 
 
 def tools(toolbox: Toolbox) -> list[v1.Tool]:
-    """Return all built-in tools, ordered by name. Each says whether top-level agents, sub-agents or both have it."""
+    """Return all built-in tools, ordered by name. Each names its audience: top-level agents, sub-agents or both."""
     for_people = {spec.name: spec for spec in toolbox.specs(sub_agent=False)}
     for_agents = {spec.name: spec for spec in toolbox.specs(sub_agent=True)}
     both = for_people | for_agents
@@ -242,7 +244,7 @@ def tools(toolbox: Toolbox) -> list[v1.Tool]:
 
 
 def _mcp_tool(server: McpServerStatus, spec: ToolSpec) -> v1.Tool:
-    """Return a tool of an MCP server, with the modes in which it may run."""
+    """Return a tool of an MCP server as an API message, with the modes in which the tool may run."""
     tool = _tool(spec, True, False)
     if spec.traits.writes:
         tool.modes[:] = [v1.MODE_UNRESTRICTED] if server.url else [v1.MODE_WORKSPACE, v1.MODE_UNRESTRICTED]

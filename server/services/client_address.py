@@ -1,4 +1,4 @@
-"""The address that a call comes from, for logs and the audit trail."""
+"""Finds the address that a call comes from, for logs and the audit trail."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ def peer_of(context: Context) -> str:
 
 
 def forwarded_peer_of(context: Context) -> str:
-    """Return the client's address as the proxy reports it, such as `ipv4:192.0.2.1`; else the address of the proxy.
+    """Return the client's address as the proxy reports it, such as `ipv4:192.0.2.1`; without a report, the proxy's own.
 
-    A proxy appends the address that it sees to `x-forwarded-for`. Anything before it may be forged by a client.
+    A proxy appends the address that it sees to the header `x-forwarded-for`. Anything before it may be forged by a
+    client.
     """
     found = [value for key, value in context.invocation_metadata() or () if key == "x-forwarded-for"]
     last = str(found[-1]).rpartition(",")[2].strip() if found else ""
@@ -25,4 +26,4 @@ def forwarded_peer_of(context: Context) -> str:
         address = ipaddress.ip_address(last)
     except ValueError:
         return context.peer()
-    return f"ipv{address.version}:{address}".partition("%")[0]  # an IPv6 address may have a scope: any text
+    return f"ipv{address.version}:{address}".partition("%")[0]  # an IPv6 address may end with a scope: any text

@@ -1,7 +1,7 @@
 """The ConversationService of the gRPC API: passes commands to the conversation's actor, and reads the store.
 
-Commands are not checked against the database first: the state may change before the actor handles a command, so that
-only the actor can check it.
+This service does not check commands against the database before it passes them on: the conversation may change in
+between, so only its actor, which handles one command after the other, can check them.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class Conversations(Protocol):
     """The conversations of this server.
 
-    `Supervisor` of actors.conversation.supervisor implements this; no method blocks.
+    `Supervisor` of actors.conversation.supervisor implements this. No method blocks.
     """
 
     def create(self, request: requests.CreatingCommand, *, deadline: float | None = None) -> Future[ConversationRecord]:
-        """Create a conversation or a fork, or return the one that this request id has already created."""
+        """Create a conversation or a fork, or return the one that an earlier call with this request id has created."""
         ...
 
     def ask(
         self, conversation_id: str, request: requests.ConversationCommand, *, deadline: float | None = None
     ) -> Future[Any]:
-        """Send a command to a conversation. The future gets the result, or the refusal as an exception."""
+        """Send a command to a conversation. The future gets the result; if the command is refused, an exception."""
         ...
 
 
 class ConversationService(v1.ConversationServiceServicer):
     """Serves the calls of the ConversationService. Use in the event loop only.
 
-    The methods raise errors, which the interceptor converts to gRPC statuses.
+    The methods raise exceptions, which the interceptor converts to gRPC statuses.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class ConversationService(v1.ConversationServiceServicer):
         return results.spawn_sub_agents(self._conversion, conversation_id, answer)
 
     async def _child(self, name: str, kind: str) -> tuple[str, str]:
-        """Split the name of a resource in a conversation; return the conversation's id and the resource's id.
+        """Return the conversation's and the resource's id from a resource name such as `conversations/abc/messages/m`.
 
         The conversation must exist, the resource need not. Raises ConversationNotFoundError.
         """
@@ -265,8 +265,8 @@ class ConversationService(v1.ConversationServiceServicer):
     ) -> Any:
         """Send a command to the actor of a conversation, and return the result.
 
-        A cancel has no deadline in the actor: it is handled even after the call has timed out. Raises
-        ConversationNotFoundError, AnswerTimeoutError, or what the actor raises.
+        The command that cancels a run has no deadline in the actor, so that it takes effect even after the call has
+        timed out. Raises ConversationNotFoundError, AnswerTimeoutError, or what the actor raises.
         """
         seconds = _seconds(context)
         deadline = (
@@ -280,7 +280,7 @@ class ConversationService(v1.ConversationServiceServicer):
     async def _answer(self, future: Future[T], seconds: float) -> T:
         """Wait for an actor's answer without blocking the event loop.
 
-        Raises what the actor raised, or AnswerTimeoutError.
+        Raises the exception with which the actor answers, or AnswerTimeoutError after `seconds`.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -392,7 +392,10 @@ class ConversationService(v1.ConversationServiceServicer):
         await self._exports.serve(conversation_id, request, context.write)
 
     async def Subscribe(self, request: v1.SubscribeRequest, context: Context) -> None:  # type: ignore[override]
-        """Serve a stream of events. Its responses are bytes that were encoded once for all clients."""
+        """Serve a stream of events.
+
+        Each response is encoded once, and the bytes are sent to all clients that need it.
+        """
         conversation_id = await self._resolver.identify(request.name)
         await self._watchers.serve(conversation_id, request, context.write)
 
@@ -404,7 +407,7 @@ class ConversationService(v1.ConversationServiceServicer):
 
 @contextmanager
 def _within(field: str) -> Generator[None, None, None]:
-    """Raise a refusal in the `with` block as a NestedFieldError about `field`, except SHUTTING_DOWN."""
+    """Turn a refusal in the `with` block into a NestedFieldError about `field`; SHUTTING_DOWN stays unchanged."""
     try:
         yield
     except (Rejected, InvalidFieldError) as refusal:
@@ -414,6 +417,6 @@ def _within(field: str) -> Generator[None, None, None]:
 
 
 def _seconds(context: Context) -> float:
-    """Return the seconds until the call's deadline; ANSWER_SECONDS if it has none."""
+    """Return the seconds until the call's deadline; ANSWER_SECONDS if the client set no deadline."""
     remaining: float | None = context.time_remaining()
     return limits.ANSWER_SECONDS if remaining is None else max(0.0, remaining)

@@ -1,6 +1,6 @@
-"""The health service, grpc.health.v1.
+"""The standard gRPC health service, grpc.health.v1.
 
-It needs no token, so its calls use limited resources. Use in the event loop only.
+It needs no token, so anybody can call it, and its calls may use only limited resources. Use in the event loop only.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ REQUEST_SECONDS = 2.0
 MAX_REQUESTS = 32
 """Maximum number of calls whose requests have not arrived yet."""
 WATCH_SECONDS = 600.0
-"""Maximum seconds of a Watch call. Clients then start another one, as they do after a lost connection."""
+"""Maximum seconds of a Watch call. After that, clients start another one, as they do after a lost connection."""
 MAX_WATCHES = 256
 
 _Status = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """Reports the status of the server. All services of the server have the same status."""
+    """Reports whether the server serves calls. All gRPC services of the server have the same status."""
 
     def __init__(self, services: Iterable[str]) -> None:
         self._services = frozenset(services)
@@ -81,7 +81,7 @@ class Health:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this watch has lasted long enough: watch again")
 
     async def _service(self, context: Context) -> str:
-        """Return the name of the service in the request; end the call if the request is invalid or does not arrive."""
+        """Return the service name in the request; end the call if the request is invalid or does not arrive in time."""
         try:
             async with self._requests.take(REQUEST_SECONDS):
                 raw = await read_request(context, None)
@@ -101,13 +101,13 @@ class _Places:
     def __init__(self, most: int) -> None:
         self._most = most
         self._taken: dict[asyncio.Timeout, None] = {}
-        """The timeouts of the present calls, the oldest first."""
+        """The timeouts of the running calls, the oldest call first."""
 
     @asynccontextmanager
     async def take(self, seconds: float) -> AsyncGenerator[None]:
-        """Count the call while the `with` block runs, at most `seconds`.
+        """Count the call as running while the `with` block runs, at most `seconds`.
 
-        Raises TimeoutError after that time, or when a new call replaces this one because there are too many.
+        Raises TimeoutError after that time, or when a new call ends this one because there are too many.
         """
         if len(self._taken) >= self._most:
             oldest = next(iter(self._taken))

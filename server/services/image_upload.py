@@ -1,4 +1,4 @@
-"""Decodes and stores the images of a message, on separate threads, before the message reaches the conversation.
+"""Decodes and stores the images of a message, on separate threads, before the conversation gets the message.
 
 The images of one message are processed one after the other, so that principals take turns image by image.
 """
@@ -78,7 +78,6 @@ class ImageUploads:
     async def _ingested(
         self, principal: str, conversation_id: str, pictures: Sequence[v1.Image], cancel: CancelToken
     ) -> tuple[Image, ...]:
-        """Decode and store the images one after the other, and return references to them."""
         taken: list[Image] = []
         for index, picture in enumerate(pictures):
             try:
@@ -93,7 +92,7 @@ class ImageUploads:
         return tuple(taken)
 
     def _ingest(self, principal: str, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
-        """Return a reference to the stored image; a new image counts towards the quota.
+        """Store an image if it is new, and return a reference to it. A new image counts towards the principal's quota.
 
         Blocks; called on an upload thread.
         """

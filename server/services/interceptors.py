@@ -50,28 +50,31 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OPEN_PREFIX = "/grpc.health.v1.Health/"
-"""The methods of the health service.
+"""Prefix of the methods of the health service.
 
-They need no token, because orchestrators have none; the service limits its own resources.
+They need no token, because orchestrators such as Kubernetes have none; the service limits its own resources.
 """
 OURS = "/bedrock.v1."
 READS = ("Browse", "Download", "Export", "Get", "List", "Replay", "Subscribe", "Verify", "Wait", "Watch")
 """Prefixes of the names of methods that change nothing."""
 WAITS = "Wait"
-"""Prefix of the names of long calls, which are measured as streams, because they would distort latency metrics."""
+"""Prefix of the names of methods that wait for a long time.
+
+They are measured as streams, to keep the latencies true.
+"""
 UNCOUNTED = ("CancelConversation", "GetQuotas")
-"""Methods that the quota of calls does not count. A cancel, above all, must never be refused."""
+"""Methods that do not count towards a principal's quota of calls. A cancel, above all, must never be refused."""
 TRACE_PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 FAILURES = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
-"""The statuses of calls that failed. A call with any other error status was refused, and gets into the audit trail."""
+"""The statuses of calls that failed. A call with any other error status was refused; the audit trail records it."""
 MAX_REQUEST_ID = 36
 ADDRESS = re.compile(r"ipv4:[0-9.]+|ipv6:(?:%5B[^%]*(?:%25[^%]*)?%5D|\[[^]]*\]|[0-9a-f:.]+)")
-"""Matches addresses as gRPC reports them (`ipv6:%5B::1%5D:5000`), and as written for proxies (`ipv6:2001:db8::1`)."""
+"""Matches the address without the port, as gRPC reports it (`ipv6:%5B::1%5D:5000`) or a proxy (`ipv6:2001:db8::1`)."""
 ABORT_SECONDS = 5.0
-"""Maximum seconds that the end of a call waits for a client that does not read."""
+"""Maximum seconds that the server waits for a client to read the error that ends its call."""
 
 forwarded_origin: ContextVar[CommandOrigin | None] = ContextVar("forwarded_origin", default=None)
-"""The original caller, if another node has forwarded the present call; None for a client's call."""
+"""The client that called, if another node of the cluster has forwarded the present call; otherwise None."""
 
 _CODES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 
@@ -91,7 +94,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
     ) -> None:
         """Keep the parts that calls need.
 
-        `router` forwards calls to the owners of conversations; None without a cluster.
+        `router` forwards calls to the nodes that own the conversations; None without a cluster.
         """
         self._client_of = forwarded_peer_of if behind_proxy else peer_of
         self._authentication = authentication
@@ -109,7 +112,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """Authenticate the caller; return the handler that serves or refuses the call, None for an unknown method."""
+        """Authenticate the caller, and return the handler that serves or refuses the call; None for unknown methods."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         if self._router is not None and self._router.marks.among(handler_call_details.invocation_metadata):
@@ -143,7 +146,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         return guarded
 
     def _route(self, method: str, handler: Handler) -> RoutedMethod | None:
-        """Return the router's handler for a method; None if the called node always serves the method itself."""
+        """Return the object that forwards a method's calls to other nodes; None if they are always served here."""
         if self._router is None or not self._router.routes(method):
             return None
         decode: Any = handler.request_deserializer
@@ -152,9 +155,10 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         )
 
     def _from_node(self, router: CallRouter, handler: Handler | None, call: grpc.HandlerCallDetails) -> Handler:
-        """Return the handler of a call that claims to come from a node. Without the nodes' token, the call is refused.
+        """Return the handler of a call that claims to come from another node. It refuses the call without their token.
 
-        The first node has authenticated and counted the call, and watches its token, so this node does neither.
+        The other node has authenticated and counted the call, and ends it if the token becomes invalid, so this node
+        does not.
         """
         method = call.method
         origin = router.marks.origin(call.invocation_metadata)
@@ -183,9 +187,9 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         return guarded
 
     def _refusing(self, method: str, *, stranger: bool = False) -> Handler:
-        """Return a handler that refuses calls of this method before their requests are read.
+        """Return a handler that refuses a call of this method without reading the request.
 
-        `stranger` means that the caller claims to be a node, but does not have the nodes' token.
+        `stranger` means that the caller claims to be a node of the cluster, but does not have the nodes' token.
         """
 
         async def refuse(_requests: Any, context: Context) -> NoReturn:
@@ -241,7 +245,7 @@ def _trace_parent_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
 
 
 class GuardedMethod:
-    """One method of the services, with what is checked and counted before and after each of its calls."""
+    """One gRPC method, with all that the server checks and counts before and after each of its calls."""
 
     def __init__(
         self,
@@ -288,7 +292,6 @@ class GuardedMethod:
         return reading_handler(self._serve, as_bytes, response_streaming=self._streaming)
 
     async def _serve(self, _requests: Any, context: Context) -> Any:
-        """Serve a call, and report its end to the telemetry."""
         call = _Observed(self._name, self._lasts, functools.partial(self._client_of, context))
         try:
             return await self._ended(context, call)
@@ -303,7 +306,7 @@ class GuardedMethod:
         except (asyncio.CancelledError, grpc.aio.AbortError):
             call.outcome = "CANCELLED"
             raise
-        except PassedStatusError as passed:  # the owner has put the refusal into its audit trail
+        except PassedStatusError as passed:  # the other node has recorded the refusal in the audit trail
             call.outcome = passed.code.name
             return await _within_time(context.abort(passed.code, passed.details, passed.trailers))
         except Exception as error:  # noqa: BLE001 -- the client gets a status for every error
@@ -319,8 +322,7 @@ class GuardedMethod:
     async def _answer(self, context: Context, call: _Observed) -> Any:
         """Identify the caller, check role and quotas, then read, check and execute the request; return the response.
 
-        The request is read only once the caller is known to be allowed. Raises the error that refuses or fails the
-        call.
+        The request is read only after role and quotas allow the call. Raises the error that refuses or fails the call.
         """
         who = caller.get() if self._further is None else await _looked_further(self._further, context)
         check_role(self._method, who.role)
@@ -350,16 +352,16 @@ def _status_of(error: Exception, *, reading: bool) -> Status:
 
 
 async def _within_time(aborting: Awaitable[NoReturn]) -> None:
-    """End a call by awaiting `aborting`; give up if the client does not read the end within ABORT_SECONDS."""
+    """End a call by awaiting `aborting`. Give up if the client does not read its end within ABORT_SECONDS."""
     with suppress(TimeoutError):
         async with asyncio.timeout(ABORT_SECONDS):
             await aborting
 
 
 async def _looked_further(authentication: Authentication, context: Context) -> Caller:
-    """Return the caller as identified by token, certificate and authorizer, and make it the caller of this call.
+    """Return the caller whom token, certificate and authorizer identify, and set the context variable `caller`.
 
-    Raises UnauthenticatedError or AuthorizerUnavailableError.
+    Raises UnauthenticatedError if they identify nobody, or AuthorizerUnavailableError.
     """
     metadata: Any = context.invocation_metadata()
     who = await authentication.caller_on(caller.get(None), metadata or (), context.auth_context(), context.peer())
@@ -394,12 +396,11 @@ class _Observed:
         self.outcome = "UNKNOWN"
 
     def arrived(self) -> None:
-        """Start the measurement when the request has arrived, because the client determines the time before that."""
+        """Start to measure the call's duration once its request has arrived: before that, it depends on the client."""
         self._began = time.monotonic()
 
     @property
     def command(self) -> bool:
-        """Whether the method changes something."""
         return not self._method.startswith(READS)
 
     def asked(self, request: Any) -> None:
@@ -408,7 +409,7 @@ class _Observed:
     def origin(self) -> CommandOrigin:
         """Return the caller, as far as known, and its address.
 
-        For a forwarded call, the first node has reported both.
+        For a call that another node has forwarded, both come from that node.
         """
         if (forwarded := forwarded_origin.get()) is not None:
             return forwarded
@@ -439,7 +440,6 @@ class _Observed:
 
 
 def _decoded(decode: Callable[[bytes], Message], raw: bytes) -> Message:
-    """Decode a request. Raises MalformedRequestError if the bytes are not a request of this type."""
     try:
         request = decode(raw)
     except DecodeError:

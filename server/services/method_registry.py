@@ -16,12 +16,12 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 def registry_of(server: grpc.aio.Server) -> grpc.aio.Server:
-    """Return the object to pass, in place of the server, to generated registration functions."""
+    """Return an object to pass to the generated registration functions in place of the server."""
     return cast("grpc.aio.Server", MethodRegistry(server))
 
 
 class MethodRegistry:
-    """Replaces the server in generated code, and registers only the urgent methods individually.
+    """Stands in for the server in generated registration code, and registers only the urgent methods individually.
 
     grpc.aio has a queue for each registered method, and one for all other methods. It waits on all of these queues for
     every single call. To register all methods, as generated code does, would make each call a quarter slower.
@@ -31,7 +31,7 @@ class MethodRegistry:
         self._server = server
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Pass handlers that are not tied to single methods on to the server, as generated code expects it."""
+        """Pass handlers that are not tied to single methods on to the server. Generated code calls this."""
         self._server.add_generic_rpc_handlers(generic_rpc_handlers)
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Handler]) -> None:

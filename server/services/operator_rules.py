@@ -1,4 +1,4 @@
-"""Reads the operator's approval rules for all conversations: the tables [[approval_rules]] of the settings file."""
+"""Reads the approval rules that the operator sets for all conversations: [[approval_rules]] in the settings file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUBJECTS = ("tool", "command", "command_prefix", "path", "mcp_server")
 def operator_rules(config: Config, prepared: Callable[[ApprovalRule], ApprovalRule]) -> tuple[ApprovalRule, ...]:
     """Return the operator's approval rules, in the order of the settings file.
 
-    `prepared` is the method of `Toolbox` with that name. Raises ConfigError for an invalid rule.
+    `prepared` is `Toolbox.prepared_rule`, which checks and completes a rule. Raises ConfigError for an invalid rule.
     """
     rules: list[ApprovalRule] = []
     for number, table in enumerate(config.approval_rules, 1):

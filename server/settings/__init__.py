@@ -1,1 +1,1 @@
-"""Values of the operator's settings: which are valid, and how they are parsed."""
+"""Checks and parses the values of the operator's settings."""

@@ -1,4 +1,7 @@
-"""Parses the values of single settings, as flags, environment variables or the settings file give them."""
+"""Parses the values of single settings, which come from command-line options, environment variables or a file.
+
+The functions raise ValueError for an invalid value, with a text that completes "NAME: …" in the error message.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class Listen:
 
     @property
     def target(self) -> str:
-        """The address in the form that gRPC takes."""
+        """The address as gRPC expects it: `host:port` or `unix:/path`."""
         if self.path:
             return f"unix:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -48,7 +51,7 @@ USUAL_LISTEN = Listen("127.0.0.1", 7421)
 
 
 def parse_listen(value: Any) -> Listen | None:
-    """Return an address to listen on; None for "none". Raises ValueError."""
+    """Return an address to listen on; None for "none". Raises ValueError if the value is no address."""
     text = str(value)
     if text == "none":
         return None
@@ -63,7 +66,10 @@ def parse_listen(value: Any) -> Listen | None:
 
 
 def parse_metrics_listen(value: Any) -> Listen | None:
-    """Return the address of "host:port", or of a port on this machine; None for "none". Raises ValueError."""
+    """Return the address for "host:port", or for a port alone, which is one of this machine; None for "none".
+
+    Raises ValueError for other values.
+    """
     text = str(value)
     where = parse_listen(f"127.0.0.1:{text}" if text.isdecimal() else text)
     if where is not None and where.path:
@@ -72,7 +78,7 @@ def parse_metrics_listen(value: Any) -> Listen | None:
 
 
 def parse_url(value: Any) -> str:
-    """Return the URL of a collector; "" for "none". Raises ValueError."""
+    """Return the URL of a collector of telemetry; "" for "none". Raises ValueError if the value is no http(s) URL."""
     text = str(value)
     if text == "none":
         return ""
@@ -83,7 +89,10 @@ def parse_url(value: Any) -> str:
 
 
 def parse_contents(value: Any) -> tuple[str, ...]:
-    """Return the names of span attributes with contents, which may be sent to a collector. Raises ValueError."""
+    """Return the names of span attributes with message contents that may be sent to a collector of traces.
+
+    Raises ValueError for an unknown name.
+    """
     names = parse_texts(value)
     for name in names:
         if name not in CONTENTS:
@@ -92,13 +101,13 @@ def parse_contents(value: Any) -> tuple[str, ...]:
 
 
 def parse_data_dir(value: Any) -> Path:
-    """Return the data directory as an absolute path. Raises ValueError."""
+    """Return the data directory as an absolute path. Raises ValueError if the value is no usable path."""
     absolute_path_of(value)
     return absolute_path(value)
 
 
 def parse_database(value: Any) -> str:
-    """Return the URL of a PostgreSQL database; "" for "none". Raises ValueError."""
+    """Return the URL of a PostgreSQL database; "" for "none". Raises ValueError if the value is no such URL."""
     text = str(value)
     if text == "none":
         return ""
@@ -115,7 +124,7 @@ def parse_text(value: Any) -> str:
 
 
 def parse_seconds(value: Any) -> float:
-    """Return a number of seconds, at most a day. Raises ValueError."""
+    """Return a number of seconds from 0 to a day. Raises ValueError for other values."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):
@@ -126,7 +135,7 @@ def parse_seconds(value: Any) -> float:
 
 
 def parse_days(value: Any) -> float:
-    """Return a number of days, at most a hundred years. Raises ValueError."""
+    """Return a number of days from 0 to a hundred years. Raises ValueError for other values."""
     try:
         days = float(value)
     except (TypeError, ValueError):
@@ -137,7 +146,7 @@ def parse_days(value: Any) -> float:
 
 
 def parse_count(value: Any) -> int:
-    """Return a whole number of at least 1. Raises ValueError."""
+    """Return a whole number of at least 1. Raises ValueError for other values."""
     try:
         count = int(value)
     except (TypeError, ValueError):
@@ -148,7 +157,7 @@ def parse_count(value: Any) -> int:
 
 
 def parse_flag(value: Any) -> bool:
-    """Return the truth value of a boolean, or of a text such as "yes" or "off". Raises ValueError."""
+    """Return the truth value of a boolean, or of a text such as "yes" or "off". Raises ValueError for other values."""
     if isinstance(value, bool):
         return value
     known = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -159,14 +168,17 @@ def parse_flag(value: Any) -> bool:
 
 
 def parse_level(value: Any) -> str:
-    """Return the name of a log level in lower case. Raises ValueError."""
+    """Return the name of a log level in lower case. Raises ValueError if there is no such level."""
     if str(value).lower() not in LOG_LEVELS:
         raise ValueError(f"must be one of {', '.join(LOG_LEVELS)}")
     return str(value).lower()
 
 
 def parse_sandbox(value: Any) -> str:
-    """Return the name of a sandbox tier, or "auto". Raises ValueError."""
+    """Return how strictly tools are isolated: "auto", "none" or a tier, "A" or "B".
+
+    Raises ValueError for other values.
+    """
     for known in SANDBOXES:
         if str(value).lower() == known.lower():
             return known
@@ -174,7 +186,10 @@ def parse_sandbox(value: Any) -> str:
 
 
 def parse_texts(value: Any) -> tuple[str, ...]:
-    """Return the texts of a list, or of one text with commas between them; () for "none". Raises ValueError."""
+    """Return the texts of a list, or of one text with commas between them; () for "none".
+
+    Raises ValueError for other values.
+    """
     if isinstance(value, str):
         value = [] if value.lower() == "none" else [part.strip() for part in value.split(",") if part.strip()]
     if not (isinstance(value, list) and all(isinstance(each, str) and each for each in value)):
@@ -183,7 +198,10 @@ def parse_texts(value: Any) -> tuple[str, ...]:
 
 
 def parse_names(value: Any) -> tuple[str, ...]:
-    """Return names of files and directories that tools cannot change. Raises ValueError."""
+    """Return names of files and directories that tools cannot change.
+
+    Raises ValueError for "..", "." and empty parts.
+    """
     names = parse_texts(value)
     for name in names:
         if any(part in {"", ".", ".."} for part in name.split("/")):
@@ -194,7 +212,7 @@ def parse_names(value: Any) -> tuple[str, ...]:
 
 
 def parse_paths(value: Any) -> tuple[str, ...]:
-    """Return paths that are absolute, or begin with ~. Raises ValueError."""
+    """Return paths that are absolute, or begin with ~. Raises ValueError for other paths."""
     paths = parse_texts(value)
     for path in paths:
         if not path.startswith(("/", "~")):
@@ -203,7 +221,7 @@ def parse_paths(value: Any) -> tuple[str, ...]:
 
 
 def parse_cpus(value: Any) -> frozenset[int] | None:
-    """Return the CPUs of a list in the form of taskset, such as 1 or 0,2-3; None for "all". Raises ValueError."""
+    """Return the CPU numbers of a list such as "1" or "0,2-3"; None for "all". Raises ValueError for other values."""
     if str(value).lower() == "all":
         return None
     found: set[int] = set()

@@ -1,1 +1,4 @@
-"""The server's streams of events. Each stream is a cursor over the event log, woken by the event hub."""
+"""The server's streams of events to clients.
+
+Each stream remembers how far in the conversation's event log it has sent; a publisher of events wakes it for new ones.
+"""

@@ -1,4 +1,8 @@
-"""The base classes of long calls, which are counted, checked for heartbeats and stalls, and ended at shutdown."""
+"""The base classes of long calls such as streams.
+
+The server limits the number of these calls, sends heartbeats on them, ends those whose clients do not read, and ends
+all at shutdown.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 1.0
-"""Maximum seconds between two checks of the streams."""
+"""Maximum seconds between two checks of all streams for due heartbeats and for clients that do not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchSettings:
-    """Time limits and maximum counts of streams."""
+    """Time limits of streams, and how many there may be."""
 
     max_streams: int = 10_000
     heartbeat_seconds: float = HEARTBEAT_SECONDS
@@ -39,7 +43,7 @@ class LastingCall(ABC):
         self._streams = streams
         self._woken = asyncio.Event()
         self.wake = self._woken.set
-        """Wakes the call."""
+        """Wakes the call, so that it handles what is new."""
 
     @abstractmethod
     async def _open(self) -> None:
@@ -51,7 +55,10 @@ class LastingCall(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Detach from the sources that wake the call. Idempotent."""
+        """Check whether the call needs a heartbeat, and whether its client reads. Called about every second.
+
+        `now` and the time of the next check, `next_time`, are seconds of the event loop's clock.
+        """
 
     @abstractmethod
     def look_after(self, now: float, next_time: float) -> None:
@@ -68,7 +75,7 @@ class LastingCall(ABC):
 
 
 class Stream(LastingCall):
-    """A long call that sends responses: first its beginning, then what is new each time it is woken.
+    """A long call that sends responses: first what exists already, then what is new each time it is woken.
 
     Use in the event loop only.
     """
@@ -80,7 +87,7 @@ class Stream(LastingCall):
         self._stalled = False
 
     async def run(self) -> None:
-        """Serve the stream to its end. Raises SlowReaderError, or what sending raises."""
+        """Serve the stream to its end. Raises SlowReaderError if the client does not read, or what sending raises."""
         self._task = asyncio.current_task()
         try:
             await super().run()
@@ -109,7 +116,7 @@ class Stream(LastingCall):
 
 
 class Streams:
-    """All streams of this server, and other long calls. Use in the event loop only."""
+    """All streams and other long calls of this server. Use in the event loop only."""
 
     def __init__(self, settings: WatchSettings) -> None:
         self.settings = settings
@@ -123,7 +130,7 @@ class Streams:
         return len(self._streams)
 
     async def attend(self, begin: Callable[[], LastingCall]) -> None:
-        """Start a stream, serve it to its end, and return if it ends without an error. `begin` creates the stream.
+        """Serve a stream to its end, and return if the stream ends without an error. `begin` creates the stream.
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), and what the stream raises.
         """
@@ -143,7 +150,7 @@ class Streams:
                 self._empty.set()
 
     def shut_down(self) -> None:
-        """Make every stream send its available data, and then end with SHUTTING_DOWN."""
+        """Make every stream send what it has, and then end with the refusal SHUTTING_DOWN."""
         self.closing = True
         for stream in tuple(self._streams):
             stream.wake()
@@ -151,7 +158,7 @@ class Streams:
             self._empty.set()
 
     async def ended(self, seconds: float) -> None:
-        """Wait, after `shut_down`, until all streams have ended, at most `seconds`."""
+        """Wait until all streams have ended after `shut_down`, at most `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._empty.wait()
@@ -159,13 +166,16 @@ class Streams:
             log.warning("%d watchers did not take the end of their streams", len(self._streams))
 
     def _keep_rounds(self) -> None:
-        """Schedule the next check of the streams, as long as there are any."""
+        """Schedule the next check of the streams for heartbeats and stalled clients, as long as there are streams."""
         if self._rounds is None and self._streams:
             interval = min(ROUND_SECONDS, self.settings.heartbeat_seconds / 10, self.settings.stall_seconds / 10)
             self._rounds = asyncio.get_running_loop().call_later(interval, self._round, interval)
 
     def _round(self, interval: float) -> None:
-        """Check every stream for heartbeats and stalls. One timer for all streams is cheaper than a timer for each."""
+        """Check every stream for heartbeats and stalled clients.
+
+        One timer for all streams is cheaper than one for each.
+        """
         self._rounds = None
         now = asyncio.get_running_loop().time()
         for stream in tuple(self._streams):

@@ -1,7 +1,7 @@
 """Encodes each event once for all clients that watch a conversation.
 
 A SubscribeResponse has one field, the list of events. Its encoding is therefore just the sequence of its encoded
-events, each after the field's tag and the event's length. Here such a piece is called a *frame*. Frames are encoded
+events, each after the field's tag and the event's length. Such a piece is called a *frame* here. Frames are encoded
 once, shared by all streams of a conversation, and concatenated into responses without further processing.
 """
 
@@ -30,7 +30,7 @@ _UPDATED_TAG = bytes([v1.Event.CONVERSATION_UPDATED_FIELD_NUMBER << 3 | 2])
 
 
 def frame(message: v1.Event) -> bytes:
-    """Encode an event as a frame: a piece of a SubscribeResponse."""
+    """Encode an event as a frame: a piece of a SubscribeResponse that can be concatenated with others."""
     return _framed(message.SerializeToString())
 
 
@@ -81,19 +81,19 @@ class EventEncoder:
         return made
 
     def _stored_update(self, conversation_id: str) -> bytes:
-        """Read the conversation, and encode it once for all events that contain it; b"" while it is being deleted."""
+        """Read the conversation, and encode it as the field `conversation_updated`; b"" while it is being deleted."""
         record = self._store.load(conversation_id)
         return b"" if record is None else _update(conversation(self._conversion, record).SerializeToString())
 
     def _updated(self, conversation_id: str, stored: StoredEvent, update: bytes) -> bytes:
-        """Encode an event that contains the conversation: append `update`, the encoded field, to the other fields.
+        """Encode an event together with `update`: the encoded field that contains the changed conversation.
 
-        Encoded protobuf fields can be concatenated.
+        The two are just appended, because encoded protobuf fields can be concatenated.
         """
         return _framed(event(self._conversion, conversation_id, stored).SerializeToString() + update)
 
     def response(self, conversation_id: str, batch: EventBatch) -> bytes | None:
-        """Return one response with the whole batch, encoded once for all streams; None if the batch is too large."""
+        """Return one response with a whole batch, encoded once for all streams; None if the batch is too large."""
         if not batch.encoded:
             batch.encoded = True
             frames = self.frames(conversation_id, batch)
@@ -102,9 +102,9 @@ class EventEncoder:
         return batch.response
 
     def frames(self, conversation_id: str, batch: EventBatch) -> list[bytes]:
-        """Encode a batch of the hub as frames.
+        """Encode a batch of events, live text and live output as frames.
 
-        Events come first, because they open the slots to which live text belongs.
+        Events come first, because clients need them before they can place the live text.
         """
         frames = self.live(conversation_id, batch.events) if batch.events else []
         if batch.text is not None:
@@ -129,7 +129,7 @@ class EventEncoder:
         return frame(event(self._conversion, conversation_id, each.event))
 
     def text(self, text: LiveText) -> list[bytes]:
-        """Encode new text or reasoning that the model has streamed."""
+        """Encode new parts of the text or reasoning that the model is streaming."""
 
         def event_of(chunk: TextChunk) -> v1.Event:
             delta = text_delta(text.key, text.attempt, chunk.offset, chunk.text, reasoning=chunk.reasoning)
@@ -138,7 +138,7 @@ class EventEncoder:
         return self._deltas(text, event_of)
 
     def output(self, text: LiveText) -> list[bytes]:
-        """Encode new output of a running tool."""
+        """Encode new parts of the output of a running tool."""
 
         def event_of(chunk: TextChunk) -> v1.Event:
             return v1.Event(tool_output_delta=output_delta(text.key, text.attempt, chunk.offset, chunk.text))
@@ -154,22 +154,22 @@ class EventEncoder:
         return frames
 
     def caught_up(self, head: int) -> bytes:
-        """Encode the event `caught_up`: all earlier events have been sent.
+        """Encode the event `caught_up`, by which a client learns that it has received all earlier events.
 
         `head` is the last revision that was sent.
         """
         return self._ephemeral(v1.Event(caught_up=v1.Event.CaughtUp(head_revision=head)))
 
     def heartbeat(self, head: int) -> bytes:
-        """Encode a heartbeat. `head` is the last revision that was sent."""
+        """Encode a heartbeat event. `head` is the last revision that was sent."""
         return self._ephemeral(v1.Event(heartbeat=v1.Event.Heartbeat(head_revision=head)))
 
     def deleted(self) -> bytes:
-        """Encode the event that the conversation was deleted."""
+        """Encode the event by which a client learns that the conversation was deleted."""
         return self._ephemeral(v1.Event(deleted=v1.Event.Deleted()))
 
     def snapshot(self, snapshot: v1.Event.Snapshot) -> bytes:
-        """Encode the snapshot, the first event of a stream."""
+        """Encode the snapshot of the conversation, the first event of a stream."""
         return self._ephemeral(v1.Event(snapshot=snapshot))
 
     def _ephemeral(self, message: v1.Event) -> bytes:

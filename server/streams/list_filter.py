@@ -1,4 +1,7 @@
-"""The filter of a watched list of conversations, which also notices when conversations no longer match."""
+"""The filter of a client's stream about the list of conversations.
+
+It also notices when a conversation that the client has no longer matches.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +16,32 @@ if TYPE_CHECKING:
 
 
 class ListVerdict(Enum):
-    """What to send to a client about an existing conversation."""
+    """What to send to a client about a conversation that exists."""
 
     SHOW = "show"
     TAKE_OFF = "take_off"
-    """Report the conversation as gone: it no longer matches, or the client may have it from an earlier list."""
+    """Report the conversation as gone: it no longer matches, but the client has it, or may have it from before."""
     SAY_NOTHING = "say_nothing"
 
 
 class ListFilter:
-    """The filter of one client's watch of the list.
+    """The filter of one client's stream about the list of conversations. Not thread-safe.
 
-    It keeps track of what the client has been sent. Not thread-safe.
+    It remembers which conversations the client has.
     """
 
     def __init__(self, condition: Condition, *, may_have_others: bool) -> None:
-        """Begin with nothing sent.
+        """Begin without any conversation sent.
 
         With `may_have_others`, the client may have conversations that this stream has not sent.
         """
         self._condition = condition
         self._default = may_have_others
         self._has: dict[str, bool] = {}
-        """For each conversation that was sent or reported as gone, whether the client has it in its list."""
+        """For each conversation that was sent or reported as gone: whether the client now has it in its list."""
 
     def judge(self, record: ConversationRecord) -> ListVerdict:
-        """Return what to send about a new or changed conversation, and record it as sent."""
+        """Return what to send about a new or changed conversation, and remember that it was sent."""
         had = self._has.get(record.id, self._default)
         if matches(self._condition, record):
             self._has[record.id] = True
@@ -49,5 +52,5 @@ class ListFilter:
         return ListVerdict.TAKE_OFF
 
     def forget(self, conversation_id: str) -> bool:
-        """Return whether to report the deletion of a conversation, and forget the conversation."""
+        """Forget a deleted conversation, and return whether the client must be told of the deletion."""
         return self._has.pop(conversation_id, self._default)

@@ -1,4 +1,8 @@
-"""Collects encoded events (frames) into responses. A commit's events are split only if they do not fit into one."""
+"""Collects encoded events into responses of limited size.
+
+An encoded event is called a frame. Events that were committed to the store together are sent in one response, unless
+they do not fit.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Group the encoded events by commit: the events of one commit have the same time.
+    """Group encoded events (frames) by the commit that stored the events: events of one commit have the same time.
 
-    Commits of the same millisecond are grouped together, which has no effect for clients.
+    Two commits in the same millisecond become one group, which makes no difference to clients.
     """
     group: list[bytes] = []
     at = events[0].at if events else 0
@@ -48,12 +52,12 @@ class Outbox:
         self._frames: list[bytes] = []
         self._bytes = 0
         self.writing_since: float | None = None
-        """When the present send began, in seconds of the event loop's clock; None while nothing is being sent."""
+        """When the present `write` began, in seconds of the event loop's clock; None while nothing is being sent."""
         self.sent_at = 0.0
         """When gRPC took the last response, in seconds of the event loop's clock."""
 
     async def add_events(self, events: Sequence[StoredEvent], frames: Sequence[bytes]) -> None:
-        """Queue encoded events. The events of one commit are put into one response if they fit."""
+        """Queue encoded events. Those of one commit are put into one response if they fit. Full responses are sent."""
         if self._fits(len(frames), sum(map(len, frames))):
             self._queue(frames)
             return
@@ -61,7 +65,7 @@ class Outbox:
             await self.add(group)
 
     async def add(self, frames: Sequence[bytes]) -> None:
-        """Queue encoded events that belong together. Full responses are sent."""
+        """Queue encoded events that belong in one response if they fit. Sends a response whenever one is full."""
         if not self._fits(len(frames), sum(map(len, frames))):
             await self.flush()
         for frame in frames:
@@ -90,7 +94,7 @@ class Outbox:
         await self.send(response)
 
     async def send(self, response: bytes) -> None:
-        """Send a response that is already encoded. No frames may be waiting."""
+        """Send a response that is already encoded. No frames may be queued."""
         clock = asyncio.get_running_loop().time
         self.writing_since = clock()
         await self._write(response)

@@ -1,7 +1,7 @@
-"""Serves WaitRequestCycle, which waits for the end of a run, woken by the event hub.
+"""Serves WaitRequestCycle, which waits for the end of a run: an agent's work from a user's message to its answer.
 
-A waiting call attaches to the hub first and reads the store afterwards, as a Subscribe stream does. So the end of the
-run is either already in the store, or among the events that are published later.
+A waiting call first asks the event hub, which publishes events, to wake it, and reads the store afterwards. So the end
+of the run is either already in the store, or among the events that are published later.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RunWaits:
         self.sources = sources
 
     async def until_ended(self, conversation_id: str, run: str, request: v1.WaitRequestCycleRequest) -> None:
-        """Wait until the run has ended, or until the request's timeout has passed; returns in both cases.
+        """Wait until the run has ended or the request's timeout has passed. Return in both cases.
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ConversationNotFoundError or StoreError.
         """
@@ -43,7 +43,7 @@ class RunWaits:
 
 
 class _RunWait(LastingCall):
-    """One call of WaitRequestCycle. Use in the event loop only, except the callbacks of the hub."""
+    """One call of WaitRequestCycle. Use in the event loop only, except the functions that the hub calls."""
 
     def __init__(
         self, streams: Streams, sources: Sources, conversation_id: str, run: str, request: v1.WaitRequestCycleRequest
@@ -54,28 +54,28 @@ class _RunWait(LastingCall):
         self._run = run
         self._request = request
         self._position = 0
-        """The last revision that was checked for the end of the run."""
+        """The revision up to which the events were searched for the end of the run."""
         self._ended = False
         self._watch = sources.hub.attach(conversation_id, self._on_publish, _ignore_text)
 
     def close(self) -> None:
-        """Detach from the hub. Idempotent."""
+        """Stop receiving events from the hub. May be called more than once."""
         self._watch.close()
 
     def look_after(self, now: float, next_time: float) -> None:
-        """Do nothing: nothing is sent before the end, so there are no heartbeats, and no client can be too slow."""
+        """Do nothing: such a call sends nothing before its end, so it needs no heartbeats, and no client is slow."""
 
     def _on_publish(self) -> None:
-        """Wake the call for an event. Called on the thread that publishes the event."""
+        """Wake the call for an event. The thread that publishes the event calls this."""
         self._sources.wakeups.wake(self.wake)
 
     async def _open(self) -> None:
         await self._sources.reads(self._look)
 
     async def _go_on(self) -> bool:
-        """Check the new events, and return whether to continue waiting."""
+        """Look for the end of the run in the new events, and return whether to continue waiting."""
         self._woken.clear()
-        closing = self._streams.closing  # read first, so that an end that was published until then counts
+        closing = self._streams.closing  # read first, so that the events until the shutdown count
         batch = self._watch.read(self._position, live_text=False)
         while batch.behind and not batch.deleted and not self._ended:
             await self._sources.reads(self._look)
@@ -90,7 +90,7 @@ class _RunWait(LastingCall):
         return not self._ended
 
     def _look(self) -> None:
-        """Read whether the run has ended. Blocks; called on a thread of `ReadPool`.
+        """Read from the store whether the run has ended. Blocks; called on a thread of `ReadPool`.
 
         Raises ConversationNotFoundError if there is no such run.
         """
@@ -104,4 +104,4 @@ class _RunWait(LastingCall):
 
 
 def _ignore_text() -> None:
-    """Do nothing, because live text does not matter for the end of a run."""
+    """Do nothing, because text that a model is streaming cannot end a run."""

@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InitialSnapshot:
-    """The first response of a Subscribe stream, and where the stream goes on."""
+    """The first response of a Subscribe stream, and the revision after which the stream continues."""
 
     record: ConversationRecord
     snapshot: v1.Event.Snapshot
-    """The snapshot, complete except for `partial`, the text streamed so far, which only the hub has."""
+    """The snapshot, complete except for `partial`, the text that the model is streaming: only the event hub has it."""
     after: int | None
-    """The revision to resume after; None for a client that starts anew."""
+    """The client's last revision, after which its stream resumes; None for a client that starts anew."""
 
     @property
     def slot(self) -> tuple[str, int] | None:
-        """The slot of streamed text that is open in this snapshot: request id and attempt; None if there is none."""
+        """The id and the attempt of the model request that is streaming text; None if there is none."""
         state = self.record.state
         if isinstance(state, LlmRequesting | AwaitingContinuation) and state.phase is LlmPhase.STREAMING:
             return state.request_id, state.attempt
         return None
 
     def add_partial(self, chunks: tuple[TextChunk, ...]) -> None:
-        """Add the text streamed so far to the snapshot: one entry for the answer, one for reasoning."""
+        """Add the text streamed so far to the snapshot: one part for the answer, one for reasoning."""
         if self.slot is None:
             return
         request_id, attempt = self.slot
@@ -61,7 +61,7 @@ class InitialSnapshot:
 def open_stream(
     store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.SubscribeRequest
 ) -> InitialSnapshot:
-    """Read the beginning of a stream from the store. Blocks; called on a thread of `ReadPool`.
+    """Read the snapshot with which a stream begins. Blocks; called on a thread of `ReadPool`.
 
     Raises ConversationNotFoundError, and MalformedRequestError for a revision in the future.
     """
@@ -80,10 +80,7 @@ def open_stream(
 
 
 def _snapshot(conversion: ConversionContext, seen: Snapshot) -> v1.Event.Snapshot:
-    """Return the snapshot as an API message within the limit of a response.
-
-    The oldest messages are left out if need be.
-    """
+    """Return the snapshot as an API message, without the oldest messages if they do not fit into a response."""
     record = seen.record
     summary = summary_of(conversion, record.id, record.state)
     answer = v1.Event.Snapshot(

@@ -1,10 +1,10 @@
-"""Serves Subscribe: each stream is a cursor over the log of one conversation, woken by the event hub.
+"""Serves Subscribe: each stream sends the events of one conversation, and is woken by the event hub for new ones.
 
-A stream attaches to the hub first, and reads its snapshot from the store afterwards. An event that is committed after
-the snapshot is also published later, so the hub has it; an event that was committed before is part of the snapshot. So
-there is no gap. From then on the stream keeps one number, the revision that it has sent last, and reads the events
-after it: from the hub if it still has them, else from the store. The stream keeps no queue; while its client is slow,
-the stream reads later.
+A stream first asks the hub to wake it for events, and reads its snapshot from the store afterwards. An event that is
+committed after the snapshot is also published later, so the hub has it; an event that was committed before is part of
+the snapshot. So there is no gap. From then on the stream keeps one number, the revision that it has sent last, and
+reads the events after it: from the hub if it still has them, else from the store. The stream keeps no queue; while its
+client is slow, the stream reads later.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """The parts of the server from which streams get their events. All streams share one object."""
+    """The parts of the server from which streams get their events. All streams share one object of this class."""
 
     hub: EventHub
     store: StoreReader
@@ -44,9 +44,9 @@ class Sources:
     conversion: ConversionContext
     wakeups: Wakeups
     text_wakeups: Wakeups
-    """The wakeups for live text, with longer pauses than those for events."""
+    """Wakes streams for text that a model is streaming, with longer pauses than those for events."""
     delivered: Callable[[int], None] | None = None
-    """Called with the time of the oldest event in each response, in milliseconds since 1970; None: no measurement."""
+    """Called with the time of the oldest event in each response, in milliseconds since 1970; None for no measuring."""
 
 
 class SubscribeStreams(Streams):
@@ -59,7 +59,7 @@ class SubscribeStreams(Streams):
     async def serve(
         self, conversation_id: str, request: v1.SubscribeRequest, write: Callable[[bytes], Awaitable[None]]
     ) -> None:
-        """Serve one stream to its end, and return if it ends without an error.
+        """Serve one stream to its end, and return if the stream ends without an error.
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ConversationNotFoundError, MalformedRequestError,
         SlowReaderError or StoreError.
@@ -68,7 +68,7 @@ class SubscribeStreams(Streams):
 
 
 class SubscribeStream(Stream):
-    """One Subscribe stream. Use in the event loop only, except the callbacks of the hub."""
+    """One Subscribe stream. Use in the event loop only, except the functions that the hub calls."""
 
     def __init__(
         self,
@@ -84,25 +84,25 @@ class SubscribeStream(Stream):
         self._request = request
         self._deltas = not request.omit_deltas
         self._position = 0
-        """The last revision that was sent, or that the snapshot contains."""
+        """The revision up to which the client has the events, from the snapshot or from this stream."""
         self._settled: SettledTracker | None = None
-        """Tracks whether the conversation has settled; None if the stream does not end with that."""
+        """Detects that nothing more will happen without input, which ends the stream; None for an endless stream."""
         self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
 
     def close(self) -> None:
-        """Detach from the hub. Idempotent."""
+        """Stop receiving events from the hub. May be called more than once."""
         self._watch.close()
 
     def _on_publish(self) -> None:
-        """Wake the stream for an event. Called on the thread that publishes the event."""
+        """Wake the stream for an event. The thread that publishes the event calls this."""
         self._sources.wakeups.wake(self.wake)
 
     def _on_text(self) -> None:
-        """Wake the stream for live text alone. Called on the thread that publishes the text."""
+        """Wake the stream for text that a model is streaming. The thread that publishes the text calls this."""
         self._sources.text_wakeups.wake(self.wake)
 
     async def _open(self) -> None:
-        """Send the snapshot, the events after the client's revision, and `caught_up`."""
+        """Send the snapshot, the events after the client's revision, and the event `caught_up`."""
         sources = self._sources
         opening = await sources.reads(
             open_stream, sources.store, sources.conversion, self._conversation_id, self._request
@@ -116,7 +116,7 @@ class SubscribeStream(Stream):
             self._position = opening.record.last_seq
         else:
             self._position = opening.after
-            await self._replay()  # raises RevisionTooOldError, if at all, before anything is sent
+            await self._replay()  # may raise RevisionTooOldError, before anything is sent
         await self._out.add([self._sources.frames.caught_up(self._position)])
 
     async def _go_on(self) -> bool:
@@ -141,7 +141,7 @@ class SubscribeStream(Stream):
         return True
 
     async def _replay(self) -> bool:
-        """Send events from the store until there are no more, and return whether there were any."""
+        """Send the events in the store after `_position`, and return whether there were any."""
         began = self._position
         full = True
         while full:
@@ -153,7 +153,7 @@ class SubscribeStream(Stream):
     def _page(self, after: int) -> tuple[Sequence[StoredEvent], list[bytes], bool]:
         """Return events from the store, their encodings, and whether there may be more.
 
-        The events end between two commits, if possible. Blocks; called on a thread of `ReadPool`.
+        If possible, all events of the last commit are among them. Blocks; called on a thread of `ReadPool`.
         """
         limit = self._streams.settings.store_page
         events = self._sources.store.events(self._conversation_id, after=after, limit=limit)
@@ -163,7 +163,7 @@ class SubscribeStream(Stream):
         return events, self._sources.frames.stored(self._conversation_id, events), full
 
     async def _take(self, batch: EventBatch) -> None:
-        """Send a batch of the hub in its shared encoding, or split if it does not fit or other frames are waiting."""
+        """Send a batch of events in the encoding that all streams share, or event by event if that does not fit."""
         frames = self._sources.frames
         response = frames.response(self._conversation_id, batch) if self._out.empty else None
         if response is None:
@@ -173,7 +173,7 @@ class SubscribeStream(Stream):
         self._took(batch.stored)
 
     async def _split(self, batch: EventBatch) -> None:
-        """Queue a batch in the outbox. Events come first, because they open the slots to which live text belongs."""
+        """Queue a batch of events, and live text after them: clients need the events before they can place the text."""
         frames = self._sources.frames
         if batch.events:
             await self._out.add_events(batch.stored, frames.live(self._conversation_id, batch.events))

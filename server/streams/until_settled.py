@@ -1,4 +1,4 @@
-"""Tracks whether a conversation has settled, which means that nothing in it will change without input."""
+"""Tracks whether a conversation has settled: whether nothing in it will change until somebody gives input."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ QUESTION = str(AwaitingToolApproval.__struct_config__.tag)
 
 
 class SettledTracker:
-    """Follows a conversation's events. True if it is idle without follow-ups, has ended, or waits for a person.
+    """Follows a conversation's events. True as a bool if the conversation has settled.
 
-    Only valid between commits: within a commit, a conversation may be idle for a moment.
+    That is so if it is idle without queued follow-ups, has ended, or waits for a person's answer. Only valid between
+    commits: within a commit, a conversation may be idle for a moment.
     """
 
     def __init__(self, record: ConversationRecord) -> None:
@@ -27,7 +28,7 @@ class SettledTracker:
         self._follow_ups = {queued.message_id for queued in record.state.ledger.follows}
 
     def take(self, event: StoredEvent) -> None:
-        """Apply an event. An event that the record already includes has no effect."""
+        """Apply an event. An event that was already part of the record given to the constructor has no effect."""
         if event.revision <= self._since:
             return
         match event.notification:

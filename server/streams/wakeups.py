@@ -1,9 +1,9 @@
-"""Wakes streams from the threads that publish events: one call on the event loop for all streams that wait.
+"""Wakes the streams that wait for events: one callback on the event loop for all of them, not one for each event.
 
 Sending costs the loop some 70 microseconds per stream, regardless of size. If many streams were woken for every single
-event, the loop would do nothing else, and starve requests and the publishing threads. So a batch that has woken many
-streams is followed by a pause, in which events accumulate: then fewer responses carry more events. Live text is less
-urgent than events, so it has batches of its own, with longer pauses.
+event, the loop would do nothing else, and delay requests and the threads that publish events. So after a batch that has
+woken many streams, there is a pause in which events accumulate: then fewer responses carry more events. Text that a
+model is streaming is less urgent than events, so it has batches of its own, with longer pauses.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from server.loop_calls import LoopCalls
 
 EVENTS_PAUSE_SECONDS = 0.000_3
-"""The pause in seconds after a batch, per stream that was woken for an event: about four times the cost of sending."""
+"""The pause after a batch, in seconds for each stream woken for events: about four times what sending costs."""
 TEXT_PAUSE_SECONDS = 0.001
-"""The pause in seconds after a batch, per stream that was woken for live text.
+"""The pause after a batch, in seconds for each stream woken for text that a model is streaming.
 
 A single stream thus gets text at once, and fifty or more streams get it twenty times a second.
 """
 TEXT_LONGEST_SECONDS = 0.05
-"""The longest pause of live text, in seconds."""
+"""The longest pause, in seconds, after a batch of streams that were woken for text."""
 SHORTEST_SECONDS = 0.002
-"""Shorter pauses, in seconds, are skipped: after a batch of few streams, the next one is sent at once."""
+"""Shorter pauses, in seconds, are skipped: after a batch of few streams, the next batch follows at once."""
 LONGEST_SECONDS = 0.1
 AT_ONCE = 16
-"""Maximum streams woken per iteration of the event loop, so that requests do not wait for more of them."""
+"""Maximum streams woken in one iteration of the event loop, so that requests get a turn before the other streams."""
 
 
 class Wakeups:
@@ -38,9 +38,9 @@ class Wakeups:
     def __init__(
         self, calls: LoopCalls, pause_seconds: float = EVENTS_PAUSE_SECONDS, longest_seconds: float = LONGEST_SECONDS
     ) -> None:
-        """Begin with nothing to wake.
+        """Begin without streams to wake.
 
-        `pause_seconds` is the pause after a batch, per stream woken. The pause is at most `longest_seconds`.
+        A batch is followed by a pause of `pause_seconds` for each stream woken, but of at most `longest_seconds`.
         """
         self._calls = calls
         self._loop = calls.loop
@@ -51,9 +51,9 @@ class Wakeups:
         self._not_before = 0.0
 
     def wake(self, watcher: Callable[[], None]) -> None:
-        """Schedule a call of `watcher`, a function that wakes a stream, on the event loop. Any thread; never blocks.
+        """Schedule a call of `watcher`, which wakes a stream, on the event loop. Safe on any thread; never blocks.
 
-        A caller that finds no batch scheduled schedules one. Two threads may both do so, which only costs one more
+        If no batch is scheduled yet, this schedules one. Two threads may both do so, which only costs one more
         callback. No stream is missed, because `watcher` is queued before the flag `_crossing` is read, and the flag is
         cleared before the queue is read.
         """

@@ -1,8 +1,8 @@
-"""Serves WatchConversations: the current list, then its changes, of which only the latest per conversation is sent.
+"""Serves WatchConversations: sends the current list of conversations, then each conversation that changes.
 
-A stream attaches to the feed of changes first, and reads the store afterwards. A page that it reads may be newer than
-the feed, so conversations that changed while the pages were read are read once more. From then on, the feed is
-sufficient.
+If a conversation changes often, only the latest change is sent. A stream first asks the feed of changes to wake it, and
+reads the store afterwards. A page that it reads may be newer than the changes in the feed, so conversations that
+changed while the pages were read are read once more. From then on, the feed is sufficient.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ log = logging.getLogger(__name__)
 PAGE = 100
 """How many conversations are read from the store at a time."""
 PAUSE_SECONDS = 0.05
-"""Seconds to pause after changes were sent. Frequent changes of a conversation are merged in this time."""
+"""Seconds to pause after changes were sent. Changes of one conversation within this time are merged."""
 
 Write = Callable[[bytes], Awaitable[None]]
 
 
 class FollowedNodes:
-    """Tells one stream when changes at other nodes may have been missed. Use in the event loop only."""
+    """Tells one stream that changes at other nodes of the cluster may have been missed. Use in the event loop only."""
 
     def __init__(self) -> None:
         self.interrupted = False
@@ -52,7 +52,7 @@ class FollowedNodes:
         self.wake: Callable[[], None] = _no_watcher_yet
 
     def interrupt(self) -> None:
-        """End the stream, because its list is no longer complete."""
+        """End the stream, because its list may no longer be complete."""
         self.interrupted = True
         self.wake()
 
@@ -61,7 +61,7 @@ Followed: TypeAlias = "AbstractAsyncContextManager[FollowedNodes]"
 
 
 def _no_watcher_yet() -> None:
-    """Do nothing, because the stream has not begun. It reads everything when it does."""
+    """Do nothing, because the stream has not begun yet. When it begins, it reads the whole list."""
 
 
 class ConversationListStreams:
@@ -81,7 +81,7 @@ class ConversationListStreams:
     ) -> None:
         """Keep the sources of the streams.
 
-        `others` returns a context manager that puts the changes at other nodes into `feed`; None without a cluster.
+        `others` returns a context manager that adds the changes at other nodes to `feed`; None without a cluster.
         """
         self._streams = streams
         self._others = others
@@ -107,7 +107,7 @@ class ConversationListStreams:
 
 
 class ConversationListStream(Stream):
-    """One WatchConversations stream. Use in the event loop only, except the callbacks of the feed."""
+    """One WatchConversations stream. Use in the event loop only, except the functions that the feed calls."""
 
     def __init__(
         self,
@@ -128,16 +128,16 @@ class ConversationListStream(Stream):
         self._request = request
         self._sub_agents = request.include_sub_agents
         self._selection = Selection(principal)
-        """The conversations that are listed first, in their order."""
+        """The conversations of the list with which the stream begins, and their order."""
         self._filter: ListFilter | None = None
         self._watch = sources.feed.attach(self._on_change)
 
     def close(self) -> None:
-        """Detach from the feed. Idempotent."""
+        """Stop receiving changes from the feed. May be called more than once."""
         self._watch.close()
 
     def _on_change(self) -> None:
-        """Wake the stream for a change. Called on the thread that publishes the change."""
+        """Wake the stream for a change. The thread that publishes the change calls this."""
         self._sources.wakeups.wake(self.wake)
 
     async def _open(self) -> None:
@@ -174,7 +174,7 @@ class ConversationListStream(Stream):
         return self._sub_agents or not change.sub_agent
 
     def _told(self, change: ListChange) -> bytes | None:
-        """Return the response to a change, encoded once for all streams; None if the filter excludes the change."""
+        """Return the encoded response for a change, which all streams share; None if the filter excludes the change."""
         match self._verdict(change):
             case ListVerdict.SHOW:
                 if change.wire is None:
@@ -206,7 +206,7 @@ class ConversationListStream(Stream):
         await self._out.flush()
 
     def _select(self) -> None:
-        """Parse the filter and the order of the request. Blocks; called on a thread of `ReadPool`."""
+        """Parse the filter and the order in the request. Blocks; called on a thread of `ReadPool`."""
         request = self._request
         selection = selection_of(self._sources.store, self._principal, request.filter, request.order_by)
         self._sub_agents |= selection.sub_agents or selection.parent is not None
@@ -215,7 +215,7 @@ class ConversationListStream(Stream):
         self._selection = Selection(self._principal) if self._sub_agents else selection
 
     def _pages(self) -> Iterator[list[v1.WatchConversationsResponse]]:
-        """Yield the existing conversations, page by page, as responses. Blocks; runs on a thread of `ReadPool`."""
+        """Yield the existing conversations as responses, page by page. Blocks; runs on a thread of `ReadPool`."""
         place: ListPosition | None = None
         while True:
             page = self._sources.store.list(self._selection, after=place, limit=PAGE)
@@ -232,9 +232,9 @@ class ConversationListStream(Stream):
         return [shown for id_ in ids if (shown := self._present_one(id_)) is not None]
 
     def _present_one(self, id_: str) -> v1.WatchConversationsResponse | None:
-        """Return a response with the current state of a conversation; None if the filter excludes it, or it is damaged.
+        """Return a response with the current state of a conversation; None if the filter excludes it.
 
-        Damaged conversations are left out of all lists.
+        Returns None for a damaged conversation, too, because lists leave out damaged conversations.
         """
         try:
             record = self._sources.store.load(id_)

@@ -1,1 +1,4 @@
-"""Conversion between the core's values and protobuf messages. Nothing here reads a store, a clock or a socket."""
+"""Converts between the values that actors use and the protobuf messages of the gRPC API.
+
+Nothing here reads a store, a clock or a socket.
+"""

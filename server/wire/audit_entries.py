@@ -1,4 +1,4 @@
-"""Converts entries of the audit trail to API messages, and requests for them to filters of the store."""
+"""Converts entries of the audit trail to API messages, and list requests to filters of the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OUTCOMES = {number: outcome for outcome, number in OUTCOME.items()}
 
 
 def audit_filter(request: v1.ListAuditEntriesRequest) -> AuditFilter:
-    """Return the filter of the store for a request that lists audit entries."""
+    """Return the store's filter for a request that lists audit entries."""
     return AuditFilter(
         since=_milliseconds(request.start_time) if request.HasField("start_time") else 0,
         until=_milliseconds(request.end_time) if request.HasField("end_time") else None,
@@ -43,7 +43,7 @@ def audit_filter(request: v1.ListAuditEntriesRequest) -> AuditFilter:
 
 
 def _milliseconds(time: Timestamp) -> int:
-    """Return a timestamp in milliseconds since 1970. Its nanoseconds may exceed a second."""
+    """Return a timestamp in milliseconds since 1970. Nanoseconds of a second or more are allowed."""
     return time.seconds * 1_000 + time.nanos // 10**6
 
 

@@ -1,4 +1,4 @@
-"""Converts API requests to commands for the actors. Each function is named after its method of the API."""
+"""Converts API requests to commands for the actors. Each public function is named after a method of the API."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ _DELIVERY: dict[int, Delivery] = {
 
 
 def body_hash(request: Message, *apart: str) -> str:
-    """Return a hash by which repeated requests are recognised, without the request id and the fields in `apart`."""
+    """Return a hash of a request, by which the server recognises that a request is repeated.
+
+    The hash leaves out the request id and the fields in `apart`.
+    """
     body = type(request)()
     body.CopyFrom(request)
     for field in ("request_id", *apart):
@@ -55,7 +58,7 @@ def body_hash(request: Message, *apart: str) -> str:
 
 
 def create_conversation(request: v1.CreateConversationRequest, principal: str) -> requests.CreateConversationCommand:
-    """Return the command of a CreateConversation request."""
+    """Return the command for the actors that a CreateConversation request stands for."""
     wanted = request.conversation
     return requests.CreateConversationCommand(
         principal=principal,
@@ -113,7 +116,10 @@ def _client_tool(tool: v1.ClientTool) -> ClientTool:
 
 
 def update_conversation(request: v1.UpdateConversationRequest) -> requests.UpdateConversationCommand:
-    """Return the command of an UpdateConversation request. Fields outside the update mask become None."""
+    """Return the command for the actors that an UpdateConversation request stands for.
+
+    In the command, the settings that the update mask does not name are None.
+    """
     wanted, mask = request.conversation, set(paths_to_set(request, UPDATABLE))
     keys = () if "labels" in mask else (key_of_label(each) for each in mask if each.startswith("labels."))
     amounts = () if "budget" in mask else _inner(mask, "budget")
@@ -149,9 +155,9 @@ def _inner(mask: Collection[str], field: str) -> list[str]:
 
 
 def send_message(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requests.SendMessageCommand:
-    """Return the command of a SendMessage request.
+    """Return the command for the actors that a SendMessage request stands for.
 
-    `images` are references to its images, which are already stored; the request only contains their names.
+    `images` are references to the message's images, which are already stored.
     """
     return requests.SendMessageCommand(
         text=request.text,
@@ -166,7 +172,7 @@ def send_message(request: v1.SendMessageRequest, images: tuple[Image, ...] = ())
 
 
 def cancel_conversation(request: v1.CancelConversationRequest) -> requests.CancelConversationCommand:
-    """Return the command of a CancelConversation request."""
+    """Return the command for the actors that a CancelConversation request stands for."""
     return requests.CancelConversationCommand(
         run_id=run_in(request.run),
         discard_queued=request.discard_queued,
@@ -178,9 +184,9 @@ def cancel_conversation(request: v1.CancelConversationRequest) -> requests.Cance
 def resolve_approval(
     request: v1.ResolveApprovalRequest, tool_use_id: str, principal: str
 ) -> requests.ResolveApprovalCommand:
-    """Return the command of a ResolveApproval request.
+    """Return the command for the actors that a ResolveApproval request stands for.
 
-    `principal` is the caller, as creator of the rule, if there is one.
+    If the request creates an approval rule, `principal` is recorded as the rule's creator.
     """
     return requests.ResolveApprovalCommand(
         tool_use_id=tool_use_id,
@@ -192,7 +198,10 @@ def resolve_approval(
 
 
 def create_approval_rule(request: v1.CreateApprovalRuleRequest, principal: str) -> requests.CreateApprovalRuleCommand:
-    """Return the command of a CreateApprovalRule request. `principal` is the caller, as creator of the rule."""
+    """Return the command that a CreateApprovalRule request stands for.
+
+    `principal` is recorded as the rule's creator.
+    """
     return requests.CreateApprovalRuleCommand(
         rule=approval_rules.parse(request.approval_rule),
         principal=principal,
@@ -204,10 +213,10 @@ def create_approval_rule(request: v1.CreateApprovalRuleRequest, principal: str) 
 def submit_tool_result(
     request: v1.SubmitToolResultRequest, tool_use_id: str, images: tuple[Image, ...]
 ) -> requests.SubmitToolResultCommand:
-    """Return the command of a SubmitToolResult request.
+    """Return the command for the actors that a SubmitToolResult request stands for.
 
-    `images` are references to its images, which are already stored; the request only contains their names. Raises
-    MalformedRequestError if a JSON result is too large, or contains NaN or an infinity.
+    `images` are references to the result's images, which are already stored. Raises MalformedRequestError if a JSON
+    result is too large, or contains NaN or an infinity.
     """
     result: ToolSuccess | ToolError
     if request.error:
@@ -229,14 +238,14 @@ def _json_output(value: Struct) -> str:
 
 
 def json_text(value: dict[str, Any]) -> str:
-    """Return a value as compact JSON text. Raises ValueError for NaN and infinities."""
+    """Return a JSON object as compact text. Raises ValueError for NaN and infinities, which JSON does not have."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def answer_question(request: v1.AnswerQuestionRequest, number: str) -> requests.AnswerQuestionCommand:
-    """Return the command of an AnswerQuestion request. `number` is the id in the name of the question.
+    """Return the command that an AnswerQuestion request stands for. `number` is the id in the question's name.
 
-    Raises MalformedRequestError if the content contains NaN or an infinity.
+    Raises MalformedRequestError if the answer contains NaN or an infinity.
     """
     try:
         content = json_text(plain(request.content)) if request.HasField("content") else ""
@@ -252,12 +261,12 @@ def answer_question(request: v1.AnswerQuestionRequest, number: str) -> requests.
 
 
 def set_mode(request: v1.SetModeRequest) -> requests.SetModeCommand:
-    """Return the command of a SetMode request."""
+    """Return the command for the actors that a SetMode request stands for."""
     return requests.SetModeCommand(_MODE[request.mode], request.stop_running)
 
 
 def continue_conversation(request: v1.ContinueConversationRequest) -> requests.ContinueConversationCommand:
-    """Return the command of a ContinueConversation request."""
+    """Return the command for the actors that a ContinueConversation request stands for."""
     return requests.ContinueConversationCommand(
         include_summary=request.include_summary,
         request_id=request.request_id.lower(),
@@ -268,7 +277,7 @@ def continue_conversation(request: v1.ContinueConversationRequest) -> requests.C
 def fork_conversation(
     request: v1.ForkConversationRequest, origin: str, principal: str
 ) -> requests.ForkConversationCommand:
-    """Return the command of a ForkConversation request. `origin` is the id of the conversation to fork."""
+    """Return the command that a ForkConversation request stands for. `origin` is the id of the conversation to fork."""
     named_by_id = v1.ForkConversationRequest()
     named_by_id.CopyFrom(request)
     named_by_id.name = names.conversation(origin)
@@ -284,7 +293,7 @@ def fork_conversation(
 
 
 def run_in(name: str) -> str:
-    """Return the id in the resource name of a run; "" for an empty or invalid name."""
+    """Return the id in the resource name of a run (request cycle); "" for an empty or invalid name."""
     found = names.parse_child(name, "requestCycles") if name else None
     return found[1] if found else ""
 
@@ -294,7 +303,7 @@ def _budget(value: v1.Budget) -> Budget:
 
 
 def spawn_sub_agents(request: v1.SpawnSubAgentsRequest) -> requests.SpawnSubAgentsCommand:
-    """Return the command of a SpawnSubAgents request."""
+    """Return the command for the actors that a SpawnSubAgents request stands for."""
     return requests.SpawnSubAgentsCommand(
         tasks=tuple(map(_task, request.tasks)),
         request_id=request.request_id.lower(),

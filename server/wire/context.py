@@ -24,18 +24,21 @@ def _no_servers(_record: ConversationRecord) -> Sequence[McpServerStatus]:
 
 @dataclass(frozen=True)
 class ConversionContext:
-    """Facts about tools, models, jobs and MCP servers for conversions. Created once, when the server starts."""
+    """Facts about tools, models, jobs and MCP servers for conversions to API messages. Created once, at the start."""
 
     groups: Mapping[str, ToolGroup]
-    """The group of each built-in tool, by the tool's name."""
+    """The group of each built-in tool (such as READ or WRITE), by the tool's name."""
     usable_window: Callable[[str], int]
-    """Returns how many tokens the history of a conversation with this model may use. Any thread; must not block."""
+    """Returns how many tokens the history may use with this model. Safe to call from any thread; must not block."""
     limits: Limits
     background_jobs: Callable[[str], Sequence[str]] = _no_jobs
-    """Returns the handles of the running background jobs of a conversation. Any thread; must not block."""
+    """Returns the handles of a conversation's running background jobs. Safe to call from any thread; must not block."""
     mcp_servers: Callable[[ConversationRecord], Sequence[McpServerStatus]] = _no_servers
-    """Returns the states of the MCP servers that clients added to a conversation. Any thread; must not block."""
+    """Returns the states of the MCP servers that clients added to a conversation.
+
+    Safe to call from any thread; must not block.
+    """
 
     def group_of(self, call: ToolUse) -> ToolGroup:
-        """Return the group of the tool that a call is for; OTHER if the tool is unknown."""
+        """Return the group (such as READ or WRITE) of the tool that a call is for; OTHER if the tool is unknown."""
         return call.group or self.groups.get(call.name, ToolGroup.OTHER)

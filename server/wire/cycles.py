@@ -1,4 +1,7 @@
-"""Converts request cycles to API messages in their views: steps, rounds, both, or events."""
+"""Converts request cycles to API messages. A request cycle is the work from a user's message to the end of the answer.
+
+A client chooses a view: steps (what users see), rounds (requests to the model), both, or events.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from server.wire.context import ConversionContext
 
 View: TypeAlias = v1.ListRequestCyclesRequest.View.ValueType
-"""The requested view of a request cycle."""
+"""Which parts of a request cycle a client asks for, such as steps or events."""
 
 _STEPS = (
     v1.ListRequestCyclesRequest.VIEW_UNSPECIFIED,
@@ -31,16 +34,16 @@ _ROUNDS = (v1.ListRequestCyclesRequest.VIEW_ROUNDS, v1.ListRequestCyclesRequest.
 _EVENTS = (v1.ListRequestCyclesRequest.VIEW_EVENTS,)
 
 SHORTENED = (16_384, 1_024, 64)
-"""Lengths, in characters, to which texts are cut if a cycle is too large for a response.
+"""The lengths in characters to which the texts of a cycle are cut if it is too large for a response.
 
 They are tried one after the other until the cycle fits.
 """
 
 
 def fit(cycle: v1.RequestCycle, limit_bytes: int) -> v1.RequestCycle:
-    """Cut the texts of a cycle, in place, until it fits into a response, and return it.
+    """Cut the texts of a request cycle, in place, until it fits into a response, and return it.
 
-    ListMessages has the full texts.
+    Clients get the full texts by ListMessages.
     """
     for characters in SHORTENED:
         if cycle.ByteSize() <= limit_bytes:
@@ -83,7 +86,7 @@ def _cut(text: str, characters: int) -> str:
 
 
 class CycleView:
-    """Builds the API message of a request cycle, from the cycle and the messages that it refers to."""
+    """Builds the API message of a request cycle from the cycle and the stored messages whose ids it contains."""
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class CycleView:
         }
 
     def show(self, view: View) -> v1.RequestCycle:
-        """Return the cycle with the parts that the view asks for."""
+        """Return the request cycle as an API message, with the parts that the view includes."""
         cycle, stop = self._cycle, self._cycle.stop
         run = self._messages[cycle.root.id].run
         follow_up = cycle.kind is cycles.CycleDelivery.FOLLOW_UP

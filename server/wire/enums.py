@@ -1,4 +1,7 @@
-"""Tables from the core's enums to those of the API. Tests in `tests/unit/server` check that they are complete."""
+"""Tables from the actors' enums to those of the gRPC API.
+
+Tests in `tests/unit/server` check that no value is missing.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +137,7 @@ DELIVERY = {
     "steer": v1.DELIVERY_STEER,
     "follow_up": v1.DELIVERY_FOLLOW_UP,
 }
-"""How a stored message entered the conversation. Requests use the core's `Delivery` instead."""
+"""How a stored message entered the conversation. For requests, `commands` has a table of its own."""
 
 DISPOSITION = {
     "direct": v1.DISPOSITION_DIRECT,

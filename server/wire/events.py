@@ -1,4 +1,4 @@
-"""Converts stored notifications, and live text that is not stored, to events of the API."""
+"""Converts stored events of conversations, and streamed text that is not stored, to events of the gRPC API."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 
 def needs_record(notification: Durable) -> bool:
-    """Return whether an event of this kind contains the conversation, so that its present row is needed."""
+    """Return whether the API's event for this notification contains the conversation, so that its record is needed."""
     return isinstance(notification, UsageChanged | ModeChanged | ConversationUpdated)
 
 
 def event(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
     """Return a stored event as an API message.
 
-    If `needs_record` is true, the conversation in the event is missing; `server.streams.encoding` adds it.
+    If `needs_record` is true for the event, the message lacks the conversation, which `server.streams.encoding` adds.
     """
     answer = v1.Event(revision=stored.revision, time=timestamp(stored.at))
     _fill(answer, conversion, conversation_id, stored)
@@ -55,9 +55,9 @@ def event(conversion: ConversionContext, conversation_id: str, stored: StoredEve
 
 
 def event_alone(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
-    """Return a stored event as an API message from its stored data only, without the conversation's row.
+    """Return a stored event as an API message without reading the conversation's record.
 
-    An event about a changed conversation then contains only the changed fields.
+    An event about a changed conversation then contains only the changed fields, or only the name if the log lacks them.
     """
     answer = event(conversion, conversation_id, stored)
     name = names.conversation(conversation_id)
@@ -108,7 +108,6 @@ def _fill(answer: v1.Event, conversion: ConversionContext, conversation_id: str,
 def _fill_wait(
     answer: v1.Event, conversion: ConversionContext, conversation_id: str, waits: ClientToolCall | QuestionChanged
 ) -> None:
-    """Set the field of an event about a call of a client tool, or about a question of a tool."""
     if isinstance(waits, ClientToolCall):
         answer.client_tool_call_changed.CopyFrom(client_tool_call(conversion, waits))
     else:
@@ -163,19 +162,19 @@ def _reaped(reaped: ToolTreeReaped) -> v1.Event.ToolTreeReaped:
 
 
 def text_delta(request_id: str, attempt: int, offset: int, text: str, *, reasoning: bool) -> v1.Event.TextDelta:
-    """Return text that the model has just streamed, which is not stored, as an API message."""
+    """Return text that the model is streaming, which is not stored, as an API message."""
     return v1.Event.TextDelta(
         llm_request_id=request_id, attempt=attempt, offset=offset, text=_clean(text), reasoning=reasoning
     )
 
 
 def output_delta(tool_use_id: str, attempt: int, offset: int, text: str) -> v1.Event.ToolOutputDelta:
-    """Return output that a tool has just printed, which is not stored, as an API message."""
+    """Return output that a running tool has printed, which is not stored, as an API message."""
     return v1.Event.ToolOutputDelta(tool_use_id=tool_use_id, attempt=attempt, offset=offset, text=_clean(text))
 
 
 def _clean(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode. Chunks of streamed text may split a surrogate pair."""
+    """Replace lone surrogates, which UTF-8 cannot encode. Streamed text may be split within a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

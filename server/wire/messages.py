@@ -1,4 +1,4 @@
-"""Converts messages and their content to API messages."""
+"""Converts stored messages, queued messages and their content to API messages."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from server.wire.context import ConversionContext
 
 STRUCT_BYTES = 4096
-"""The largest size in bytes of a tool call's input as a Struct that is always sent.
+"""An input of a tool call up to this size in bytes is always sent as a protobuf Struct.
 
-A larger input is sent as a Struct only if that is at most twice as long as its JSON text.
+A larger one is sent as a Struct only if the Struct is at most twice as long as the JSON text; otherwise as text.
 """
 
 
@@ -55,7 +55,7 @@ def message(conversion: ConversionContext, conversation_id: str, stored: Message
 
 
 def queued_message(conversation_id: str, queued: QueuedInput, delivery: str, run: str = "") -> v1.Message:
-    """Return the message of a steer or follow-up that is or was queued, as an API message."""
+    """Return a message that was sent to a busy agent, and is or was queued, as an API message."""
     blocks = [v1.ContentBlock(image=image(conversation_id, picture)) for picture in queued.images]
     if queued.text:
         blocks.append(v1.ContentBlock(text=queued.text))
@@ -70,9 +70,9 @@ def queued_message(conversation_id: str, queued: QueuedInput, delivery: str, run
 
 
 def queued(conversation_id: str, change: QueueChanged, *, run: str = "", at: int = 0) -> v1.QueuedMessage:
-    """Return a steer or follow-up as an API message, with what became of it.
+    """Return a message that was sent to a busy agent, with what became of it, as an API message.
 
-    `at` is when it left the queue, in milliseconds since 1970.
+    `at` is when the message left the queue, in milliseconds since 1970.
     """
     return v1.QueuedMessage(
         message=queued_message(conversation_id, change.input, change.delivery, run),
@@ -84,13 +84,13 @@ def queued(conversation_id: str, change: QueueChanged, *, run: str = "", at: int
 def _shown(part: Content) -> bool:
     """Return whether clients see a part of a message.
 
-    Reasoning that the provider hides has no text, and is left out.
+    Reasoning without text, which the provider hides, is not shown.
     """
     return not isinstance(part, Reasoning) or bool(part.text)
 
 
 def block(conversion: ConversionContext, conversation_id: str, part: Content) -> v1.ContentBlock:
-    """Return a part of a message as an API message."""
+    """Return a part of a message, such as text or a tool call, as an API message."""
     match part:
         case Text(text=text):
             return v1.ContentBlock(text=text)

@@ -1,7 +1,7 @@
-"""Derives request cycles from a file of events, in the same form as those of a stored conversation.
+"""Builds request cycles from a file of events, without a server or a store.
 
-The command line program finds the function `fold` as a package entry point. It needs neither a running server nor a
-store.
+A request cycle is the work from a user's message to the end of the answer. The command line program finds the function
+`fold` as a package entry point.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NOWHERE = "-"
 
 
 def fold(lines: Iterable[bytes], *, strict: bool = False) -> tuple[list[v1.RequestCycle], int]:
-    """Return the cycles in a file of events, with steps, rounds and events, and how many events were skipped.
+    """Return the request cycles in a file of events, and how many events were skipped.
 
     Raises ValueError, whose text names the line, for a line that is not an event and, if `strict`, for an event that
     cannot occur at its position.
@@ -57,7 +57,10 @@ def fold(lines: Iterable[bytes], *, strict: bool = False) -> tuple[list[v1.Reque
 
 
 def _events(lines: Iterable[bytes], places: list[int]) -> Iterator[cycles.CycleEvent]:
-    """Yield the events in these lines, and add the line number of each event to `places`. Raises ValueError."""
+    """Yield the events in these lines, and add the line number of each event to `places`.
+
+    Raises ValueError for a line that is not an event.
+    """
     for number, line in enumerate(lines, 1):
         try:
             for event in cycles.decode_lines([line]):
@@ -70,7 +73,7 @@ def _events(lines: Iterable[bytes], places: list[int]) -> Iterator[cycles.CycleE
 
 
 def _why_not(number: int, line: bytes, error: Exception) -> str:
-    """Return what is wrong with a line that is no event, with advice if the line is from an export."""
+    """Return what is wrong with a line that is not an event, with advice if the line is from an exported file."""
     try:
         found = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -90,7 +93,7 @@ def _why_not(number: int, line: bytes, error: Exception) -> str:
 
 
 def _shown(number: int, cycle: cycles.RequestCycle) -> v1.RequestCycle:
-    """Return a cycle as an API message. Messages and runs without an id get numbers instead."""
+    """Return a request cycle as an API message. Messages and runs without an id get numbers as ids."""
     named = _with_message_ids(cycle)
     run = named.stop.run if named.stop and named.stop.run else f"{number}"
     messages = list(_messages(named, run))
@@ -106,7 +109,7 @@ def _groups(cycle: cycles.RequestCycle) -> Mapping[str, ToolGroup]:
 
 
 def _with_message_ids(cycle: cycles.RequestCycle) -> cycles.RequestCycle:
-    """Return the cycle with ids for messages that have none: one message per round, and one per tool result."""
+    """Return the request cycle with ids for messages without one: one message per model request and tool result."""
     outputs = {
         id(each): each.message_id or f"{cycle.root.id}.{number}"
         for number, served in enumerate(cycles.rounds(cycle), 1)
@@ -124,7 +127,7 @@ def _with_message_ids(cycle: cycles.RequestCycle) -> cycles.RequestCycle:
 
 
 def _messages(cycle: cycles.RequestCycle, run: str) -> Iterator[Message]:
-    """Yield messages made from the events of a cycle, with as much content as the events have."""
+    """Yield the messages of a request cycle, as far as the events contain their content."""
     made: dict[str, Message] = {}
     for event in (cycle.root, *cycle.events):
         kind, name, blocks = _part(event)

@@ -1,4 +1,4 @@
-"""Converts the results of commands to API responses. Each function is named after its method of the API."""
+"""Converts the results of commands to API responses. Each function is named after a method of the API."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def cancel_conversation(
 ) -> v1.CancelConversationResponse:
     """Return the response to a CancelConversation request.
 
-    `at` is when the conversation entered its state, in milliseconds since 1970; 0 if that is unknown.
+    `at` is when the conversation entered its present state, in milliseconds since 1970; 0 if unknown.
     """
     settled: dict[Fate, list[v1.QueuedMessage]] = {Fate.RETURNED: [], Fate.DISCARDED: []}
     for change in answer.settled:

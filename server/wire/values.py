@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actors.core.content import Usage
 
 MAX_DEPTH = 24
-"""How deeply a JSON object that is sent as a Struct may be nested.
+"""How deeply a JSON object that is sent as a protobuf Struct may be nested.
 
 protobuf readers accept 100 nested messages, and a level of JSON takes up to three messages.
 """
@@ -38,7 +38,7 @@ def duration(milliseconds: int) -> Duration:
 
 
 def struct(text: str) -> Struct | None:
-    """Return a JSON text as a Struct; None if it is not a JSON object, or a Struct cannot represent it."""
+    """Return a JSON text as a protobuf Struct; None if it is not a JSON object, or a Struct cannot represent it."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -47,7 +47,7 @@ def struct(text: str) -> Struct | None:
 
 
 def plain(struct: Struct) -> dict[str, Any]:
-    """Return a Struct as Python values. Whole numbers become int, because a Struct stores only doubles."""
+    """Return a protobuf Struct as a dict. Whole numbers become int, although a Struct stores only doubles."""
     return {key: _plain(value) for key, value in struct.fields.items()}
 
 
@@ -69,7 +69,7 @@ def _plain(value: Value) -> Any:
 
 
 def struct_of(value: dict[str, Any]) -> Struct | None:
-    """Return a decoded JSON object as a Struct; None if it is nested too deeply or has a value that a Struct lacks."""
+    """Return a JSON object as a protobuf Struct; None if a Struct cannot represent it, or it is nested too deeply."""
     if _depth(value, MAX_DEPTH) < 0:
         return None
     result = Struct()
@@ -81,7 +81,7 @@ def struct_of(value: dict[str, Any]) -> Struct | None:
 
 
 def _depth(value: Any, left: int) -> int:
-    """Return how many more levels of nesting a JSON value leaves of `left`; negative if it has too many."""
+    """Return `left` minus the levels of nesting in a JSON value; negative if the value has more levels."""
     if left < 0 or not isinstance(value, dict | list):
         return left
     inner = value.values() if isinstance(value, dict) else value
@@ -102,7 +102,7 @@ def usage(value: Usage | None) -> v1.Usage | None:
 
 
 def budget(value: Budget) -> v1.Budget | None:
-    """Return a budget as an API message; None if it has no limits."""
+    """Return a budget as an API message; None if the budget has no limits."""
     if value == Budget():
         return None
     return v1.Budget(
@@ -123,5 +123,5 @@ def failure(value: LlmFailure | None) -> v1.RunError | None:
 
 
 def json_value(text: str) -> Value:
-    """Return the value of a JSON text as a protobuf Value."""
+    """Return a JSON text as a protobuf Value. Raises json_format.ParseError if the text is not JSON."""
     return json_format.Parse(text, Value())

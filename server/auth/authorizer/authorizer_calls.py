@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_CALLS = 16
-"""How many calls of one authorizer method may run at the same time. A call that never returns counts for ever.
+"""How many calls of one authorizer method may run at the same time. A call that never returns stays counted.
 
 `authenticate` and `authorize` are counted apart: strangers cause calls of `authenticate`, and must not keep known
 callers from being authorized.
 """
 MAX_REASON_CHARS = 500
 LOG_SECONDS = 10.0
-"""Minimum seconds between two log lines about one type of exception, because strangers can cause one by every call."""
+"""Minimum seconds between two log lines about one type of exception, because strangers can cause many exceptions."""
 
 
 class AuthorizerCalls:
@@ -51,7 +51,7 @@ class AuthorizerCalls:
         self._for_strangers, self._for_callers = asyncio.Semaphore(MAX_CALLS), asyncio.Semaphore(MAX_CALLS)
 
     async def identity(self, metadata: Iterable[tuple[str, str | bytes]], peer: Peer) -> Identity | None:
-        """Return the identity of a caller by the metadata and peer of a call; None if the authorizer knows none."""
+        """Return the identity of the caller with this metadata and peer; None if the authorizer refuses the caller."""
         said: dict[str, str] = {}
         for name, value in metadata:
             if isinstance(value, str):
@@ -127,7 +127,7 @@ class AuthorizerCalls:
 
 
 def _is_sound(identity: Identity) -> bool:
-    """Return whether an identity's attributes have the declared types: no type checker checks the authorizer's code."""
+    """Return whether the attributes have the declared types. No type checker has checked the operator's class."""
     principal: Any = identity.principal
     role: Any = identity.role
     ends: Any = identity.expires_at

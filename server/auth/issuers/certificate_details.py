@@ -1,6 +1,6 @@
 """Reads from a certificate what gRPC does not provide: its expiry, and whether a name contains a zero byte.
 
-gRPC cuts a name off at a zero byte, so that another name could pass for it.
+gRPC cuts off a name at a zero byte, so that an attacker's certificate could pass for that of another host or user.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 KNOWN_CERTIFICATES = 1_024
-"""How many certificates the cache holds. A certificate is parsed once for all calls of its connection."""
+"""How many certificates the cache holds.
+
+All calls on one connection have the same certificate, so it is parsed once.
+"""
 
 CONSTRUCTED = 0x20
 """The bit in a DER tag of an element that consists of other elements."""
@@ -69,7 +72,7 @@ def _end_of(der: bytes) -> float:
 
 
 def _has_zero(der: bytes, texts: dict[int, str]) -> bool:
-    """Return whether a text in DER data contains a zero byte. `texts` maps the tags of texts to their encodings.
+    """Return whether any text in DER data contains a zero byte. `texts` maps the DER tags of texts to their encodings.
 
     Raises IndexError or ValueError if the data is not valid DER.
     """

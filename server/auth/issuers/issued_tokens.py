@@ -73,7 +73,7 @@ class IssuedTokens:
         return _caller(issuer, claims, f"{algorithm}:{key_id}")
 
     async def caller_after_refresh(self, text: bytes) -> Caller | None:
-        """Return the caller with this token after fetching the issuer's keys again, if its signing key was unknown.
+        """Fetch the issuer's keys if the one that signed this token is unknown, and return the token's caller.
 
         Returns None for an invalid token, and also if the key was already known.
         """
@@ -89,9 +89,9 @@ class IssuedTokens:
         return self._now() < caller.expires_at and self._keys[caller.issuer].find(key_id, algorithm) is not None
 
     def _read(self, text: bytes) -> tuple[Issuer, IssuerKeys, str, str] | None:
-        """Return a token's issuer, that issuer's keys, the key id and the algorithm. The signature is not verified yet.
+        """Return a token's issuer, that issuer's keys, the key id and the algorithm. Does not verify the signature.
 
-        Returns None if the token is malformed, or if no issuer in the settings would sign it.
+        Returns None if the token is malformed, or if its issuer or algorithm is not in the settings.
         """
         if len(text) > MAX_TOKEN_BYTES or text.count(b".") != 2:
             return None
@@ -109,8 +109,8 @@ class IssuedTokens:
 def _unproven(part: bytes) -> dict[str, Any]:
     """Decode the header or the claims of a token before its signature is verified. Raises ValueError or RecursionError.
 
-    PyJWT handles each byte of a token in Python, so that strangers could keep the event loop busy with long tokens. It
-    is used only once a token names a known key.
+    PyJWT is used only once a token names a known key: it handles each byte in Python, so that strangers could keep the
+    event loop busy with long tokens.
     """
     found = json.loads(base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4)))
     if not isinstance(found, dict):

@@ -1,4 +1,4 @@
-"""Fetches the public keys of an issuer (JWKS), renews them in the background, and keeps them during outages."""
+"""Fetches the public keys of a token issuer (JWKS), renews them in the background, and keeps them during outages."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class IssuerKeys:
     def find(self, key_id: str, algorithm: str) -> jwt.PyJWK | None:
         """Return the key with this id for an algorithm; None if there is no such key or it has expired.
 
-        The id "" means the only key for the algorithm. Old keys are read again in the background, which this does not
-        wait for.
+        The id "" means the only key for the algorithm. If the keys are old, this starts to read them again in the
+        background, and does not wait.
         """
         now = self._monotonic()
         if now - self._read_at > self._age:
@@ -127,7 +127,7 @@ def keys_in(content: bytes, algorithms: tuple[str, ...]) -> dict[tuple[str, str]
 
 
 def _key(data: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
-    """Return a JWK as a key object for an algorithm; None if it is private, malformed or for another algorithm."""
+    """Return a JSON Web Key as a key object; None if it is private, malformed or for another algorithm."""
     fits = data.get("kty") == "RSA" if ALGORITHMS[algorithm] == "RSA" else data.get("crv") == ALGORITHMS[algorithm]
     if not fits or data.get("kty") == "oct" or "d" in data:
         return None
@@ -140,7 +140,10 @@ def _key(data: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
 
 
 async def content_of(issuer: Issuer) -> bytes:
-    """Fetch the key set of an issuer from its URL or file, and return it unparsed. Raises KeysUnusableError."""
+    """Fetch the key set of an issuer from its URL or file, and return it unparsed.
+
+    Raises KeysUnusableError if it cannot be read within FETCH_SECONDS, or is too large.
+    """
     try:
         async with asyncio.timeout(FETCH_SECONDS):
             if issuer.jwks_file is not None:
@@ -156,7 +159,10 @@ async def content_of(issuer: Issuer) -> bytes:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a key set's file. Does blocking I/O. Raises KeysUnusableError."""
+    """Return the content of the file with a key set. Does blocking I/O.
+
+    Raises KeysUnusableError if the file cannot be read or is too large.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -188,7 +194,8 @@ class _Answer:
 async def _get(url: str, ca_bundle: Path | None) -> bytes:
     """Download a URL without following redirects or using a proxy, and return the response's body.
 
-    Raises KeysUnusableError for another status than 200 or too large a response, OSError, or the parser's errors.
+    Raises KeysUnusableError for a status other than 200 or too large a response; also OSError and the HTTP parser's
+    errors.
     """
     parts = urlsplit(url)
     tls = ssl.create_default_context(cafile=ca_bundle or certifi.where()) if parts.scheme == "https" else None

@@ -18,7 +18,7 @@ ALGORITHMS = {
     "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
     "ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519",
 }  # fmt: skip
-"""The supported signature algorithms, all with public keys. The value is the type or the curve of the keys."""
+"""The supported signature algorithms, all with public keys. The value is the type or the elliptic curve of the keys."""
 USUAL_ALGORITHMS = ("RS256", "ES256")
 KEYS = (
     "issuer", "audience", "jwks_url", "jwks_file", "ca_bundle", "algorithms", "leeway_seconds", "principal_claim",
@@ -29,11 +29,14 @@ MAX_VALUE_CHARS = 255
 PLACEHOLDER = "{principal}"
 """The text in a template's roots that the value of the claim replaces."""
 KNOWN_PRINCIPALS = 4_096
-"""How many principals of a template are cached, so that their directories are resolved only once."""
+"""How many principals created from a template are cached, so that their directories are resolved only once."""
 
 
 class Template:
-    """The permissions of those principals of an issuer that the settings do not name. Safe to use from any thread."""
+    """The permissions of those callers with an issuer's tokens that the settings do not name.
+
+    Safe to use from any thread.
+    """
 
     def __init__(self, issuer: str, table: Mapping[str, Any]) -> None:
         """Read the table [issuers.NAME.template].
@@ -43,7 +46,7 @@ class Template:
         self._prefix, self._table = f"{issuer}:", table
         self._where = f"issuers.{issuer}.template"
         self.quotas: Any = table.get("quotas", {})
-        """The quotas of every principal of the template, as written in the settings."""
+        """The quotas of every principal that is created from the template, as written in the settings."""
         for root in table.get("roots", ()):
             if "{" in str(root).replace(PLACEHOLDER, ""):
                 raise ValueError(f"{self._where}.roots: {root!r} has a brace that does not belong to {PLACEHOLDER}")
@@ -52,12 +55,12 @@ class Template:
         self.principal = functools.lru_cache(KNOWN_PRINCIPALS)(self._principal)
 
     def _principal(self, value: str) -> Principal | None:
-        """Return the principal that the value of a claim stands for; None if the value cannot name a principal."""
+        """Return the principal for a value of the claim that names principals; None if the value cannot name one."""
         if not _names_somebody(value) or (self._personal and ("/" in value or value.startswith("."))):
             return None
         try:
             return principal_from_table(self._where, self._prefix + value, self._table_of(value))
-        except ValueError:  # the value makes a directory that no principal may have
+        except ValueError:  # the directory with this value in its path is one that no principal may have
             return None
 
     def _table_of(self, value: str) -> dict[str, Any]:
@@ -90,11 +93,11 @@ class Issuer(Struct, frozen=True):
     role_claim: str = ""
     """The claim that limits the caller's role; "" if no claim does."""
     roles: Mapping[str, Role] = {}
-    """The roles by the value of `role_claim`."""
+    """The roles that the values of `role_claim` stand for."""
     template: Template | None = None
 
     def principal(self, value: str) -> Principal | None:
-        """Return the principal that a value of `principal_claim` identifies; None if there is none."""
+        """Return the principal that a value of `principal_claim` identifies; None if the value identifies none."""
         named = self.principals.get(value)
         return named if named is not None or self.template is None else self.template.principal(value)
 

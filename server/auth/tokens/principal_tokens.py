@@ -57,7 +57,7 @@ class TokenContent(Protocol):
 
     @property
     def shown(self) -> str:
-        """Where the list is stored, for messages: e.g. the path of the file."""
+        """The path of the file or the name of the document in the database, for error messages."""
         ...
 
     def read(self) -> bytes | None:
@@ -65,7 +65,7 @@ class TokenContent(Protocol):
         ...
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace the list by the result of `change(list)`; None leaves it as it is.
+        """Replace the list by the result of `change(list)`; if the result is None, leave the list unchanged.
 
         May call `change` more than once.
         """
@@ -79,7 +79,7 @@ class PrincipalTokens:
         self._content = content
 
     def read(self) -> tuple[Token, ...]:
-        """Return the tokens; () if there is no list.
+        """Return the tokens; () if no list was ever written.
 
         Also raises StoreUnavailableError if the database does not answer.
         """
@@ -91,7 +91,7 @@ class PrincipalTokens:
             raise TokenUnusableError(str(error)) from None
 
     def create(self, principal: str, role: Role, now: int, *, expires_at: int = 0, note: str = "") -> tuple[Token, str]:
-        """Add a token, and return it with its text. The text contains the secret, and is not stored anywhere."""
+        """Add a token. Return it, and its text for the caller, which contains the secret and is not stored anywhere."""
         secret = secrets.token_urlsafe(SECRET_BYTES)
 
         def added(tokens: list[Token]) -> Token:
@@ -128,7 +128,6 @@ class PrincipalTokens:
         return self._change(removed)
 
     def _change(self, change: Callable[[list[Token]], T]) -> T:
-        """Apply `change` to the list in one atomic update, and return the result of `change`."""
         made: list[T] = []
 
         def changed(content: bytes | None) -> bytes | None:
@@ -168,7 +167,7 @@ class TokenFile(PrincipalTokens):
 
 
 def matching(tokens: dict[str, Token], text: bytes) -> Token | None:
-    """Return the token with this text; None if there is none. Secrets are compared in constant time.
+    """Return the token whose text, with the secret, is `text`; None if there is none. Compares in constant time.
 
     `tokens` maps token ids to tokens.
     """

@@ -1,4 +1,4 @@
-"""Keeps the tokens of principals in a shared database in memory, and reads them again in the background."""
+"""Keeps a copy in memory of the principals' tokens in a shared database, and reads them again in the background."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOLLOW_SECONDS = 0.5
 PAUSE_SECONDS = 0.05
 """Minimum seconds between two reads, even if many calls with unknown tokens arrive."""
 PATIENCE_SECONDS = 2.0
-"""Maximum seconds that a call with an unknown token waits for a read."""
+"""Maximum seconds that a call with an unknown token waits until the tokens have been read again."""
 
 
 class SharedTokens:
@@ -33,7 +33,10 @@ class SharedTokens:
     """
 
     def __init__(self, tokens: PrincipalTokens) -> None:
-        """Read the tokens, and start the thread. Raises TokenUnusableError or StoreUnavailableError."""
+        """Read the tokens, and start the thread.
+
+        Raises TokenUnusableError or StoreUnavailableError if they cannot be read.
+        """
         self._stored = tokens
         self._guard = threading.Lock()  # guards _tokens, _failure, _version and _waiting
         self._tokens, self._failure = tokens.read(), ""
@@ -44,7 +47,7 @@ class SharedTokens:
         self._thread.start()
 
     def version(self) -> object:
-        """Return how many changes of the tokens have been seen."""
+        """Return a number that grows whenever a read has found changed tokens."""
         with self._guard:
             return self._version
 
@@ -56,7 +59,7 @@ class SharedTokens:
             return self._tokens
 
     async def read_again(self) -> None:
-        """Wait until the tokens have been read once more, at most PATIENCE_SECONDS."""
+        """Wait until the tokens have been read once more, but at most PATIENCE_SECONDS."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -75,7 +78,7 @@ class SharedTokens:
             await asyncio.wait_for(done, PATIENCE_SECONDS)
 
     def close(self) -> None:
-        """End the thread, after the read that is in progress. Idempotent; blocks."""
+        """End the thread once a read in progress has finished. Blocks until then. May be called more than once."""
         self._closed.set()
         self._wanted.set()
         self._thread.join()
@@ -91,7 +94,10 @@ class SharedTokens:
                 tell()
 
     def _look(self) -> None:
-        """Read the tokens once, and keep the result for `read`. If the database does not answer, nothing changes."""
+        """Read the tokens once, and keep the result for `read`.
+
+        If the database does not answer, keep the old result.
+        """
         try:
             found, failure = self._stored.read(), ""
         except StoreUnavailableError:

@@ -1,4 +1,4 @@
-"""The fields that a filter of conversations can use, and the conversion of restrictions on them to conditions."""
+"""The fields that filters of conversations can use, such as `title`, and their conversion to the store's conditions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)")
 _NANOS_PER_MS = 1_000_000
 _NEVER = -1
-"""A time in milliseconds that no conversation has, for comparisons that are never true."""
+"""A time in milliseconds that no conversation has. A comparison with this time is never true."""
 
 
 def _kind(state: type) -> str:
@@ -44,9 +44,9 @@ _BUSY = frozenset(_KINDS) - frozenset(map(_kind, QUIET))
 
 
 def meaning(restriction: Restriction) -> Condition:
-    """Convert a restriction to a condition of the store.
+    """Convert a restriction, such as `title:"draft"`, to a condition that the store evaluates.
 
-    Raises FilterError if its field, operator or value is invalid.
+    Raises FilterError if the field, the operator or the value is invalid.
     """
     name, *keys = restriction.path
     if name == "labels":
@@ -76,12 +76,14 @@ def _wanted(condition: Condition, operator: str) -> Condition:
 
 
 def _is_any(value: Value) -> bool:
-    """Return whether a value is an unquoted `*`, which stands for any value."""
     return value.text == "*" and not value.quoted
 
 
 def _choice(value: Value, choices: tuple[str, ...], prefix: str) -> str:
-    """Return the choice that a value names, with or without the prefix of the API's enum values. Raises FilterError."""
+    """Return the one of `choices` that a value names, with or without the prefix that the API's enum values have.
+
+    Raises FilterError if the value names none of them.
+    """
     chosen = value.text.lower().removeprefix(prefix)
     if chosen not in choices:
         raise FilterError(value.at, f"must be one of {', '.join(choices)}")
@@ -89,7 +91,7 @@ def _choice(value: Value, choices: tuple[str, ...], prefix: str) -> str:
 
 
 def _flag(restriction: Restriction) -> bool:
-    """Return the truth value that the field must have. Raises FilterError."""
+    """Return the boolean that the field must have. Raises FilterError if the operator or the value is invalid."""
     operator, value = _operator(restriction, "=", "!="), restriction.value
     return (_choice(value, ("true", "false"), "") == "true") == (operator == "=")
 
@@ -114,7 +116,10 @@ def _mode(restriction: Restriction) -> Condition:
 
 
 def _text(field: TextField) -> Callable[[Restriction], Condition]:
-    """Return the conversion for a text field. Its operator `:` searches for a part of the text, ignoring case."""
+    """Return the function that converts restrictions on a text field.
+
+    The operator `:` means "contains, ignoring case".
+    """
 
     def make(restriction: Restriction) -> Condition:
         operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
@@ -130,7 +135,6 @@ def _set(field: TextField) -> Condition:
 
 
 def _model(restriction: Restriction) -> Condition:
-    """Convert a restriction on the model, which may be named with or without `models/`. Raises FilterError."""
     value = restriction.value
     named = restriction._replace(value=value._replace(text=parse_model(value.text) or value.text))
     return _text(TextField.MODEL)(named)
@@ -144,7 +148,10 @@ def _directory(restriction: Restriction) -> Condition:
 
 
 def _conversation(field: TextField) -> Callable[[Restriction], Condition]:
-    """Return the conversion for a field with the name of a conversation. The conversion raises FilterError."""
+    """Return the function that converts restrictions on a field with the name of a conversation.
+
+    The returned function raises FilterError for an invalid name.
+    """
 
     def make(restriction: Restriction) -> Condition:
         operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
@@ -172,10 +179,11 @@ def _time(field: TimeField) -> Callable[[Restriction], Condition]:
 
 
 def _milliseconds(value: Value, comparison: Comparison) -> int:
-    """Return a time in whole milliseconds since 1970 that can replace a value, with nanoseconds, in this comparison.
+    """Return the time in a filter as whole milliseconds since 1970, with fractions rounded to suit this comparison.
 
-    Stored times are whole milliseconds, so a fraction is rounded in the direction that keeps the result of the
-    comparison; for `=` the result is _NEVER. Raises FilterError if the value is not a time.
+    Stored times are whole milliseconds, so a fraction is rounded in the direction that does not change the result; with
+    `=` and a fraction, no stored time is equal, and the result is _NEVER. Raises FilterError if the value is not a
+    time.
     """
     found = _TIME.fullmatch(value.text)
     try:
@@ -193,9 +201,9 @@ def _milliseconds(value: Value, comparison: Comparison) -> int:
 
 
 def _label(restriction: Restriction) -> Condition:
-    """Convert a restriction on labels, such as `labels:key`, `labels.key:*` or `labels.key = "value"`.
+    """Convert a restriction on labels: `labels:key`, `labels.key:*`, `labels.key = "value"` or `labels.key != "value"`.
 
-    Raises FilterError.
+    Raises FilterError for any other form.
     """
     _, *keys = restriction.path
     operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
@@ -223,4 +231,4 @@ FIELDS: dict[str, Callable[[Restriction], Condition]] = {
     "parent": _conversation(TextField.PARENT),
     "forked_from": _conversation(TextField.FORKED_FROM),
 }
-"""For each field except labels, the function that converts a restriction on the field to a condition."""
+"""For each field except labels, the function that converts restrictions on the field to conditions."""

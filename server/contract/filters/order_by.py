@@ -1,4 +1,4 @@
-"""Parses the order of a list of conversations, the field `order_by` of requests."""
+"""Parses the field `order_by` of list requests: the order in which conversations are listed."""
 
 from __future__ import annotations
 

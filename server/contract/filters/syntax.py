@@ -1,6 +1,6 @@
-"""Parses filters: restrictions such as `title:"draft"`, connected by AND, OR, NOT and parentheses.
+"""Parses filters of lists: restrictions such as `title:"draft"`, connected by AND, OR, NOT and parentheses.
 
-As in AIP-160, OR binds tighter than AND, and restrictions without a word between them are connected by AND.
+As in Google's AIP-160, OR binds tighter than AND, and two restrictions side by side are connected by AND.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FilterError(Exception):
 
 
 class Value(NamedTuple):
-    """The right side of a restriction: a value."""
+    """The value on the right side of a restriction."""
 
     text: str
     at: int
@@ -59,9 +59,9 @@ class Restriction(NamedTuple):
 
 
 def parse(text: str, meaning: Callable[[Restriction], Condition]) -> Condition:
-    """Parse a filter into a condition of the store; `meaning` converts each restriction.
+    """Parse a filter into a condition that the store evaluates; `meaning` converts each restriction to a condition.
 
-    An empty filter becomes a condition that is always true. Raises FilterError.
+    An empty filter becomes a condition that is always true. Raises FilterError if the filter is invalid.
     """
     parser = _Parser(text, meaning)
     if parser.at_end():
@@ -89,7 +89,7 @@ class _Parser:
         raise FilterError(self._at if at is None else at, text)
 
     def expression(self, depth: int) -> Condition:
-        """Read a sequence such as `a b AND c`, up to a closing parenthesis or the end."""
+        """Parse a sequence such as `a b AND c`, up to a closing parenthesis or the end of the filter."""
         parts = [self._alternatives(depth)]
         while not self.at_end() and not self._sees(")"):
             self._word("AND")
@@ -97,14 +97,13 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Every(tuple(parts))
 
     def _alternatives(self, depth: int) -> Condition:
-        """Read alternatives such as `a OR b`."""
         parts = [self._term(depth)]
         while self._word("OR"):
             parts.append(self._term(depth))
         return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
 
     def _term(self, depth: int) -> Condition:
-        """Read `a`, `NOT a` or `-a`, where `a` is a restriction or an expression in parentheses."""
+        """Parse `a`, `NOT a` or `-a`, where `a` is a restriction or an expression in parentheses."""
         negated = self._word("NOT") or self._takes("-")
         if not self._takes("("):
             part = self._restriction()

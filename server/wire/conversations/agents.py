@@ -1,4 +1,4 @@
-"""Converts sub-agents to API messages, for the events and states of their parent."""
+"""Converts sub-agents to API messages, for the events and the state of the conversation that started them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def sub_agent(agent: AgentSummary) -> v1.SubAgent:
 
 
 def changed(pending: Iterable[AgentSummary], reports: Iterable[AgentReport]) -> v1.Event.SubAgentsChanged:
-    """Return the event about the sub-agents that one call has started: running ones, and reports of ended ones."""
+    """Return the event about the sub-agents that one call has started: those that run, and reports of ended ones."""
     return v1.Event.SubAgentsChanged(pending=map(sub_agent, pending), reports=map(_report, reports))
 
 
 def standing(state: AwaitingSubAgents) -> v1.Event.SubAgentsChanged:
-    """Return the event about the sub-agents of a conversation that waits for them, from its state."""
+    """Return the event about the sub-agents that a conversation is waiting for, made from the conversation's state."""
     return changed(map(summarize_agent, state.pending), state.completed_results)
 
 

@@ -23,7 +23,7 @@ _ACTIONS: dict[int, Action] = {number: action for action, number in ACTION.items
 def approval_rule(conversation_id: str, rule: ApprovalRule) -> v1.ApprovalRule:
     """Return an approval rule of this conversation, or of the operator, as an API message.
 
-    A rule that is only a suggestion has no id yet; its name is empty.
+    A rule that is only suggested to the user has no id yet, so its name is "".
     """
     answer = v1.ApprovalRule(
         name=names.approval_rule("" if rule.origin is Origin.OPERATOR else conversation_id, rule.id),
@@ -41,7 +41,7 @@ def approval_rule(conversation_id: str, rule: ApprovalRule) -> v1.ApprovalRule:
 
 
 def parse(rule: v1.ApprovalRule) -> ApprovalRule:
-    """Return the approval rule in a request, with its action and subject only. The default of the action is ALLOW."""
+    """Return the approval rule in a request, only with its action (ALLOW by default) and what it matches."""
     return ApprovalRule(
         id="",
         action=_ACTIONS.get(rule.action, Action.ALLOW),

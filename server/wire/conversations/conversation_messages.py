@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 def conversation(
     conversion: ConversionContext, record: ConversationRecord, known_state: v1.ConversationState | None = None
 ) -> v1.Conversation:
-    """Return a row of the store as a conversation for lists and events.
+    """Return a stored conversation as an API message, without the parts that lists and events leave out.
 
-    `known_state` is the message of the row's state if it has been made before; None to make it.
+    `known_state` is the API message for the record's state if it was already built; None to build it.
     """
     ledger = record.state.ledger
     summary = record.state.summary if isinstance(record.state, ContextExhausted) else ""
@@ -106,9 +106,10 @@ def _generation(generation: Generation) -> v1.Generation | None:
 def in_full(
     conversion: ConversionContext, record: ConversationRecord, statuses: Sequence[McpServerStatus] = ()
 ) -> v1.Conversation:
-    """Return a row of the store as a conversation, with the parts that lists leave out.
+    """Return a stored conversation as an API message, with the parts that lists leave out.
 
-    These are the instructions, the client tools, and the MCP servers that clients added, with their states if given.
+    These are the instructions, the client tools, and the MCP servers that clients added. `statuses` are the states of
+    these servers; a server without one counts as stopped.
     """
     answer = conversation(conversion, record)
     profile = record.profile
@@ -132,19 +133,22 @@ def _client_tool(tool: ClientTool) -> v1.ClientTool:
 
 
 def present(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """Return a row of the store as a full conversation, with the present jobs and MCP servers. Safe from any thread."""
+    """Return a stored conversation as an API message, with its running jobs and the present states of its MCP servers.
+
+    Safe to call from any thread.
+    """
     answer = in_full(conversion, record, conversion.mcp_servers(record) if record.profile.mcp_servers else ())
     answer.background_jobs.extend(conversion.background_jobs(record.id))
     return answer
 
 
 def state_of(conversion: ConversionContext, record: ConversationRecord) -> v1.ConversationState:
-    """Return the state in a row of the store as an API message."""
+    """Return the state in a conversation's record as an API message."""
     return state(conversion, record.id, summary_of(conversion, record.id, record.state), record.state_updated_at)
 
 
 def summary_of(conversion: ConversionContext, conversation_id: str, stored: State) -> StateSummary:
-    """Return the summary of a conversation's state, from which API messages are made."""
+    """Return a summary of a conversation's state. API messages are made from such summaries."""
     context = ConvContext(conversation_id, working_dir="", model_id="", usable_window=0, limits=conversion.limits)
     return summarize(stored, context)
 
@@ -152,7 +156,7 @@ def summary_of(conversion: ConversionContext, conversation_id: str, stored: Stat
 def state(
     conversion: ConversionContext, conversation_id: str, summary: StateSummary, entered: int
 ) -> v1.ConversationState:
-    """Return a state as an API message with the details of its kind. `entered` is its beginning, in milliseconds."""
+    """Return a state as an API message. `entered` is when the state began, in milliseconds since 1970."""
     answer = v1.ConversationState(
         kind=STATE_KIND[summary.kind],
         enter_time=timestamp(entered),
@@ -212,7 +216,7 @@ def _tool_executing(
 
 
 def client_tool_call(conversion: ConversionContext, awaited: ClientToolCall) -> v1.Event.ClientToolCallChanged:
-    """Return the event about a call of a client tool, with the status of the call."""
+    """Return the event about a call of a client tool: a tool that a client, not the server, runs."""
     return v1.Event.ClientToolCallChanged(
         call=tool_call(conversion, awaited.call),
         status=CALL_STATUS[awaited.status],
@@ -223,7 +227,7 @@ def client_tool_call(conversion: ConversionContext, awaited: ClientToolCall) -> 
 def pending_client_tool_calls(
     conversion: ConversionContext, summary: StateSummary
 ) -> list[v1.Event.ClientToolCallChanged]:
-    """Return the calls in a state that wait for a client's answer: one or none."""
+    """Return the calls of client tools in a state that wait for a client's answer: one or none."""
     if summary.current_call is None or not summary.deadline:
         return []
     awaited = ClientToolCall(summary.current_call, CallStatus.PENDING, summary.deadline)
@@ -231,7 +235,7 @@ def pending_client_tool_calls(
 
 
 def question(conversation_id: str, changed: QuestionChanged) -> v1.Question:
-    """Return a question that a tool asks a person as an API message."""
+    """Return a question that a tool asks the user as an API message."""
     asked = changed.question
     answer = v1.Question(
         name=names.question(conversation_id, asked.number),
@@ -251,7 +255,7 @@ def question(conversation_id: str, changed: QuestionChanged) -> v1.Question:
 
 
 def pending_questions(conversation_id: str, summary: StateSummary) -> list[v1.Question]:
-    """Return the open questions of the running tool in a state; [] if no tool is running."""
+    """Return the unanswered questions of the running tool in a state; [] if no tool is running."""
     call = summary.current_call
     if call is None:
         return []
@@ -266,7 +270,7 @@ def _error(summary: StateSummary) -> v1.RunError:
 def pending_approvals(
     conversion: ConversionContext, conversation_id: str, summary: StateSummary
 ) -> list[v1.PendingApproval]:
-    """Return the open approvals of a state, in the order of the model's response."""
+    """Return the pending approvals in a state, in the order of the model's tool calls."""
     known = {each.tool_use_id: each for each in summary.suggestions}
     about = ((call, known.get(call.id, Suggested(call.id, ()))) for call in summary.undecided)
     return [
@@ -282,7 +286,7 @@ def pending_approvals(
 def pending_approval(
     conversion: ConversionContext, conversation_id: str, asked: ApprovalRequested
 ) -> v1.PendingApproval:
-    """Return an open approval as an API message: for a tool call, or for a wider mode."""
+    """Return a pending approval as an API message: of a tool call, or of a mode that allows tools more."""
     call = asked.call
     question = v1.PendingApproval(
         name=names.approval(conversation_id, call.id),

@@ -1,4 +1,4 @@
-"""A cache of conversations as API messages, each built once per commit for streams, lists and responses."""
+"""A cache of conversations as API messages. Streams, lists and responses share the message of one version."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 KEPT = 256
 """The maximum number of cached conversations. Most take one or two KB."""
 KEPT_BYTES = 64 * 1024
-"""Conversations whose message has more bytes than this are not cached."""
+"""Conversations whose API message has more bytes than this are not cached."""
 
 
 class _Encoded:
-    """One version of a conversation, with its API message and, once it is needed, the encoded message."""
+    """One version of a conversation: its record, its API message and, once needed, the encoded message."""
 
     __slots__ = ("message", "record", "window", "wire")
 
@@ -31,18 +31,18 @@ class _Encoded:
 
 
 class EncodedConversations:
-    """The latest version of each conversation that has changed lately, as API message. Use in the event loop only."""
+    """Caches the API messages of the conversations that have changed last. Use in the event loop only."""
 
     def __init__(self, conversion: ConversionContext) -> None:
         self._conversion = conversion
         self._latest: dict[str, _Encoded] = {}
 
     def message(self, record: ConversationRecord) -> v1.Conversation:
-        """Return the API message for this row of the store. The message is shared: copy it before you change it."""
+        """Return the API message of a conversation's record. The message is shared: copy it before you change it."""
         return self._encoded(record).message
 
     def wire(self, record: ConversationRecord) -> bytes:
-        """Return the encoded API message for this row of the store."""
+        """Return the encoded API message of a conversation's record."""
         found = self._encoded(record)
         if found.wire is None:
             found.wire = found.message.SerializeToString()
@@ -63,7 +63,7 @@ class EncodedConversations:
 
 
 def _same_state(known: _Encoded | None, record: ConversationRecord) -> v1.ConversationState | None:
-    """Return the message of the state in the previous version; None if the state has changed, or is not cached."""
+    """Return the state's API message of the cached version; None if the state has changed, or no version is cached."""
     if known is None or known.record.state is not record.state:
         return None
     return known.message.state if known.record.state_updated_at == record.state_updated_at else None
