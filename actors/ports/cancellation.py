@@ -55,9 +55,9 @@ class CancelToken:
         callback()
 
     def forget(self, callback: Callable[[], None]) -> bool:
-        """Undo `on_cancel`, so that a finished step holds no resources.
+        """Remove a callback that `on_cancel` registered, so that finished work does not keep resources alive.
 
-        Return False if the token is cancelled already.
+        Return False if the callback is not registered, for example because the token is cancelled already.
         """
         with self._lock:
             if callback not in self._callbacks:

@@ -18,11 +18,11 @@ class LiveConversation(Protocol):
 
     @property
     def ledger(self) -> Ledger | None:
-        """The counters of the state in memory; None while no state is loaded."""
+        """The counters of the conversation's state in memory; None while its state is not loaded."""
         ...
 
     def deliver(self, message: object) -> bool:
-        """Put a message into the mailbox; return False if the actor has stopped."""
+        """Put a message into the actor's mailbox; return False if the actor has stopped."""
         ...
 
     def cancel_run_now(self, run: str) -> None:
@@ -49,7 +49,7 @@ class ConversationDirectory(Protocol):
         ...
 
     def on_idle(self) -> None:
-        """Note that a conversation has become idle, so that a drain may be complete."""
+        """Note that a conversation has become idle; a server that is shutting down waits for this."""
         ...
 
     def on_stopped(self, conversation: LiveConversation) -> None:

@@ -19,11 +19,11 @@ class EventBus(Protocol):
         ...
 
     def text_delta(self, conversation_id: str, delta: TextDelta) -> None:
-        """Publish the next text of a streaming model request. The text is not stored."""
+        """Publish the next piece of a text that a model is streaming. The text is not stored."""
         ...
 
     def tool_output(self, conversation_id: str, tool_use_id: str, text: str) -> None:
-        """Publish the next output of a running tool call. The output is not stored."""
+        """Publish the next piece of the output of a running tool call. The output is not stored."""
         ...
 
     def created(self, record: ConversationRecord) -> None:
@@ -31,7 +31,7 @@ class EventBus(Protocol):
         ...
 
     def deleted(self, conversation_id: str, record: ConversationRecord | None = None) -> None:
-        """End the watches of a deleted conversation.
+        """End the open streams of clients that watch a deleted conversation.
 
         `record` is the last record of the conversation; for a sub-agent, the record of the conversation that started
         it.

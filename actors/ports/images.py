@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from actors.ports.cancellation import CancelToken
 
 Turn: TypeAlias = "Callable[[str, CancelToken], AbstractContextManager[bool]]"
-"""Takes a principal and a cancel token; returns a context manager that waits for a turn and holds it.
+"""Takes a principal and a cancel token; returns a context manager that waits until it is the principal's turn.
 
-The context manager yields False if the token is cancelled before the turn comes.
+The turn lasts as long as the context. The context manager yields False if the token is cancelled before the turn comes.
 """
 
 MAX_IMAGE_BYTES = 20 * 1024 * 1024
 """The maximum size in bytes of an image file that is uploaded or read."""
 MAX_IMAGE_PIXELS = 40_000_000
-"""The maximum width times height, according to the header of the image."""
+"""The maximum number of pixels (width times height), according to the image's header."""
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 

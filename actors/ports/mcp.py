@@ -41,7 +41,7 @@ class McpServerStatus(Struct, frozen=True):
     error: str = ""
     """Why the server failed, as human-readable text."""
     tools: tuple[ToolSpec, ...] = ()
-    """The tools of the server's latest list, in the form in which models are offered them."""
+    """The tools in the server's latest list, as models get them."""
 
 
 class McpLogin(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,7 +65,7 @@ class McpLogin(Struct, frozen=True, kw_only=True, omit_defaults=True):
     access_token: str
     refresh_token: str = ""
     renew_at: int = 0
-    """When the access token must be renewed, in milliseconds since the epoch; 0: when a server refuses it."""
+    """When the access token must be renewed, in milliseconds since the epoch; 0: only after a server has refused it."""
     expires_at: int = 0
     """When the access token expires, in milliseconds since the epoch; 0: unknown."""
     scope: str = ""
@@ -104,7 +104,7 @@ class McpLogins(Protocol):
     """
 
     def read(self) -> dict[str, McpLogin]:
-        """Return the logins by the names of their MCP servers. Raises McpLoginsError."""
+        """Return the stored logins as a dict from the name of an MCP server to its login. Raises McpLoginsError."""
         ...
 
     def version(self) -> tuple[int, ...]:
@@ -116,9 +116,9 @@ class McpLogins(Protocol):
         ...
 
     def replace(self, name: str, before: McpLogin, after: McpLogin | None) -> bool:
-        """Replace the stored login by `after`, or remove it if `after` is None, but only if it equals `before`.
+        """Replace or remove (`after` is None) the stored login of a server, but only if that login equals `before`.
 
-        Return whether it did. Raises McpLoginsError.
+        Return whether the login was replaced or removed. Raises McpLoginsError.
         """
         ...
 
@@ -152,7 +152,7 @@ class McpServers(Protocol):
         ...
 
     def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
-        """Decide which MCP tools the next run of a conversation is offered, and return them.
+        """Decide which MCP tools are offered to the model in the next run of a conversation, and return them.
 
         The result contains the tools that are known now, in the order in which the model sees them; it is () for
         sub-agents. Servers whose tools are not known yet are asked for them in the background.
@@ -160,7 +160,7 @@ class McpServers(Protocol):
         ...
 
     def offered(self, conversation_id: str) -> tuple[ToolSpec, ...]:
-        """Return the last result of `offer` for a conversation; () before the first."""
+        """Return the last result of `offer` for a conversation; () if `offer` was not called yet."""
         ...
 
     def tool(self, name: str, conversation_id: str) -> Tool | None:
@@ -179,13 +179,13 @@ class McpServers(Protocol):
         ...
 
     def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
-        """Return the status of each server that the conversation itself configured, in its order."""
+        """Return the status of each server that the conversation itself configured, in the configured order."""
         ...
 
     def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
-        """End the programs of MCP servers that run in a mode other than the conversation's; return the servers' names.
+        """End the programs of MCP servers that still run in an earlier mode of the conversation.
 
-        The next call of one of their tools starts the program again.
+        Return the servers' names. The next call of a server's tool starts its program again.
         """
         ...
 
@@ -206,9 +206,9 @@ class McpServers(Protocol):
     def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
         """Return the status of each server of the operator, in the order of the settings.
 
-        A program may fail to start in the conversations of a principal that is confined to some directories. Such a
-        principal therefore gets the states of the programs in its own conversations; "" gets their states in all other
-        conversations.
+        `principal` matters only if this principal is confined to some directories, where a server's program may fail to
+        start: then the states are those of the programs in the principal's own conversations. "" gives the states in
+        all other conversations.
         """
         ...
 

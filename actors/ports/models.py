@@ -1,4 +1,4 @@
-"""The port for language models, and for requests to them. Each call is one attempt."""
+"""The port for language models, and for requests to them. A model never retries: each call is one attempt."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ class ModelInfo(Struct, frozen=True):
     structured_output: bool = False
     """Whether the provider can enforce a JSON Schema for an answer."""
     answer_limit: int = 0
-    """The highest limit that a request can set for the length of its answer, in tokens; 0: it cannot set a limit."""
+    """The highest limit that a request can set for the length of its answer, in tokens; 0: a request cannot set one."""
 
 
 class ToolSpec(Struct, frozen=True):
-    """A tool as the model and the state machine see it; the same in every mode."""
+    """The description of a tool, for the model and for the state machine; the same in every mode."""
 
     description: str
     input_schema: dict[str, Any]
     traits: ToolTraits
     essential: bool = False
-    """Whether lean models are offered the tool, too."""
+    """Whether models that read slowly (see `ModelInfo.lean`) are offered the tool, too."""
     instant: bool = False
     """Whether the tool takes less time than starting a thread: it waits for nothing and starts no process."""
 
@@ -79,9 +79,9 @@ class Purpose(StrEnum):
 
     CONVERSATION = "conversation"
     TITLE = "title"
-    """A side query: a one-line title of the conversation."""
+    """A request outside of the conversation's runs, for a one-line title of the conversation."""
     EXCERPTS = "excerpts"
-    """A side query: the relevant parts of a long text."""
+    """A request outside of the conversation's runs, for the relevant parts of a long text."""
 
 
 class ModelRequest(Struct, frozen=True):
@@ -96,9 +96,10 @@ class ModelRequest(Struct, frozen=True):
     view: ProviderView
     """The conversation as the model gets it: roles alternate, and every tool call has its result."""
     view_of: Callable[[Image], ImageView | None] = no_view
-    """Returns the view of an image in the turns, always the same bytes; None: send a text instead.
+    """Returns the converted copy of an image in the turns, always the same bytes; None: send a text instead.
 
-    Reads the store on the runner's thread. Raises StoreError or ImagesUnavailableError.
+    Call it only on the thread that makes the request, because it reads the store. Raises StoreError or
+    ImagesUnavailableError.
     """
     max_output: int = 0
     """The limit of the answer in tokens; 0: the model's own limit."""
@@ -114,7 +115,10 @@ class ModelRequest(Struct, frozen=True):
     counted_tokens: int = 0
     """The token count that the provider reported last in this conversation, including the answer; 0 before that."""
     cache_key: str = ""
-    """The key by which a provider finds cached prefixes; forks share their original's. "": the conversation's id."""
+    """The key by which a provider finds the cached beginnings of requests; "": use the conversation's id.
+
+    A fork of a conversation has the key of its original, because both begin with the same messages.
+    """
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -158,7 +162,10 @@ class ModelFailedError(Exception):
 
 
 class ModelAbortedError(Exception):
-    """An attempt was cancelled. The state of the cancel token decides this, not an exception of the socket."""
+    """An attempt was cancelled.
+
+    Raised whenever the cancel token is cancelled, whatever error the closed socket caused.
+    """
 
     def __init__(self, usage: Usage | None = None) -> None:
         super().__init__()
@@ -167,7 +174,7 @@ class ModelAbortedError(Exception):
 
 
 class ModelSink(Protocol):
-    """Receives an answer while it streams. Called on the thread of `respond`."""
+    """Receives an answer while it streams. Called on the thread that called `Model.respond`."""
 
     def started(self) -> None:
         """Record that the stream has started."""
@@ -198,7 +205,7 @@ class Model(Protocol):
         ...
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """Send the request and block until the answer is complete. Runner's thread.
+        """Send the request and block until the answer is complete. Called on the thread of a model runner.
 
         Raises ModelFailedError or ModelAbortedError, what the request's `view_of` raises, and nothing else. Once
         `cancel` is cancelled, the socket is shut down at once and the call returns soon, in every phase.
@@ -252,5 +259,5 @@ class ModelCatalog(Protocol):
         ...
 
     def small(self, name: str) -> Model | None:
-        """Return the model for side queries of conversations with the model `name`; None if there is none."""
+        """Return the model for small extra requests of conversations with the model `name`; None if there is none."""
         ...

@@ -11,12 +11,12 @@ from actors.core.context import Mode
 
 
 class Permissions(Struct, frozen=True):
-    """What a principal may do with its conversations. By default everything, as for the server's own user."""
+    """The permissions of a principal (a person or service). By default, everything is allowed."""
 
     modes: frozenset[Mode] = frozenset(Mode)
     """The modes that the principal's conversations may have."""
     roots: tuple[str, ...] | None = None
-    """The real paths of the only directories that its conversations may work in and read; None: no limit."""
+    """The real paths of the only directories in which the principal's conversations work and read; None: no limit."""
     models: tuple[str, ...] | None = None
     """The models that the principal may use, as patterns such as `claude-*`; None: all."""
     mcp_servers: tuple[str, ...] | None = None

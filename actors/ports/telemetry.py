@@ -32,7 +32,7 @@ CONTENTS = (INPUT, OUTPUT, ARGUMENTS, RESULT)
 
 
 class RunStart(Struct, frozen=True, gc=False):
-    """A run, as reported at its beginning."""
+    """A run (the work from a user's message to the end of the answer), as reported when it begins."""
 
     conversation: str
     run: str
@@ -87,7 +87,10 @@ class ToolStart(Struct, frozen=True, gc=False):
 
 
 def counted_as(tool: str, ours: Collection[str], of_clients: Collection[str]) -> str:
-    """Return the group under which calls of a tool are counted: not always its name, as models can invent names."""
+    """Return the group under which a tool's calls are counted.
+
+    Unknown names share a group, as models can invent names.
+    """
     if tool in ours:
         return tool
     if tool in of_clients:
@@ -101,14 +104,14 @@ class ToolEnd(Struct, frozen=True, gc=False):
     outcome: str
     """How the call ended.
 
-    One of "ok", "error", "failed" (the infrastructure, not the tool), "cancelled" and "sub_agents"; for a client tool
-    one of "answered", "timed_out" and "withdrawn".
+    One of "ok", "error", "failed" (the infrastructure, not the tool), "cancelled" and "sub_agents" (which the call has
+    started); for a client tool one of "answered", "timed_out" and "withdrawn".
     """
     seconds: float
 
 
 class Rpc(Struct, frozen=True, gc=False):
-    """A gRPC call of a client that has ended."""
+    """A gRPC call of a client, after the call has ended."""
 
     method: str
     conversation: str
@@ -181,13 +184,13 @@ class Telemetry:
         """Observe that a cancelled run has stopped, `seconds` after the cancel was requested."""
 
     def reaped(self, conversation: str, seconds: float, leaked: bool) -> None:
-        """Observe that all processes of a killed call have ended, or could not be confirmed dead."""
+        """Observe that the processes of a killed call have ended, or (`leaked`) that this was not confirmed in time."""
 
     def quota_exceeded(self, quota: str) -> None:
         """Observe that something was refused or stopped because this quota is used up."""
 
     def taken_over(self, conversations: int) -> None:
-        """Observe that this node took over interrupted conversations, whose number is given, from a dead node."""
+        """Observe that this node took over `conversations` interrupted conversations (a number) from a dead node."""
 
     def forwarded(self, outcome: str) -> None:
         """Observe the end of a call or stream that was passed on to the node that owns the conversation.
@@ -197,10 +200,13 @@ class Telemetry:
         """
 
     def written(self, changes: int, seconds: float) -> None:
-        """Observe a transaction of the store and the number of its changes. Called on the store's thread."""
+        """Observe a committed transaction of the store; `changes` is their number in it.
+
+        Called on the store's thread.
+        """
 
     def delivered(self, seconds: float) -> None:
-        """Observe that events were sent to a client's stream; `seconds` is the age of the oldest."""
+        """Observe that events were sent to a client's stream; `seconds` is the age of the oldest event."""
 
     def loop_delayed(self, seconds: float) -> None:
         """Observe how much later than scheduled the event loop ran a callback."""

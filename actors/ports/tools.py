@@ -41,7 +41,10 @@ class SubAgentsRefusedError(Exception):
         self.reason = reason
 
     def place(self, names: Mapping[str, str]) -> str:
-        """Return the path of the field in the caller's terms, for example "tasks[2].model"."""
+        """Return the path of the invalid field in the caller's terms, for example "tasks[2].model".
+
+        `names` maps field names of AgentTask to the caller's names; other names stay unchanged.
+        """
         task = "tasks" if self.index is None else f"tasks[{self.index}]"
         name = names.get(self.field, self.field)
         return f"{task}.{name}" if name else task
@@ -90,7 +93,7 @@ def ask_nobody(_question: PersonQuestion) -> Future[PersonAnswer]:
 
 
 class ToolContext(Struct, frozen=True):
-    """What a running tool can use: facts about its call, and services.
+    """The facts about a running tool call, and the services that the tool can use.
 
     Tools themselves hold no state of conversations.
     """
@@ -112,14 +115,14 @@ class ToolContext(Struct, frozen=True):
     cancel of this call can no longer kill the process, False if a cancel has already done so.
     """
     reaped: Callable[[tuple[int, ...]], None]
-    """Call it with ProcessEnd.reaped of every ended process: these process ids become part of the report of a kill."""
+    """Reports the ids of killed processes. Call it with `ProcessEnd.reaped` of every program that has ended."""
     keep_image: Callable[[bytes], Image] = no_image
     """Stores an image in the conversation, so that the tool's result can refer to it.
 
     Blocks; returns early when cancelled. Raises InvalidImageError, ImagesUnavailableError or StoreError.
     """
     make_side_query: Callable[[SideQuery], str] = no_side_queries
-    """Sends a side query to a small model and returns its answer.
+    """Sends a side query (a small extra request, see SideQuery) to a small model, and returns the answer.
 
     Blocks for a bounded time; returns early when cancelled. Raises SideQueryError, or ToolTransientError if the model
     is at capacity and the tool call may be retried.
@@ -132,7 +135,7 @@ class ToolContext(Struct, frozen=True):
     trace_parent: str = ""
     """The W3C `traceparent` of this call, to send with requests to other programs; "" if the call is not traced."""
     plan_agents: Callable[[tuple[AgentTask, ...], ToolContext], tuple[AgentTask, ...]] = no_sub_agents
-    """Validates the tasks of sub-agents, fills in defaults for "" and 0, and reads the files in `read_first`.
+    """Validates the tasks of sub-agents, replaces "" and 0 by the defaults, and reads the files in `read_first`.
 
     Blocks like a tool. Raises SubAgentsRefusedError, or what `Tool.run` raises.
     """

@@ -42,11 +42,11 @@ class WorkspaceContext(Struct, frozen=True):
     instructions: tuple[Instructions, ...] = ()
     """The files with instructions, from the root of the repository down to the working directory."""
     unnamed: int = 0
-    """The number of further such files, nearer to the root, that are left out."""
+    """The number of further instruction files, nearer to the root, that are left out."""
 
 
 class DirectoryEntry(Struct, frozen=True):
-    """An entry of a directory."""
+    """A file or directory in a listed directory."""
 
     name: str
     directory: bool
@@ -78,8 +78,8 @@ class Workspace(Protocol):
     def list_directory(self, path: str, within: Sequence[str] | None = None) -> DirectoryListing:
         """List a directory. For the path "", list the first directory of `within`, or the home of the server's user.
 
-        Files of the server, and links that lead out of `within`, are left out. Raises ValueError with a text for
-        people.
+        The server's own files, and links that lead out of `within`, are left out. Raises ValueError with a
+        human-readable text.
         """
         ...
 

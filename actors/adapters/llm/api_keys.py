@@ -15,16 +15,16 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 from actors.ports.machine.resources import exhausted_resource, resource_failure
 
-#: Seconds that the command may take. Long, because a person may have to unlock a password store.
+#: Seconds that the command may take to print a key. Long, because a person may have to unlock a password store.
 COMMAND_SECONDS = 60.0
-#: Maximum bytes of the command's output. Longer output is an error, since it cannot be a key.
+#: Maximum bytes that the command may print. Longer output is an error, since it cannot be a key.
 _MAX_KEY = 16 << 10
 
 
 class ApiKeys:
     """Keeps the API key of one provider. Safe to call from any thread.
 
-    The first thread that needs a key runs the command; concurrent callers wait for the result.
+    The first thread that needs a key runs the provider's `api_key_command`; concurrent callers wait for the result.
     """
 
     def __init__(self, provider: ProviderConfig) -> None:
@@ -38,8 +38,8 @@ class ApiKeys:
     def with_key(self, cancel: CancelToken) -> ProviderConfig:
         """Return the provider's configuration with the key filled in.
 
-        Blocks while the command runs. Cancelling ends the wait, and the command if this caller runs it. No message
-        contains the output of the command.
+        Blocks while the `api_key_command` runs. Cancelling ends the wait, and also the command if this caller runs it.
+        No error message contains the output of the command.
 
         Raises ModelFailedError (AUTH) if the command yields no key, and ModelAbortedError if cancelled.
         """
@@ -146,7 +146,7 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | L
         cancel.on_cancel(kill)
         try:
             late.start()
-            assert process.stdout is not None  # noqa: S101 - it was asked for
+            assert process.stdout is not None  # noqa: S101 - set by stdout=PIPE
             printed = process.stdout.read(_MAX_KEY + 1)
             if len(printed) > _MAX_KEY:
                 return Secret(), "printed too much for a key"

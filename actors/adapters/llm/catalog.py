@@ -41,12 +41,13 @@ _WIRE_PROTOCOLS = {
 class Catalog:
     """Implements ports.ModelCatalog over configured providers. Safe to call from any thread; only `learn` blocks.
 
-    `default` names a served model. If it is "", the default is that of the first provider that has one. If none has
-    one, the default is the demo model, or "" if a server's list has shown that the presumed default is wrong. `small`
-    names the model for all side queries (titles, excerpts), or is "none". If it is "", side queries use the small model
-    of the conversation's own provider, so that no third party gets the conversation's text. `models` has the operator's
-    limits and prices by model name prefix. `pace` is the pause between two words of the demo model, in seconds. `later`
-    runs a callback after a number of milliseconds; it is used to close idle connections.
+    `default` names a served model. If it is "", the default is that of the first provider that has a default model. If
+    no provider has one, the default is the demo model, or "" if a server's list has shown that a presumed default is
+    wrong. `small` names the model for all side queries (small extra requests for titles and excerpts), or is "none". If
+    it is "", side queries use the small model of the conversation's own provider, so that no third party gets the
+    conversation's text. `models` has the operator's limits and prices by model name prefix. `pace` is the pause between
+    two words of the demo model, in seconds. `later` runs a callback after a number of milliseconds; it is used to close
+    idle connections.
 
     Raises ValueError, beginning with the name of the setting, for a default or small model that no provider serves and
     for invalid limits; also for two providers with the same name.
@@ -110,7 +111,7 @@ class Catalog:
         self._router.learn(name, cancel)
 
     def refusal(self, name: str) -> LlmFailure:
-        """Return why a model is not available, as a failure for users; see ports.ModelCatalog."""
+        """Return the failure that tells users why a model is not available; see ports.ModelCatalog."""
         text = self._router.refusal(name, [info.name for info in self.list()])
         return LlmFailure(ErrorKind.NETWORK if self._router.unreachable else ErrorKind.INVALID_REQUEST, text)
 
@@ -129,7 +130,7 @@ class Catalog:
         return tuple(model.info for model in models if model is not None)
 
     def small(self, name: str) -> Model | None:
-        """Return the model for side queries of a conversation with the model `name`; see ports.ModelCatalog.
+        """Return the model for small extra requests of conversations with the model `name`; see ports.ModelCatalog.
 
         Returns None if there is no such model.
         """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Time limits in seconds. Short, since a model request waits for this; a later request tries again.
+#: Time limits in seconds for asking a server. They are short, since a model request waits for the answer.
 PATIENCE = Timeouts(connect=3, first_byte=5, idle=5, total=10)
 #: Seconds before a failed discovery is tried again.
 AGAIN_SECONDS = 60.0
@@ -66,7 +66,8 @@ class _List(Struct):
 
 _LIST = msgspec.json.Decoder(_List)
 
-#: HTTP statuses of servers that have no such list and are not asked again; other statuses may be temporary.
+#: HTTP statuses that mean that a server has no list of models. The server is not asked again for the same model; other
+#: statuses may be temporary.
 _NO_LIST = frozenset({400, 404, 405, 410, 501})
 
 
@@ -135,15 +136,15 @@ class Discovery:
 
 
 class _NotLoadedError(Exception):
-    """The server reports the windows of loaded models only, and has not loaded this model yet."""
+    """The server reports context windows of loaded models only, and has not loaded this model yet."""
 
 
 def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
     """Return the limits of `model` in a server's list of models; None if the list states no limits of this model.
 
-    If the list has only one entry, that entry is used regardless of its name, unless the list shows only models that
-    happen to be `loaded`. A name without a tag means the name with ":latest". Raises msgspec.DecodeError if `body` is
-    no list of models.
+    If the list has only one entry, that entry is used regardless of its name, unless `loaded`: then the list contains
+    only models that happen to be loaded. A name without a tag also matches the name with ":latest". Raises
+    msgspec.DecodeError if `body` is no list of models.
     """
     found = _LIST.decode(body)
     entries = found.models if found.data is None else found.data

@@ -57,7 +57,7 @@ class HttpModel:
         return self._current()[0]
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """Send one request and return the answer; see ports.Model. Asks the server for unknown limits before."""
+        """Send one request and return the answer; see ports.Model. Asks the server for unknown limits first."""
         if self._asks_server:
             self._discovery.ask_server(self._name, cancel)
         prepared = self._prepare(request)

@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 
-#: Tokens of the window that are reserved for an answer; requests set them as the limit of the answer.
+#: The most tokens of a context window that are reserved for an answer. Requests set this limit for their answers,
+#: unless the model's own limit is lower.
 RESERVED_OUTPUT = 32_000
 
 
 class LongPrompt(Struct, frozen=True, forbid_unknown_fields=True, rename={"tokens": "from"}):
     """Price factors for requests with more than `tokens` input tokens.
 
-    `input` applies to cache reads and writes, too.
+    The factor `input` applies to cache reads and writes, too.
     """
 
     tokens: int
@@ -85,7 +86,7 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def usable_window(self) -> int:
-        """How many tokens the history may fill.
+        """The number of tokens that the history may fill.
 
         That is the window minus the reserved output, or the input limit if it is smaller.
         """

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Time limits in seconds. Short, since the command that names an unknown model waits for the list.
+#: Time limits in seconds. They are short, since a client that names an unknown model waits for the list.
 LIST_TIMEOUTS = Timeouts(connect=2, first_byte=3, idle=3, total=5)
 #: Seconds after which the list may be fetched again: models change, and a server may be running again.
 AGAIN_SECONDS = 10.0
 #: Maximum bytes of a list that are read; OpenRouter's list has half a megabyte.
 _MAX_BYTES = 16 << 20
-#: Maximum number of names that are kept of one list.
+#: Maximum number of names that are kept from one list.
 _MAX_NAMES = 5_000
 
 
@@ -95,10 +95,6 @@ class ModelList:
             return None, "its list of models cannot be understood"
 
     def _fetch(self, cancel: CancelToken) -> tuple[str, ...]:
-        """Fetch the list and return its names.
-
-        Raises TransportError, and the errors of the key command and of decoding.
-        """
         if self._client.provider.discover == "never":
             raise TransportError(ErrorKind.INVALID_REQUEST, 'its settings say discover = "never"')
         provider = self._client.keys.with_key(cancel)

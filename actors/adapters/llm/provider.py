@@ -49,12 +49,12 @@ PROTOCOLS = {
     OPENAI_RESPONSES: ProtocolTraits(family="openai", offers=frozenset({OPENAI_CHAT, OPENAI_RESPONSES})),
 }
 
-#: The value of the setting `small_model` for no small model.
+#: The value of the setting `small_model` that means that there is no small model.
 NO_MODEL = "none"
 #: The model name sent to a server when none is configured: servers of a single model often accept any name.
 ONLY_MODEL = "default"
 
-#: Fields that `extra_body` cannot replace: the answer could not be parsed, or the history would be changed.
+#: Fields that `extra_body` cannot replace: otherwise the answer might be unreadable, or the history changed.
 OURS = frozenset({"model", "messages", "input", "system", "instructions", "tools", "stream", "store", "include"})
 
 _DISCOVER = ("unknown", "always", "never")
@@ -100,7 +100,7 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
     first_byte: float = 300.0
     """Time from the request until the response headers are complete, even if they arrive slowly."""
     idle: float = 300.0
-    """Time between two chunks of the answer, including pings."""
+    """Time between two chunks of the answer; a ping counts as a chunk."""
     total: float = 3600.0
     """Time for the whole answer after the headers; 0 for no limit."""
 
@@ -112,8 +112,8 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
 class ProviderConfig(Struct, frozen=True, kw_only=True):
     """The settings of one provider. The constructor raises ValueError naming an invalid field.
 
-    If servers of one protocol differ, there is a field for the difference here, and code never asks for a provider's
-    name. presets.toml has the values for well-known servers.
+    Differences between servers of one protocol are fields of this class, so that no code depends on a provider's name.
+    presets.toml has the values for well-known servers.
     """
 
     name: str
@@ -142,10 +142,10 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     presumed: bool = False
     """Whether `default_model` is a guess, which the server's list may show to be wrong.
 
-    Not a setting of the operator.
+    The operator cannot set this field.
     """
     small_model: str = ""
-    """A quick, cheap model for side queries of conversations with this provider; "" for none."""
+    """A quick, cheap model for small extra requests of conversations with this provider; "" for none."""
     timeouts: Timeouts = Timeouts()
     headers: Mapping[str, Secret] = {}
     """Additional headers that are sent with every request."""
@@ -209,12 +209,12 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     system_role: str = "system"
     """openai-chat only: the role of the system prompt; some servers expect "developer"."""
     echo_reasoning: str = "calls"
-    """openai-chat only: of which answers the reasoning is sent back.
+    """openai-chat only: which answers are sent back together with their reasoning.
 
     "calls": those with tool calls; "always": all answers; "never": none.
     """
     structured_output: bool = False
-    """Whether the server obeys a JSON Schema in requests with tools. If not, runs with a schema end by a tool call."""
+    """Whether the server obeys a JSON Schema in requests with tools. If not, the model passes its output to a tool."""
     cost_in_usage: bool = False
     """openai-chat only: whether the usage has a "cost" in dollars, which is then used instead of the price list."""
 
@@ -344,9 +344,10 @@ def setting_types() -> dict[str, Any]:
 
 
 def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `settings`, completed from their preset; the preset's source of the key is used only if they have none.
+    """Return `settings`, with missing values filled in from the preset that they name, if they name one.
 
-    Raises ValueError for an unknown preset or more than one source of the key.
+    If the settings have a source for the API key, the preset's source is not used. Raises ValueError for an unknown
+    preset or more than one source of the key.
     """
     given = [key for key in _KEY_SETTINGS if settings.get(key)]
     if len(given) > 1:

@@ -56,7 +56,7 @@ class WireProtocol(Struct, frozen=True):
     turn_of: Callable[[Turn, PreparedRequest], bytes]
     """Encodes a turn; returns b"" for a turn that cannot be sent."""
     body_of: Callable[[PreparedRequest, Sequence[bytes]], Sequence[bytes]]
-    """Encodes the body of a request, given its encoded and joined turns in pieces; returns it in pieces."""
+    """Returns the body of a request in pieces; the second argument contains the encoded and joined turns, in pieces."""
     reader: Callable[[PreparedRequest, ModelSink], AnswerReader]
     joint: Joint = comma
     """Returns the separator between two encoded turns."""
@@ -109,9 +109,9 @@ class ProviderClient:
         sink: ModelSink,
         cancel: CancelToken,
     ) -> ModelAnswer:
-        """POST `body` and return the answer. Retries once if the key was refused and its command prints another key.
+        """POST `body` and return the answer. Retries once if the key was refused and `api_key_command` prints another.
 
-        The token decides whether the request was aborted, because a socket that was shut down raises the same
+        The cancel token decides whether the request was aborted, because a socket that was shut down raises the same
         exceptions as a network error. Exceptions are not chained: a chain would keep the request and its credentials in
         memory.
 
@@ -192,10 +192,6 @@ class ProviderClient:
 def _read_events(
     provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: GatheredText, cancel: CancelToken
 ) -> None:
-    """Process the events of a stream as they arrive.
-
-    Raises SseTooLargeError, TransportError, ModelFailedError.
-    """
     parser = SseParser()
     begun = False
     while not (reader.finished or cancel.cancelled):

@@ -1,10 +1,10 @@
 """Classifies errors of providers: the kind of failure, advice for users, and when to try again.
 
 Some cases need more than the HTTP status. An account without quota or credit looks like a rate limit (429) or a bad
-request (400), but waiting does not help: it becomes `invalid_request`, with a message that asks for credit. So does a
-429 with a header that forbids retries. Otherwise 401 and 403 become `auth`, and 429 becomes `rate_limit`. All further
-4xx but 408, 409 and 425 become `invalid_request`, which fails at once (REQ-BED-006). Everything else, including
-redirects, becomes `server_error`, which is retried.
+request (400), but waiting does not help: such an error becomes `invalid_request`, with a message that asks for credit.
+A 429 with a header that forbids retries is handled in the same way. Otherwise 401 and 403 become `auth`, and 429
+becomes `rate_limit`. All other 4xx except 408, 409 and 425 become `invalid_request`, which fails at once (REQ-BED-006).
+Everything else, including redirects, becomes `server_error`, which is retried.
 
 A message contains the provider's own error text and nothing else of its answer. That text is bounded and on one line;
 everything in it that looks like a key or contains a piece of a configured secret is masked.
@@ -64,8 +64,8 @@ _FILTER_TEXT = re.compile(
     r"|output blocked by content filter",
     re.IGNORECASE,
 )
-#: `request_too_large` is Anthropic's limit in bytes. It is not retried, because later requests contain the same
-#: history.
+#: `request_too_large` means that a request exceeds Anthropic's limit in bytes. Such a request is not retried, because
+#: later requests contain the same history.
 _TOO_LONG = frozenset({
     "context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded", "context_window_exceeded",
     "context_exceeded", "request_too_large", "string_above_max_length",
@@ -158,7 +158,10 @@ def _inner(error: dict[str, Any], outer: str, name: str) -> Any:
 
 
 def _wait_ms(error: dict[str, Any], said: str) -> int | None:
-    """Return the milliseconds to wait by an error's details ("retryDelay": "34s") or its text; None if not given."""
+    """Return the wait in milliseconds that an error asks for, in its details ("retryDelay": "34s") or in its text.
+
+    Returns None if the error asks for no wait.
+    """
     details = error.get("details")
     delays = [each.get("retryDelay") for each in details if isinstance(each, dict)] if isinstance(details, list) else []
     for delay in delays:
@@ -186,7 +189,7 @@ def response_error(
 
 
 def stream_error(provider: ProviderConfig, payload: bytes, usage: Usage | None = None) -> ModelFailedError:
-    """Convert an error inside an answer, whose HTTP status was 2xx, to an error of the port."""
+    """Convert an error inside an answer, whose HTTP status was 2xx, to a ModelFailedError."""
     error_body = parse_error_body(payload)
     named = next((status for name, status in _NAMED.items() if name in error_body.names), None)
     label = ", ".join(sorted(error_body.names)) or "an error inside the answer"

@@ -1,8 +1,9 @@
 """Finds the provider that serves a model name.
 
-Names in the providers' settings take precedence over the lists of their servers, and these over the name's family
-(Claude over Anthropic Messages, GPT over OpenAI's protocols). A provider whose settings have no `models` is asked for
-its list only when a user names a model that none of these decide, so that known models never wait for a server.
+Names in the providers' settings take precedence over the lists of their servers, and these lists over the name's family
+(Claude models use Anthropic Messages, GPT models use OpenAI's protocols). A server whose provider names no models in
+the settings is asked for its list only when a user names a model that is still undecided, so that known models never
+wait for a server.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class ModelRouter:
         """Incremented when routes may change. A cached route is valid for one generation."""
 
     def route(self, name: str) -> Server | None:
-        """Return the server that is known to serve a model; None if there is none, or lists were not fetched yet."""
+        """Return the server that is known to serve a model; None if none is known, or lists were not fetched yet."""
         if not _is_name(name):
             return None
         return (
@@ -85,10 +86,10 @@ class ModelRouter:
         )
 
     def presumed(self, name: str) -> Server | None:
-        """Return the server of a model that was accepted earlier; None if there is none.
+        """Return the server of a model that was accepted earlier; None if it cannot be determined.
 
-        Does what `route` does. But if no server is known to serve the model, and the models of only one server are
-        determined by its list, returns that server.
+        Returns the result of `route`. If that is None, and the models of only one server are determined by its list,
+        returns that server.
         """
         silent = [server for server in self.servers if server.lists]
         return self.route(name) or (silent[0] if len(silent) == 1 and _is_name(name) else None)
@@ -145,7 +146,7 @@ class ModelRouter:
         return next((server for server in self.servers if server.presumes(name) and not server.refuted), None)
 
     def _of_family(self, name: str) -> Server | None:
-        """Return the server for a model by the family of its name; None if there is none.
+        """Return the server whose protocol fits the model's name, such as "claude-…" or "gpt-…"; None if there is none.
 
         A model with a row in models.toml matches without the provider's list. Another name of the family matches only
         if the list cannot be fetched, because the model may be newer than this program.
@@ -165,7 +166,7 @@ class ModelRouter:
 
 
 def family_of(name: str) -> tuple[str, ...]:
-    """Return the protocols over which the maker of a model serves it; () for unknown families."""
+    """Return the protocols over which a model's maker serves it; () if the name does not show the maker."""
     return tuple(
         protocol
         for protocol, traits in PROTOCOLS.items()
@@ -174,13 +175,13 @@ def family_of(name: str) -> tuple[str, ...]:
 
 
 def _nearest(name: str, servers: Iterable[Server]) -> list[Server]:
-    """Return `servers` in order, but first those that use a protocol of the model's family."""
+    """Return `servers` in order, but first those that use a protocol of the model's maker."""
     spoken = family_of(name)
     return sorted(servers, key=lambda server: server.provider.protocol not in spoken)
 
 
 def _fit(provider: ProviderConfig, name: str) -> int:
-    """Return how closely a provider's settings name a model: 0 if they do not, the most for its exact name."""
+    """Return how closely a provider's settings name a model: 0 if they do not, the highest value for the exact name."""
     named = (provider.small_model, "" if provider.presumed else provider.default_model)
     fits = [len(name) + 2 if name in named else 0]
     for served in provider.models:

@@ -54,9 +54,9 @@ async def bounded_transport(transport: Any) -> AsyncGenerator[tuple[Any, Any]]:
 
 
 class _Wrapped:
-    """A stream of the MCP library; attributes that are not defined here come from it.
+    """Wraps a stream of the MCP library; attributes that are not defined here are those of the stream.
 
-    Used on the loop's thread only.
+    Used on the thread of the event loop only.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -140,8 +140,8 @@ def _bounded(item: Any) -> Any:
 
 def error_of(request_id: Any, text: str) -> Any:
     """Return an error message that replaces the response to the request `request_id`."""
-    from mcp.shared.message import SessionMessage  # noqa: PLC0415 -- the connection has loaded this module before
-    from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError  # noqa: PLC0415 -- loaded by the connection already
+    from mcp.shared.message import SessionMessage  # noqa: PLC0415 -- any open connection has loaded this
+    from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError  # noqa: PLC0415 -- any open connection has it
 
     error = ErrorData(code=INTERNAL_ERROR, message=text)
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))

@@ -66,7 +66,10 @@ class RefusedQuestionError(Exception):
 
 
 class TimedCall:
-    """A running tool call and its time limit, suspended while a person is asked. Used on the loop's thread only."""
+    """A running tool call with its time limit, which is suspended while a person is asked.
+
+    Used on the loop's thread only.
+    """
 
     def __init__(self, ask: Callable[[PersonQuestion], Future[PersonAnswer]], seconds: float) -> None:
         self.ask = ask
@@ -74,7 +77,7 @@ class TimedCall:
         """The time limit. The call runs within `async with call.limit`."""
         self._questions = 0
         self._left = 0.0
-        """Seconds that the call still has when no question waits for an answer any more."""
+        """The seconds that remain for the call once all its questions to a person are answered."""
 
     @contextmanager
     def standing_still(self) -> Generator[None]:
@@ -103,9 +106,10 @@ async def put_to_person(
 ) -> ElicitResult | ErrorData:
     """Ask a person what a server wants to know, and return the message with which to answer the server.
 
-    `call` is the running tool call of the server; None if none runs, which gives an error, as a refused question does.
+    `call` is the server's running tool call. If no call runs (None), or if the question is refused, an error is
+    returned.
     """
-    from mcp_types import ElicitResult  # noqa: PLC0415 -- the connection has loaded this module before
+    from mcp_types import ElicitResult  # noqa: PLC0415 -- any open connection has loaded this module
 
     if call is None:
         return _refusal("a person can be asked only while a tool of this server is called")
@@ -125,7 +129,7 @@ async def put_to_person(
 
 
 def _refusal(text: str) -> ErrorData:
-    from mcp_types import INVALID_PARAMS, ErrorData  # noqa: PLC0415 -- loaded by the connection already
+    from mcp_types import INVALID_PARAMS, ErrorData  # noqa: PLC0415 -- any open connection has loaded this
 
     return ErrorData(code=INVALID_PARAMS, message=f"Not asked: {text}.")
 
@@ -203,7 +207,6 @@ def _field(name: str, given: Any) -> dict[str, Any]:
 
 
 def _choices(name: str, given: Any) -> dict[str, Any]:
-    """Return the schema of the items of a field that allows several choices. Raises RefusedQuestionError."""
     if isinstance(given, dict) and given.get("type", "string") == "string" and _is_list_of_texts(given.get("enum")):
         return {"type": "string", "enum": given["enum"]}
     if isinstance(given, dict) and "anyOf" in given:
@@ -212,7 +215,10 @@ def _choices(name: str, given: Any) -> dict[str, Any]:
 
 
 def _titled(name: str, given: Any) -> list[dict[str, str]]:
-    """Return choices that have titles, with no other keywords. Raises RefusedQuestionError if one has no value."""
+    """Return a field's choices with only their values and titles.
+
+    Raises RefusedQuestionError for one without a value.
+    """
     if isinstance(given, list) and len(given) <= MAX_CHOICES and all(isinstance(each, dict) for each in given):
         choices = [{key: each[key] for key in ("const", "title") if key in each} for each in given]
         if all("const" in each and _is_list_of_texts([*each.values()]) for each in choices):

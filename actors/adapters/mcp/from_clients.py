@@ -93,7 +93,7 @@ def _secret(where: str, given: Any, origins: frozenset[str], environ: Mapping[st
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a valid http or https URL, as text."""
+    """Return scheme, host and port of a valid http or https URL as text, such as "https://example.com:443"."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{parts.port or _PORTS[parts.scheme]}"
 

@@ -60,7 +60,7 @@ class LoopThread:
                 result = work()
             except BaseException as raised:  # noqa: BLE001 -- raised again in the coroutine that waits
                 error = raised
-            with suppress(RuntimeError):  # raised if the loop is closed, so that nobody waits
+            with suppress(RuntimeError):  # raised if the loop is closed; nobody waits for the result then
                 loop.call_soon_threadsafe(finish, result, error)
 
         self._threads.run(job, "bedrock-mcp-work")

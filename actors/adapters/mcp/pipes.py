@@ -108,9 +108,9 @@ async def _chunk(stdout: int) -> bytes:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """Return the message of a line; None for other text, which some programs print, too.
+    """Parse a line as an MCP message; return None for other text, which some programs print, too.
 
-    An unreadable response gives an error message, see `_unreadable`.
+    For an unreadable response, return an error message; see `_unreadable`.
     """
     if not line.lstrip().startswith(b"{"):
         return None
@@ -129,7 +129,7 @@ def _unreadable(line: bytes) -> SessionMessage | None:
 
 
 def _answer_error(ends: bytes, why: str) -> SessionMessage | None:
-    """Return an error message that replaces a response; None if `ends` contains no id, or is no part of a response.
+    """Return an error message that replaces a response; None if `ends` contains no id, or is not from a response.
 
     `ends` is the beginning of the response, or its beginning and end.
     """

@@ -45,7 +45,7 @@ _KINDS: Mapping[Any, str] = {
     bool: "true or false",
     float: "a number",
 }
-"""What error messages call these types."""
+"""The names of these types in error messages."""
 _PLAIN = ("connect_seconds", "call_seconds", "question_seconds", "protocol")
 """Keys of a server's table whose values are used unchanged."""
 _OAUTH = ("client_id", "client_secret", "issuer", "scope")
@@ -221,8 +221,8 @@ def _oauth(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> 
 def _login(where: str, url: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> Login | None:
     """Return how a person logs in at a server's URL; None if nobody can.
 
-    Nobody can log in if the table has other credentials, or if others could read the traffic. Raises ValueError if the
-    table `login` is wrong.
+    Nobody can log in if the table contains other credentials, or if the URL is not private (see `is_private`). Raises
+    ValueError if the table `login` is wrong.
     """
     others = ["oauth"] if "oauth" in given else []
     others += ["headers"] if "authorization" in map(str.lower, given.get("headers", ())) else []

@@ -1,4 +1,4 @@
-"""The hub for all MCP servers: their connections by conversation, and the tools that they offer (ports.McpServers)."""
+"""Manages the connections to all MCP servers, and the tools that these servers offer (implements ports.McpServers)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ IDLE_SECONDS = 30 * 60.0
 """Seconds without a call after which a connection is closed."""
 
 AGAIN_SECONDS = 30.0
-"""Seconds after which the start of a run asks a server for its tools again if it could not be asked before."""
+"""The minimum seconds between two attempts to ask a server for its tools when a run starts."""
 
 PAUSE_SECONDS = 5.0
 """Seconds after a failed attempt to connect during which calls fail immediately."""
@@ -73,8 +73,8 @@ class McpServerHub:
     ) -> None:
         """Keep the arguments. Nothing is connected yet.
 
-        `environment` are the variables of every program. `rules` apply to servers that clients choose. `logins` are
-        those of the operator.
+        `environment` contains the environment variables for every server's program. `rules` apply to servers that
+        clients choose. `logins` are those of the operator.
         """
         self._operators = {server.name: server for server in servers}
         self._rules = rules or FromClients()
@@ -167,7 +167,7 @@ class McpServerHub:
         return own, refused
 
     def _make_room(self) -> None:
-        """If too many servers are remembered, forget those of one conversation without an open connection, the oldest.
+        """Forget the servers of the oldest conversation without an open connection, if too many servers are remembered.
 
         The caller holds the lock.
         """
@@ -185,7 +185,7 @@ class McpServerHub:
             kept.pop(key, None)
 
     def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
-        """Return the tools that the next run of a conversation is offered, and remember them; see ports.McpServers."""
+        """Return the tools that are offered in a conversation's next run, and remember them; see ports.McpServers."""
         if not record.user_initiated:
             return ()
         if record.profile.mcp_servers:
@@ -198,9 +198,9 @@ class McpServerHub:
             tools = (*operators, *(tool for key in own for tool in self._tools.get(key, ())))
             self._offered[record.id] = tools
             unknown = [("", name) for name in self._operators if ("", name) not in self._tools]
-        # A principal limited to some directories must not influence the operator's server: its program can read more
-        # than that principal may, and other principals get its tools, too. So the program does not run in the
-        # principal's directory, where files could make it run another program.
+        # A principal limited to some directories must not influence the operator's server: the server's program can
+        # read more than this principal may, and other principals get the server's tools, too. So the program does not
+        # run in the principal's directory, where files could make it run another program.
         where = (record.cwd, record.mode) if permissions.roots is None else ("/", Mode.RESTRICTED)
         for key in unknown:
             if permissions.allows_mcp_server(key[1]):
@@ -232,9 +232,9 @@ class McpServerHub:
             return tuple(self._among_files_of(principal, each) if confined else each for each in found)
 
     def _among_files_of(self, principal: str, status: McpServerStatus) -> McpServerStatus:
-        """Return `status` with the state of the program that runs for a principal limited to some directories.
+        """Return `status` with the state of the program that the server runs confined to the files of this principal.
 
-        The caller holds the lock.
+        A server with a URL runs no program, so its status is returned unchanged. The caller holds the lock.
         """
         if status.url:
             return status
@@ -242,7 +242,7 @@ class McpServerHub:
         return replace(status, state=state, error=error)
 
     def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
-        """Return the states of the servers that a conversation has chosen, in the order of its choice."""
+        """Return the states of the servers that a conversation has chosen, in the order in which it lists them."""
         with self._lock:
             chosen = record.profile.mcp_servers
             return tuple(self._status((record.id, each.name), each.command, each.url) for each in chosen)
@@ -330,7 +330,7 @@ class McpServerHub:
         return session
 
     def _changed(self, conversation_id: str, key: tuple[str, str], session: McpSession) -> None:
-        """Record the new state of a connection (on the loop's thread)."""
+        """Record the new state of a connection. Called on the loop's thread."""
         place = conversation_id, key[1]
         with self._lock:
             if self._servers.get(key) is session.server:
@@ -345,7 +345,10 @@ class McpServerHub:
             session.stop()
 
     def _changed_among_files(self, principal: str, session: McpSession) -> None:
-        """Record the new state of a program that is confined to the files of a principal (on the loop's thread)."""
+        """Record the new state of a program that is confined to the files of a principal.
+
+        Called on the loop's thread.
+        """
         if session.state is McpState.STOPPED:
             return
         with self._lock:
@@ -355,7 +358,7 @@ class McpServerHub:
                 del self._confined[next(iter(self._confined))]
 
     def _login_changed(self, name: str, logged_in: bool) -> None:
-        """Connect with a new login, or close the connections of a login that has ended (on the loop's thread)."""
+        """Connect with a new login, or close the connections of a login that has ended. Called on the loop's thread."""
         key = "", name
         with self._lock:
             used = {place: each for place, each in self._sessions.items() if each.server is self._operators[name]}
@@ -392,7 +395,7 @@ class McpServerHub:
                     del self._sessions[conversation_id, session.server.name]
                 for key in [key for key in self._servers if key[0] == conversation_id]:
                     self._forget(key)
-            else:  # ended connections stay listed, so that the next call informs the model
+            else:  # these connections stay listed, so that the next call informs the model
                 ended = [each for each in ended if not each.server.url and wider(each.mode, wider_than)]
         for session in ended:
             session.stop()
@@ -457,14 +460,14 @@ class McpTool:
             return _error(str(error))
         finally:
             context.cancel.forget(cancel)
-        from actors.adapters.mcp.results import output_of  # noqa: PLC0415 -- loaded by the connection already
+        from actors.adapters.mcp.results import output_of  # noqa: PLC0415 -- any open connection has loaded this
 
         note, session.note = session.note, ""
         return output_of(result, context.keep_image, note)
 
     def _refusal(self, server: McpServer, mode: Mode) -> str:
         """Return why the mode does not allow this tool, as text for the model; "" if the mode allows it."""
-        held = mode is Mode.WORKSPACE and not server.url  # it writes only in the working directory
+        held = mode is Mode.WORKSPACE and not server.url  # its program writes only in the working directory
         if mode is Mode.UNRESTRICTED or held or server.changes_nothing(self._tool):
             return ""
         return (

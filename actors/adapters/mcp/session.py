@@ -41,10 +41,10 @@ GRACE_SECONDS = 0.5
 """Seconds that a program gets to end by itself once its stdin is closed; then its processes are killed."""
 
 LISTEN_SECONDS = 30.0
-"""Seconds after which Bedrock subscribes again if a server has stopped reporting changes of its tools."""
+"""Seconds until Bedrock subscribes again after a server has stopped reporting changes of its tools."""
 
 DOWNLOADERS = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})
-"""Programs that first download the program that they then run."""
+"""Programs that download another program and then run it."""
 
 ERROR_BYTES = 2048
 """How many of the last bytes that a program wrote to stderr are kept, to explain why it failed."""
@@ -53,9 +53,9 @@ ENDED = frozenset({McpState.FAILED, McpState.NEEDS_LOGIN, McpState.STOPPED})
 """The states of a connection that has ended."""
 
 MAX_QUESTIONS = 100
-"""More questions than a call can ask.
+"""A number above the most questions that one call can ask.
 
-Used for the library's time limit, which must not expire before the call's own.
+The library's time limit for a call is computed with this number, and so never expires before the call's own limit.
 """
 
 REASON_CHARACTERS = 500
@@ -122,7 +122,7 @@ class McpSession:
         self._calls: list[TimedCall] = []
         """The running calls: at most one, and earlier calls that were cancelled a moment ago."""
         self._activity = 0
-        """Counts the beginnings and ends of calls. If it does not change for a while, no tool was called."""
+        """Incremented at the beginning and at the end of each call, to notice that no tool was called for a while."""
         self._words = b""
         """The last bytes that the program wrote to stderr, or the last error with which its URL responded."""
         self._over: anyio.Event | None = None
@@ -172,7 +172,7 @@ class McpSession:
 
     async def _live(self) -> None:
         """Connect, list the tools, and stay connected until the connection ends or fails."""
-        import anyio  # noqa: PLC0415 -- loading takes a second; done only if MCP is used
+        import anyio  # noqa: PLC0415 -- loading this takes a second; only users of MCP should pay for it
 
         self._task = asyncio.current_task()
         self._over = anyio.Event()
@@ -202,8 +202,8 @@ class McpSession:
                 self._become(McpState.STOPPED)
 
     async def _connect(self, stack: AsyncExitStack) -> None:
-        from mcp import Client  # noqa: PLC0415 -- see _live
-        from mcp_types import Implementation, ToolListChangedNotification  # noqa: PLC0415 -- see _live
+        from mcp import Client  # noqa: PLC0415 -- see `_live`
+        from mcp_types import Implementation, ToolListChangedNotification  # noqa: PLC0415 -- see `_live`
 
         async def on_message(message: object) -> None:
             if isinstance(message, ToolListChangedNotification):
@@ -298,7 +298,7 @@ class McpSession:
                         relist.set()
             except ListenNotSupportedError:
                 return
-            except Exception as error:  # noqa: BLE001 -- whatever a library raises, no changes are reported
+            except Exception as error:  # noqa: BLE001 -- after any error, subscribe again
                 log.debug("MCP server %s: it does not tell of changes: %s", self.server.name, reason_of(error))
             await asyncio.sleep(LISTEN_SECONDS)
 
@@ -312,13 +312,12 @@ class McpSession:
             await self._relist()
 
     async def _relist(self) -> None:
-        """List the tools again; if that fails, log a warning and keep the earlier list."""
         client = self._client
         if client is None:
             return
         try:
             self.tools = await tool_listing.tools_of(client, self.server)
-        except Exception as error:  # noqa: BLE001 -- the earlier list stays
+        except Exception as error:  # noqa: BLE001 -- after any error, the earlier list stays
             log.warning("MCP server %s: its tools could not be listed again: %s", self.server.name, reason_of(error))
         else:
             self._changed(self)
@@ -337,7 +336,10 @@ class McpSession:
                     return
 
     async def _close(self, stack: AsyncExitStack) -> None:
-        """End the connection and the program. Closing `stack` first closes the pipes, including the program's stdin."""
+        """Close the connection and end the program.
+
+        Closing `stack` closes the program's stdin, so that it can end by itself.
+        """
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await stack.aclose()
@@ -387,7 +389,7 @@ class McpSession:
     async def _asked(self, context: object, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         """Put a question of the server to a person, and return the answer for the server.
 
-        A question does not name the call to which it belongs, but tools run one at a time, so it is the latest call.
+        A question does not name its tool call. Tools run one at a time, so the question belongs to the latest call.
         """
         del context  # required by the library's signature
 
@@ -396,7 +398,7 @@ class McpSession:
     async def _call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> CallToolResult:
         from mcp import MCPError  # noqa: PLC0415 -- see _live
 
-        assert self._settled is not None  # noqa: S101 -- tasks begin in order, and _live before any call
+        assert self._settled is not None  # noqa: S101 -- set by `_live`, which begins before any call
         await asyncio.shield(self._settled)
         client = self._client
         if client is None:
@@ -421,7 +423,7 @@ class McpSession:
             if self._needs_login:
                 raise ServerError(f"The MCP server {self.server.name} {needs_login(self.server.name)}.") from None
             raise ServerError(f"The MCP server {self.server.name} failed the call: {reason_of(error)}") from None
-        except Exception as error:  # noqa: BLE001 -- for example, the server's answer is not valid
+        except Exception as error:  # noqa: BLE001 -- for example, the server's answer is invalid
             raise ServerError(f"The MCP server {self.server.name} failed: {reason_of(error)}.") from None
         finally:
             self._calls.remove(call)

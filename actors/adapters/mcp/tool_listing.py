@@ -1,4 +1,4 @@
-"""Lists the tools of an MCP server in the form in which models are offered tools.
+"""Lists the tools of an MCP server, in the form in which they are offered to models.
 
 Tools that providers do not accept are left out: they would make every request that offers them fail, in all
 conversations.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actors.adapters.mcp.server_settings import McpServer
 
 for _name in ("httpx2", "httpcore2", "mcp"):
-    logging.getLogger(_name).setLevel(logging.WARNING)  # these libraries log every request, and what servers send
+    logging.getLogger(_name).setLevel(logging.WARNING)  # at INFO they log every request and what servers send
 
 
 class _LoginAuth(httpx2.Auth):
@@ -37,7 +37,7 @@ class _LoginAuth(httpx2.Auth):
         self._on_needs_login = on_needs_login
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Yield the request, and again with another token if the response is 401 and there is another token.
+        """Send the request by yielding it; if the response is 401, send it once more with another token, if any.
 
         If the request is refused nevertheless, calls `on_refusal` with the reason why there is no token now, or else
         `on_needs_login`.

@@ -1,4 +1,4 @@
-"""The ports for a cluster: the servers that share one store, which of them are alive, and the lease of this one."""
+"""Ports for a cluster of servers that share one store: its members, and the lease that lets this server act."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port for a node's lease: how long the node may start tools and take commands without hearing from the store."""
+"""The port for the lease of a node (a server process): how long it may act without hearing from the database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ OUT_OF_TOUCH = (
     "this server has not heard from its database for too long, so that it starts no tools and takes no commands until "
     "it does: try again"
 )
-"""The text of refusals while the lease has expired."""
+"""The error text with which calls are refused after the lease has expired."""
 
 
 class Lease(Protocol):
@@ -16,9 +16,9 @@ class Lease(Protocol):
 
     @property
     def fd(self) -> int | None:
-        """A descriptor of a file with 8 bytes: until when tools may live, in CLOCK_MONOTONIC nanoseconds.
+        """A descriptor of a file with the time until which tools may live; None: there is no limit.
 
-        None: no limit.
+        The file has 8 bytes: nanoseconds of CLOCK_MONOTONIC as an integer.
         """
         ...
 
@@ -27,7 +27,7 @@ class Lease(Protocol):
         ...
 
     def age(self) -> float:
-        """Return the seconds since the lease was renewed, or else began; 0 if it never expires."""
+        """Return the seconds since the lease was last renewed, or else since it began; 0 if it never expires."""
         ...
 
 

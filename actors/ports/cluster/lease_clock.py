@@ -1,6 +1,6 @@
 """The lease of a node that shares its store: an end time that each successful heartbeat extends.
 
-Tool hosts read the end time from a file in memory.
+The processes that run tools (tool hosts) read the end time from a file in memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LeaseClock:
 
     @property
     def fd(self) -> int | None:
-        """The descriptor of the file, which cannot be written through it; None after `close`. See `Lease.fd`."""
+        """The descriptor of the file in memory, through which nobody can write; None after `close`. See `Lease.fd`."""
         return self._fd
 
     def young(self) -> bool:

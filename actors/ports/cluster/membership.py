@@ -22,23 +22,20 @@ class Node(Struct, frozen=True):
     """The address of the gRPC listener for other nodes, "host:port"."""
     version: str = ""
     labels: frozenset[str] = frozenset()
-    """The workspaces that the node has: see `placement`."""
+    """The workspaces (directories) that this node has; the module `placement` explains them."""
     draining: bool = False
-    """Whether the node gives up its conversations and takes no others."""
+    """Whether the node is about to stop: it gives up its conversations and takes no new ones."""
     active: int = 0
-    """For how many conversations the node has an actor, as of its last report."""
+    """The number of conversations with an actor on this node, according to its last report."""
 
 
 class Cluster(Protocol):
     """The nodes of the cluster, as this node sees them. Safe to call from any thread."""
 
     on_taken: Callable[[tuple[str, ...]], object]
-    """Called with the ids of unsettled conversations that this node has just taken over from a dead one.
-
-    Set this and the other callbacks before `start`; they are called on threads of the cluster.
-    """
+    """Called with the ids of conversations with unfinished work that this node has just taken over from a dead one."""
     on_node_dead: Callable[[Node], object]
-    """Called when another node was declared dead, so that nothing more can be expected from it."""
+    """Called when another node was declared dead, so that nobody waits for its answers any longer."""
     on_lost: Callable[[], object]
     """Called when this node was declared dead or has lost its lease for good: all work must end at once."""
 
@@ -49,7 +46,7 @@ class Cluster(Protocol):
 
     @property
     def lease(self) -> Lease:
-        """The lease, which says for how long this node may act."""
+        """The lease, which limits how long this node may act without hearing from the database."""
         ...
 
     def start(self) -> None:
@@ -64,18 +61,18 @@ class Cluster(Protocol):
         ...
 
     def remembered_owner(self, conversation_id: str) -> Node | None:
-        """Return the living node that owns a conversation, from memory; it may be this node. Does not block.
+        """Return the living node that owns a conversation, as far as memory shows; it may be this node. Does not block.
 
-        None: unknown; call `owner_of`.
+        None: memory does not show the owner; `owner_of` asks the database.
         """
         ...
 
     def owner_of(self, conversation_id: str) -> Node | None:
-        """Return the other living node that owns a conversation, or that must claim it because of its workspace.
+        """Return the other living node that must handle calls about a conversation; None: this node may handle them.
 
-        None: this node owns the conversation or may claim it. Blocks briefly if the answer is not in memory. Raises
-        StoreUnavailableError; Rejected (WORKSPACE_OFFLINE) if nobody owns the conversation and no living node has its
-        workspace.
+        Such a node owns the conversation, or nobody owns it and only other nodes have its workspace. Blocks briefly if
+        the answer is not in memory. Raises StoreUnavailableError; Rejected (WORKSPACE_OFFLINE) if nobody owns the
+        conversation and no living node has its workspace.
         """
         ...
 
@@ -90,20 +87,20 @@ class Cluster(Protocol):
     def place_of_fork(self, conversation_id: str) -> Node | None:
         """Return the other node that must create a fork of a conversation; None: this node can.
 
-        Raises as `place_of` does.
+        Raises the same errors as `place_of`.
         """
         ...
 
     def label_of(self, directory: str) -> str:
-        """Return the workspace label for a new conversation of this node in a directory that it has; "" for none.
+        """Return the workspace label for a new conversation of this node in `directory`; "" if it is in no workspace.
 
-        Does not block. Raises Rejected (WORKING_DIRECTORY_INVALID) if the directory is in a workspace that only others
-        have.
+        Does not block. Raises Rejected (WORKING_DIRECTORY_INVALID) if the directory is in a workspace that only other
+        nodes have.
         """
         ...
 
     def forget(self, conversation_id: str) -> None:
-        """Forget who owns a conversation, because that turned out to be wrong. Does not block."""
+        """Drop the remembered owner of a conversation, because it turned out to be wrong. Does not block."""
         ...
 
     def retire(self) -> None:
@@ -116,7 +113,7 @@ class Cluster(Protocol):
     def drain(self) -> None:
         """Give up all conversations of this node, whose actors must have ended, and leave the cluster. Blocks.
 
-        Raises StoreUnavailableError, after which the other nodes declare this node dead in time.
+        Raises StoreUnavailableError; in that case the other nodes declare this node dead after a while.
         """
         ...
 

@@ -1,8 +1,8 @@
-"""Decides on which nodes a conversation can be: on those that have its workspace.
+"""Decides which nodes (server processes) can have a conversation: those that have its workspace.
 
 A workspace is a directory that only some nodes have, with everything beneath it, such as a mounted volume. Its path is
-the workspace label of the conversations in it. Pure functions; paths are compared as text, and no symbolic link is
-followed.
+the workspace label of the conversations in it. All functions are pure: they compare paths as text and follow no
+symbolic links.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ def directories_above(path: str) -> tuple[str, ...]:
 
 
 def workspace_of(path: str, workspaces: Iterable[str]) -> str:
-    """Return the innermost of these workspaces that contains the path or equals it; "" if none does."""
+    """Return the innermost workspace that contains the path or equals it; "" if none does."""
     known = set(workspaces)
     return next((each for each in directories_above(path) if each in known), "")
 
 
 def has(node: Node, workspace: str) -> bool:
-    """Return whether conversations of a workspace can be on this node; "" means no workspace."""
+    """Return whether a node can have conversations of this workspace; always True for "" (no workspace)."""
     return not workspace or bool(node.labels & {workspace, EVERYTHING})
 
 
 def node_with(workspace: str, nodes: Iterable[Node]) -> Node:
-    """Return the least busy of the living nodes that have a workspace, for the next conversation in it.
+    """Return the least busy of the living `nodes` that have a workspace.
 
-    Raises Rejected (WORKSPACE_OFFLINE) if none of the nodes has it, or all that have it are about to stop.
+    Raises Rejected (WORKSPACE_OFFLINE) if none of the nodes has it, or if all that have it are about to stop.
     """
     found = [each for each in nodes if each.address and not each.draining and has(each, workspace)]
     if not found:
@@ -59,9 +59,8 @@ def node_with(workspace: str, nodes: Iterable[Node]) -> Node:
 def label_of(path: str, me: Node, nodes: Iterable[Node]) -> str:
     """Return the workspace label of a new conversation on the node `me`; "" if the directory is in no workspace.
 
-    Raises Rejected (WORKING_DIRECTORY_INVALID) if the directory is in a workspace that only other nodes have. In this
-    case the client's path leads there through a link, because the call would otherwise have been passed on to such a
-    node.
+    Raises Rejected (WORKING_DIRECTORY_INVALID) if the directory is in a workspace that only other nodes have. This
+    happens only if the client's path leads there through a symbolic link: otherwise the call would have been passed on.
     """
     label = workspace_of(path, (each for node in nodes for each in node.labels))
     if has(me, label):

@@ -37,7 +37,10 @@ class FaultPoints(Protocol):
     """Named points at which tests inject failures, delays or the death of the process. Safe to call from any thread."""
 
     def hit(self, point: str) -> None:
-        """Pass the point, for example "commit.before"; the implementation of a test may raise or block here."""
+        """Mark that the code has reached this point, such as "commit.before".
+
+        In tests, this call may raise or block.
+        """
         ...
 
 

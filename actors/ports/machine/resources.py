@@ -17,7 +17,7 @@ _FOLDERS = (_COUNTED, "/dev/fd")
 
 
 def exhausted_resource(error: BaseException | None) -> str:
-    """Describe the resource whose exhaustion caused `error`, or caused an error in its chain; "" for other causes.
+    """Describe the resource that ran out and so caused `error`, or an error in its chain; "" for other causes.
 
     The text is the beginning of a sentence, names the limit and has no period.
     """
@@ -51,7 +51,7 @@ def resource_failure(text: str) -> LlmFailure:
 
 
 def file_descriptor_limit_text() -> str:
-    """Return the text for exhausted file descriptors, with the limit."""
+    """Return the error text for a process that has no file descriptor left; the text contains the limit."""
     return f"this server has as many files open as it may, {max_open_files():,} (ulimit -n)"
 
 
@@ -63,8 +63,8 @@ def max_open_files() -> int:
 def open_files() -> int:
     """Count the open file descriptors of this process.
 
-    From Linux 6.2 on the kernel counts them. Elsewhere they are listed, which releases the interpreter's lock for each
-    entry and needs one more descriptor. If none is left, the limit is returned.
+    From Linux 6.2 on, the kernel counts them. Elsewhere this function lists a directory, which releases the GIL for
+    each entry and needs one more descriptor; if no descriptor is left, the function returns the limit.
     """
     with suppress(OSError):
         if counted := os.stat(_COUNTED).st_size:
@@ -81,7 +81,7 @@ def open_files() -> int:
 def out_of_file_descriptors() -> bool:
     """Return whether file descriptors are exhausted, by trying to open a file.
 
-    For callers whose errors do not give the cause, such as those of SQLite and of the resolver.
+    Useful after errors that do not contain their cause, such as those of SQLite and of the DNS resolver.
     """
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

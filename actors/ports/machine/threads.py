@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Threads(Protocol):
-    """Runs blocking work, each job at once on a separate thread. Safe to call from any thread."""
+    """Runs blocking jobs, each on a separate thread that starts at once. Safe to call from any thread."""
 
     def run(self, job: Callable[[], object], name: str) -> None:
-        """Start `job` on a thread that is called `name` until the job ends.
+        """Run `job` on a thread that has this name while the job runs; do not wait for the job's end.
 
         Raises RuntimeError if no thread can be started.
         """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ConfinedSandbox:
     """Implements Sandbox: starts programs only in the principal's modes, and lets them read only the principal's roots.
 
-    So no tool needs to check the permissions of principals, and none can forget to.
+    Therefore no tool needs to check the permissions of principals, and no tool can forget to do so.
     """
 
     def __init__(self, sandbox: Sandbox, permissions: Permissions) -> None:

@@ -13,7 +13,7 @@ WORKSPACE_PROTECTED = (
     *(".envrc", ".vscode", ".idea", "node_modules/.bin"),
     *(".husky", ".githooks", ".devcontainer", ".zed", ".cursor", ".claude", ".mcp.json"),
 )
-"""Names in the working directory that stay read-only in workspace mode, beside `.git`; the default of the setting.
+"""Names in the working directory that stay read-only in workspace mode, beside `.git`; the operator can change them.
 
 People and programs later run what is in these files without looking at it.
 """
@@ -23,7 +23,7 @@ DENY_READ = (
     "~/.gnupg", "~/.kube", "~/.local/share/keyrings", "~/.netrc", "~/.password-store",
     "~/.pgpass", "~/.pypirc",
 )  # fmt: skip
-"""Files and directories with people's keys and passwords, which no tool may read; the default of the setting."""
+"""Files and directories with people's keys and passwords, which no tool may read; the operator can change them."""
 
 
 SYSTEM_PATHS = (
@@ -36,7 +36,7 @@ SYSTEM_PATHS = (
     "/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf", "/etc/crypto-policies", "/etc/manpath.config",
     "/etc/terminfo", "/etc/timezone",
 )  # fmt: skip
-"""Files and directories that programs need and that contain no user data; the default of the setting."""
+"""Files and directories that programs need and that contain no user data; the operator can change them."""
 
 
 class ProcessLimits(Struct, frozen=True):
@@ -52,7 +52,7 @@ class ProcessLimits(Struct, frozen=True):
 
 
 class ServiceStreams(Struct, frozen=True):
-    """The file descriptors that become stdin and stdout of a service.
+    """The file descriptors that become stdin and stdout of a service (a program that outlives tool calls).
 
     The caller keeps the other ends of the pipes, communicates with the program through them, and closes these two
     descriptors after `Sandbox.start`.
@@ -77,10 +77,10 @@ class Launch(Struct, frozen=True):
     mode: Mode
     limits: ProcessLimits = ProcessLimits()
     python: bool = False
-    """Whether argv[0] is Python source, which runs in the tool host's own interpreter.
+    """Whether argv[0] is Python source, which runs in the interpreter of the process that starts programs.
 
-    It is isolated and restricted like any program. This is faster than starting another interpreter, but all such
-    programs have the same memory layout.
+    The source runs isolated and restricted like any program. This is faster than starting another interpreter, but all
+    such programs have the same memory layout.
     """
     stdin: bytes = b""
     output_bytes: int = 128 * 1024
@@ -99,7 +99,7 @@ class Launch(Struct, frozen=True):
 
 
 class ProcessEnd(Struct, frozen=True):
-    """How a program ended. Its process tree has exited, unless `leaked`."""
+    """How a program ended. All processes of its tree have exited, unless `leaked` is True."""
 
     exit_code: int | None
     """The exit code of the program; None if a signal terminated it."""
@@ -116,9 +116,12 @@ class ProcessEnd(Struct, frozen=True):
     killed: bool = False
     """Whether kill() or a limit ended the program."""
     leaked: bool = False
-    """Whether some process of the tree could not be confirmed dead in time."""
+    """Whether it could not be confirmed in time that all processes of the tree are dead."""
     limit: str = ""
-    """The limit that ended the program: "wall", "processes", "memory", or "lease" (of the server); "" if none did."""
+    """The limit that ended the program, or "" if none did.
+
+    One of "wall" (time), "processes", "memory", and "lease" (the server has not heard from its database for too long).
+    """
 
 
 class ProcessStartError(Exception):
@@ -130,7 +133,7 @@ class SandboxUnavailableError(Exception):
 
 
 class RunningProcess(Protocol):
-    """A running program with its process tree, inside its tool host."""
+    """A running program with all processes that it has started."""
 
     def kill(self) -> None:
         """Send SIGKILL to the whole process tree. Idempotent. Safe to call from any thread; never blocks."""
@@ -144,7 +147,7 @@ class RunningProcess(Protocol):
         ...
 
     def wait(self) -> ProcessEnd:
-        """Block until the program and all its descendants have exited. Tool thread. Call this only once."""
+        """Block until the program and all its descendants have exited. Call this only once, on the tool's thread."""
         ...
 
 
@@ -152,15 +155,15 @@ class SandboxReport(Struct, frozen=True):
     """The restrictions that this machine can enforce, as tested at the start of the server."""
 
     tier: str
-    """One of "A" (namespaces), "B" (Landlock and seccomp only) or "none"."""
+    """The kind of isolation: "A" (namespaces), "B" (Landlock and seccomp only) or "none"."""
     landlock_abi: int
     pid_namespace: bool
     reason: str = ""
-    """Why the tier is not better, as human-readable text."""
+    """Why no better isolation than this tier is possible, as human-readable text."""
     hides_protected: bool = False
     """Whether even unrestricted tools cannot access `Sandbox.protected`."""
     by_setting: bool = False
-    """Whether the operator chose this tier, so that a better one may be possible."""
+    """Whether the operator chose this tier, so that the machine may support a better one."""
     kernel_bounds_processes: bool = False
     """Whether the kernel limits the number of processes of a call; otherwise its tool host counts them."""
     kernel_bounds_memory: bool = False
@@ -200,7 +203,7 @@ class Sandbox(Protocol):
         ...
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:
-        """Start a program. Tool thread.
+        """Start a program. Call this on a tool's thread.
 
         `on_output` is called with the output on a thread of the sandbox, in order, and never after `wait` has returned.
         Raises ProcessStartError or SandboxUnavailableError.

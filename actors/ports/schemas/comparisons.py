@@ -1,4 +1,4 @@
-"""Estimates the work of validating values against a JSON Schema, which references can make unbounded.
+"""Estimates how much work it is to validate a value against a JSON Schema; references can make this work unbounded.
 
 Safe to call from any thread.
 """
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 MAX_SCHEMAS = 10_000
-"""The maximum number of schemas that apply to one place of a value."""
+"""The maximum number of subschemas that are evaluated for one part of a value, such as one item of a list."""
 
 MAX_WORK = 20_000_000
-"""The maximum work of one validation: characters and values, times the schemas that look at them.
+"""The maximum work of one validation: characters and values, multiplied by the subschemas that check them.
 
 This much work takes about a second.
 """
 
 MAX_STEPS = 200_000
-"""The maximum number of pairs of a schema and an object or list that an estimate looks at."""
+"""The maximum number of pairs of a subschema and an object or list that one estimate visits."""
 
 _LISTS = ("allOf", "anyOf", "oneOf")
 _SINGLE = ("not", "if", "then", "else")
@@ -37,7 +37,7 @@ class UnboundedSchemaError(ValueError):
 
 
 class _TooMuchError(Exception):
-    """The limit of the work was reached."""
+    """The estimate exceeds MAX_WORK, or needs more than MAX_STEPS steps."""
 
 
 class Comparisons:
@@ -48,7 +48,7 @@ class Comparisons:
         self._root = schema
         self._anchors = _anchors(schema)
         self._at_one_place: dict[int, int] = {}
-        """The work of each schema for one place of a value, by the schema's id(); 0 while it is being computed."""
+        """The work of each subschema for one part of a value, by the subschema's id(); 0 while it is being computed."""
         try:
             for each in self._reachable():
                 if each is not schema and isinstance(each.get("$id"), str):
@@ -59,7 +59,10 @@ class Comparisons:
             raise UnboundedSchemaError("its references lead through too many others") from None
 
     def take_too_long(self, value: Any) -> bool:
-        """Return whether validating this value would be too much work. The nesting of the value must be bounded."""
+        """Return whether validating this value would be too much work.
+
+        The caller must have bounded the value's nesting.
+        """
         walk = _Walk(self)
         if self._most * walk.size(value) <= MAX_WORK:
             return False
@@ -70,11 +73,11 @@ class Comparisons:
         return False
 
     def at_one_place(self, schema: Any) -> int:
-        """Return the work of a part of the schema for one place of a value, without the places inside that value."""
+        """Return the work of checking one part of a value against a subschema, without what is nested in that part."""
         return self._at_one_place[id(schema)] if isinstance(schema, dict) else 1
 
     def same_place(self, schema: Mapping[str, Any]) -> Iterator[Any]:
-        """Yield the schemas inside `schema` that apply to the same place of a value as `schema` itself."""
+        """Yield the subschemas that check the same value as `schema` itself, such as those in `allOf` or a `$ref`."""
         for key in _LISTS:
             yield from _listed(schema.get(key))
         yield from (schema[key] for key in _SINGLE if key in schema)
@@ -83,7 +86,7 @@ class Comparisons:
         yield from (self._target(schema[key]) for key in _REFERENCES if key in schema)
 
     def _reachable(self) -> Iterator[Mapping[str, Any]]:
-        """Yield all parts of the schema that may apply to a value or to parts of a value."""
+        """Yield the whole schema and all subschemas that validation can reach from it, each once."""
         seen, waiting = set[int](), [self._root]
         while waiting:
             schema = waiting.pop()
@@ -95,7 +98,10 @@ class Comparisons:
             waiting += _inside(schema)
 
     def _unfolded(self, schema: Any, found: dict[int, float]) -> float:
-        """Return the work of a schema with all that it refers to, per place of a value; infinity if recursive."""
+        """Return the work of a subschema and all subschemas that it reaches, per unit of a value's size.
+
+        Infinite if a subschema reaches itself. `found` caches the results.
+        """
         if not isinstance(schema, dict):
             return 1
         if id(schema) not in found:
@@ -120,7 +126,7 @@ class Comparisons:
         return known
 
     def _target(self, reference: Any) -> Any:
-        """Return the part of the schema that a reference names. Raises UnboundedSchemaError."""
+        """Return the subschema to which a reference points; True for an unknown anchor. Raises UnboundedSchemaError."""
         pointer = unquote(reference.removeprefix("#")) if isinstance(reference, str) else ""
         if not isinstance(reference, str) or not reference.startswith("#"):
             raise UnboundedSchemaError("a $ref can only name a place in the schema itself, with # at its beginning")
@@ -134,8 +140,6 @@ class Comparisons:
 
 
 class _Walk:
-    """Adds up the work of one validation."""
-
     def __init__(self, comparisons: Comparisons) -> None:
         self._of = comparisons
         self._found: dict[tuple[int, int], int] = {}
@@ -172,7 +176,7 @@ class _Walk:
 
 
 def _inside(schema: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the schemas that apply to the parts of a value: items and properties."""
+    """Yield the subschemas that check the items or properties of a value, not the value itself."""
     yield from (schema[key] for key in _INSIDE if key in schema)
     yield from _listed(schema.get("prefixItems"))
     for key in _INSIDE_MAPS:
@@ -180,7 +184,7 @@ def _inside(schema: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _pairs(schema: Mapping[str, Any], value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each schema that applies to a part of the value, together with that part."""
+    """Yield each subschema that checks an item or a property of the value, together with that item or property."""
     if isinstance(value, list):
         first = _listed(schema.get("prefixItems"))
         yield from zip(first, value, strict=False)
@@ -205,12 +209,15 @@ def _weight(schema: Mapping[str, Any]) -> int:
 
 
 def _times(schema: Mapping[str, Any]) -> int:
-    """Return how often the parts of a schema are evaluated: twice with an `unevaluated…` keyword, otherwise once."""
+    """Return how often validation evaluates the subschemas: twice with an `unevaluated…` keyword, otherwise once."""
     return 2 if "unevaluatedProperties" in schema or "unevaluatedItems" in schema else 1
 
 
 def _anchors(schema: Any) -> dict[str, Any]:
-    """Return the parts of a schema that are named by an anchor, by their names. Raises UnboundedSchemaError."""
+    """Return the parts of a schema that have an anchor, by the anchor's name.
+
+    Raises UnboundedSchemaError if two parts have the same name.
+    """
     found: dict[str, Any] = {}
     waiting = [schema]
     while waiting:

@@ -50,7 +50,7 @@ class JsonSchema:
         if is_too_deep(schema):
             raise InvalidSchemaError(TOO_DEEP)
         own, each_pattern = dict(schema), PATTERNS_BYTES // max(1, _patterns(schema))
-        import jsonschema_rs  # noqa: PLC0415 -- 15 MB that a start need not load
+        import jsonschema_rs  # noqa: PLC0415 -- 15 MB of memory that a server without schemas need not load
 
         try:
             self._validator = jsonschema_rs.Draft202012Validator(
@@ -69,7 +69,7 @@ class JsonSchema:
         """Return why a JSON value does not match the schema, with the place of each fault; "" if it matches."""
         if is_too_deep(value):
             return TOO_DEEP
-        if self._comparisons.take_too_long(value):  # compiled code cannot be interrupted and blocks all threads
+        if self._comparisons.take_too_long(value):  # validation cannot be interrupted and blocks all threads
             return TOO_MUCH
         faults = sorted(self._validator.iter_errors(value), key=_place)
         shown = [_fault_text(fault) for fault in faults[:MAX_FAULTS]]
@@ -77,11 +77,11 @@ class JsonSchema:
 
 
 def is_schema(value: dict[str, Any]) -> bool:
-    """Return whether an object without $schema, whose nesting is bounded, is a valid JSON Schema.
+    """Return whether an object is a valid JSON Schema. `JsonSchema` may still refuse a valid one.
 
-    A valid schema may still be one that `JsonSchema` refuses.
+    The object must have no `$schema` key, and the caller must have bounded its nesting.
     """
-    import jsonschema_rs  # noqa: PLC0415 -- 15 MB that a start need not load
+    import jsonschema_rs  # noqa: PLC0415 -- 15 MB of memory that a server without schemas need not load
 
     return jsonschema_rs.meta.is_valid(value)
 
@@ -115,7 +115,7 @@ def is_too_deep(value: Any, most: int = MAX_DEPTH) -> bool:
 
 
 def _patterns(schema: Any) -> int:
-    """Return the maximum number of patterns that a schema can contain."""
+    """Return an upper bound of the number of regular expressions in a schema."""
     if not isinstance(schema, dict):
         return sum(map(_patterns, schema)) if isinstance(schema, list) else 0
     named = schema.get("patternProperties")

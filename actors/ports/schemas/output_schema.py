@@ -22,7 +22,7 @@ MAX_OUTPUT_DEPTH = 24
 """The maximum nesting of output schemas and outputs: each level takes several of the 100 levels of a gRPC message."""
 
 WRAPPER = "value"
-"""The name of the property that contains the value if the value need not be an object and is wrapped in one."""
+"""The property that contains the value if the schema allows other values than objects, which must be wrapped in one."""
 
 _KEPT = frozenset({"type", "enum", "const", "title", "description", "required", "$ref"})
 """Keywords that providers enforce, and whose values contain no schemas."""
@@ -31,7 +31,7 @@ _NARROWING = frozenset({
     "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "uniqueItems",
     "minProperties", "maxProperties", "deprecated", "readOnly", "writeOnly",
 })  # fmt: skip
-"""Keywords without schemas that not every provider enforces: they are left out, and checked in the answer."""
+"""Keywords that not every provider enforces: requests leave them out, and the answer is checked for them."""
 
 _WITH_SCHEMAS = frozenset({"properties", "$defs", "items", "anyOf"})
 _KNOWN = _KEPT | _NARROWING | _WITH_SCHEMAS | {"additionalProperties"}
@@ -48,7 +48,7 @@ class NativeOutput(Struct, frozen=True):
 
 
 class _NotKeptError(Exception):
-    """Providers cannot enforce this schema."""
+    """Raised for a schema that providers cannot enforce."""
 
 
 @lru_cache(maxsize=64)
@@ -75,7 +75,7 @@ def object_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def native_output(schema: dict[str, Any]) -> NativeOutput | None:
-    """Return the schema in the form in which providers enforce it; None if it has other keywords than they know."""
+    """Return the schema in the form in which providers enforce it; None if they cannot enforce it."""
     if "anyOf" in schema and not is_wrapped(schema):
         return None  # no provider accepts anyOf at the top level
     try:
@@ -86,10 +86,10 @@ def native_output(schema: dict[str, Any]) -> NativeOutput | None:
 
 
 def judged_output(schema: str, text: str) -> tuple[str, str]:
-    """Return (value, problem) for what a model wrote: the value as canonical JSON, or why it is invalid.
+    """Check an output that a model wrote against the schema; return (value, "") if it is valid, else ("", problem).
 
-    The other element is "". `text` is the input of a tool call, or a whole answer; a Markdown code fence around it is
-    removed.
+    `value` is the output as canonical JSON; `problem` says why it is invalid. `text` is the input of a tool call, or a
+    whole answer; a Markdown code fence around it is removed.
     """
     fenced = _FENCE.fullmatch(text.strip())
     try:
@@ -105,7 +105,10 @@ def judged_output(schema: str, text: str) -> tuple[str, str]:
 
 
 def _kept(schema: Any) -> dict[str, Any]:
-    """Return the schema with only the keywords that providers enforce, and closed objects. Raises _NotKeptError."""
+    """Return the schema with only the keywords that providers enforce, and with no other properties in any object.
+
+    Raises _NotKeptError if providers cannot enforce the schema.
+    """
     if not isinstance(schema, dict) or schema.keys() - _KNOWN:
         raise _NotKeptError
     kept = {key: _kept_keyword(key, value) for key, value in schema.items() if key in _KEPT or key in _WITH_SCHEMAS}
@@ -122,7 +125,6 @@ def _kept(schema: Any) -> dict[str, Any]:
 
 
 def _kept_keyword(key: str, value: Any) -> Any:
-    """Return the value of a keyword that providers enforce. Raises _NotKeptError."""
     if key in ("properties", "$defs"):
         return {name: _kept(each) for name, each in value.items()}
     if key == "anyOf":
@@ -133,7 +135,6 @@ def _kept_keyword(key: str, value: Any) -> Any:
 
 
 def _all_required(schema: Any) -> bool:
-    """Return whether every object in the schema requires all of its properties."""
     if isinstance(schema, list):
         return all(map(_all_required, schema))
     if not isinstance(schema, dict):

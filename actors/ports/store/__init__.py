@@ -1,4 +1,7 @@
-"""The port for the store, which keeps conversations durably. It consists of parts, so that users can depend on one."""
+"""The port for the store, which keeps conversations durably.
+
+It has parts, so that a class can depend on a few methods.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class AuditEntry(Struct, frozen=True):
     """An entry of the audit trail."""
 
     at: int
-    """In milliseconds since the epoch."""
+    """The time of the entry, in milliseconds since the epoch."""
     outcome: Outcome
     origin: CommandOrigin
     """Who made the call.
@@ -77,10 +77,13 @@ class AuditEntry(Struct, frozen=True):
     conversation: str = ""
     """The id of the conversation; "" if the call concerned none, or was refused before the conversation was found."""
     count: int = 1
-    """How many calls this entry stands for: those with the same caller, method, conversation and reason in a minute."""
+    """The number of calls that this entry stands for, in one minute.
+
+    These calls have the same caller, method, conversation and reason.
+    """
     decisions: tuple[CallDecision, ...] = ()
     step: int = 0
-    """The step in the conversation's log; 0 for an entry that is stored separately."""
+    """The number of the log row that contains the entry; 0 for an entry that is stored separately."""
     number: int = 0
     """The number of an entry that is stored separately, which the store assigns."""
 
@@ -100,14 +103,14 @@ class AuditPlace(Struct, frozen=True, order=True):
     id: str
     """The id of the conversation, for an entry of its log."""
     number: int
-    """The step in the log, or the number of an entry that is stored separately."""
+    """The number of the log row, or the number of an entry that is stored separately."""
 
 
 class AuditFilter(Struct, frozen=True):
-    """Which entries are wanted. A field that is not set excludes nothing."""
+    """Selects entries of the audit trail. A field that is not set excludes no entry."""
 
     since: int = 0
-    """In milliseconds since the epoch, like `until`; the time `until` itself is excluded."""
+    """The earliest time of an entry, in milliseconds since the epoch. `until` is the first time after the range."""
     until: int | None = None
     principal: str | None = None
     conversation: str | None = None
@@ -145,4 +148,4 @@ class AuditStore(Protocol):
 
 
 command_origin: ContextVar[CommandOrigin | None] = ContextVar("command_origin", default=None)
-"""Who sends the commands that this context asks conversations to carry out; None: the server itself."""
+"""Who sends the commands that code in this context passes to conversations; None: the server itself."""

@@ -28,7 +28,10 @@ class TextField(StrEnum):
     DIRECTORY = "cwd"
     PARENT = "parent_conversation_id"
     FORKED_FROM = "forked_from"
-    """The conversation from which a fork was made. It is in the profile; all other fields are columns."""
+    """The conversation from which a fork was copied.
+
+    Stored in the profile; the other fields are columns of the table.
+    """
 
 
 class TimeField(StrEnum):
@@ -68,7 +71,7 @@ class Negation(Struct, frozen=True):
 
 
 class StateIs(Struct, frozen=True):
-    """The state is one of these kinds, named as by `name_of`."""
+    """The state has one of these names, as returned by `name_of`."""
 
     kinds: frozenset[str]
 

@@ -1,4 +1,4 @@
-"""The part of the Store port that reads the log of a conversation: transitions, events, ended runs, settled inputs."""
+"""The part of the Store port that reads a conversation's log: state changes, events, ended runs and handled inputs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 class LogReader(Protocol):
-    """Reads the log of committed transitions. Safe to call from any thread; blocks briefly.
+    """Reads the log of a conversation's committed state changes. Safe to call from any thread; blocks briefly.
 
-    Every method raises StoreUnavailableError or StoreDamagedError.
+    Every method may raise StoreUnavailableError or StoreDamagedError.
     """
 
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
@@ -19,7 +19,7 @@ class LogReader(Protocol):
         ...
 
     def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
-        """Return the logged transitions after this step, in order."""
+        """Return the logged transitions (state changes) with a step number above `after_step`, in order."""
         ...
 
     def stopped_runs(
@@ -31,7 +31,7 @@ class LogReader(Protocol):
         limit: int,
         descending: bool = False,
     ) -> tuple[StoppedRun, ...]:
-        """Return the ended runs whose run-stop has a revision between `after` and `before` (both excluded).
+        """Return the runs that ended between the revisions `after` and `before` (both excluded).
 
         The records of ended runs are never pruned.
         """
@@ -50,7 +50,7 @@ class LogReader(Protocol):
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
-        """Return the steers and follow-ups that left the queue between the revisions `after` and `before`.
+        """Return the queued user messages that left the queue between the revisions `after` and `before`.
 
         These records are never pruned.
         """

@@ -19,7 +19,7 @@ class StoreMaintenance(Protocol):
         ...
 
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """Return the ids of conversations with a log to prune, in order, starting after the id `after`.
+        """Return the ids of conversations whose logs can be pruned, in order, starting after the id `after`.
 
         These are the conversations whose log begins before the time `before` (ms since the epoch) and that have more
         than `keep` revisions.

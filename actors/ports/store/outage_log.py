@@ -17,7 +17,7 @@ CALM_SECONDS = 5.0
 
 
 class OutageLog:
-    """Logs the outages of one thing: as warnings, and after a minute as errors.
+    """Logs the outages of one service: their beginning and end as warnings, the reminders in between as errors.
 
     Safe to call from any thread. Costs nothing while there is no outage.
     """
@@ -49,7 +49,7 @@ class OutageLog:
         return self._began is None or self._monotonic() - self._told >= REMIND_SECONDS
 
     def failed(self, why: str) -> None:
-        """Count a failure; log it if it is the first, or if the last line was logged long ago."""
+        """Count a failure. Log the first failure of an outage, and after that at most one failure a minute."""
         with self._guard:
             now = self._monotonic()
             if self._began is not None and self._worked is not None and now - self._last >= CALM_SECONDS:

@@ -45,9 +45,9 @@ class ConversationOwnership(Protocol):
     ) -> ConversationRecord | None:
         """Make this server the owner of a conversation and return its row; None if the conversation does not exist.
 
-        The claim covers the conversation's whole family: the conversation at the top and all sub-agents beneath it. It
-        succeeds if the family has no owner, or if its owner was declared dead. If the owner has changed, `taken` is
-        called with the ids of unsettled conversations of the family, if there are any: these must be woken.
+        The claim covers a whole tree: the conversation at the top and all sub-agents beneath it. It succeeds if the
+        tree has no owner, or if its owner was declared dead. If the owner has changed, `taken` is called with the ids
+        of the tree's conversations whose work was interrupted, if there are any: the caller must recover them.
 
         Raises NotOwnerError if another server is the owner, or if this server was declared dead or is giving up its
         conversations; StoreDamagedError.

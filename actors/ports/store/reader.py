@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class ConversationReader(Protocol):
     """Reads conversations as they were last committed. Safe to call from any thread; blocks briefly.
 
-    Every method raises StoreUnavailableError or StoreDamagedError.
+    Every method may raise StoreUnavailableError or StoreDamagedError.
     """
 
     def load(self, conversation_id: str) -> ConversationRecord | None:
@@ -27,7 +27,7 @@ class ConversationReader(Protocol):
         ...
 
     def find_slug(self, principal: str, slug: str) -> str | None:
-        """Return the id of the principal's conversation with this slug, or None."""
+        """Return the id of the principal's conversation with this slug (short name); None if there is none."""
         ...
 
     def list(
@@ -64,7 +64,10 @@ class ConversationReader(Protocol):
         limit: int,
         descending: bool = False,
     ) -> tuple[Message, ...]:
-        """Return the messages with a sequence between `after` and `before` (both excluded), in that order."""
+        """Return the messages with sequence numbers between `after` and `before` (both excluded), in order.
+
+        With `descending`, the latest message comes first.
+        """
         ...
 
     def message(self, conversation_id: str, message_id: str) -> Message | None:
@@ -72,11 +75,11 @@ class ConversationReader(Protocol):
         ...
 
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
-        """Return every message up to and including this sequence, in order."""
+        """Return all messages up to and including this sequence number, in order."""
         ...
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
-        """Return the row and the latest messages from one read transaction; None if there is no such conversation."""
+        """Return the row and the latest messages, read in one transaction; None if there is no such conversation."""
         ...
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
@@ -84,7 +87,7 @@ class ConversationReader(Protocol):
         ...
 
     def spendings(self, since: int) -> tuple[Spending, ...]:
-        """Return what each principal spent on each day from `since` on (a day counted from the epoch), in no order."""
+        """Return what each principal spent on each day from `since` on (in days since the epoch), in no order."""
         ...
 
     def stored_bytes(self, principal: str) -> int:

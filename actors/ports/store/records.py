@@ -47,7 +47,7 @@ class ConversationRecord(Struct, frozen=True):
     continued_by: str = ""
     node: str = ""
     epoch: int = 0
-    """The epoch of the actor that owns the conversation: commits with an older epoch are refused."""
+    """The number of times that an actor has loaded the conversation; commits with an older epoch are refused."""
     step: int = 0
     """The number of the last log row."""
     last_seq: int = 0
@@ -62,13 +62,13 @@ class ConversationRecord(Struct, frozen=True):
 
 
 def live_run(record: ConversationRecord) -> str:
-    """Return the id of the open run; "" if no run is open."""
+    """Return the id of the conversation's run that has not ended; "" if there is none."""
     ledger = record.state.ledger
     return run_id(record.id, ledger.run) if ledger.live else ""
 
 
 class LogEntry(Struct, frozen=True):
-    """One transition of a commit: the input event and the notifications that it caused."""
+    """A state change as it is added to the log: the input event and the notifications that it caused."""
 
     step: int
     at: int
@@ -78,7 +78,7 @@ class LogEntry(Struct, frozen=True):
     """The revision of the first notification; the revisions of the others follow without gaps."""
     notifications: tuple[Durable, ...]
     context: bytes | None = None
-    """The context as JSON; None if it is the same as in the previous row."""
+    """The context of the state machine as JSON; None if it is the same as in the previous row."""
     audit: LogAudit | None = None
 
 
@@ -116,7 +116,7 @@ class Spending(Struct, frozen=True):
     """The day (UTC), counted from the epoch."""
     tokens: int
     cost_micros: int
-    """In millionths of a dollar."""
+    """The cost in millionths of a dollar."""
 
 
 def day_of(at: int) -> int:
@@ -125,7 +125,7 @@ def day_of(at: int) -> int:
 
 
 class Commit(Struct, frozen=True):
-    """The atomic write of one chain of transitions of one conversation."""
+    """The data that one transaction writes for one conversation, after one or more state changes."""
 
     record: ConversationRecord
     """The new row; the store sets its `log_hash`."""
@@ -140,25 +140,25 @@ class Commit(Struct, frozen=True):
     create_command: bool = False
     """Whether `command` is identified by (principal, request id) instead of (conversation, request id)."""
     fork: ForkedHistory | None = None
-    """With `create`: what is copied from another conversation. `messages` are then in no event of the log."""
+    """With `create`: what is copied from another conversation. In this case, the log has no events for `messages`."""
     spending: Spending | None = None
     """The usage to add to the principal's totals; None if there is none, or if no quota limits it."""
 
     @property
     def begins_after(self) -> int:
-        """The revision after which a new conversation begins: 0, or for a fork that of its original."""
+        """The revision before a new conversation's first event: 0, or for a fork the last copied revision."""
         return self.fork.revision if self.fork else 0
 
 
 class StoredTransition(Struct, frozen=True):
-    """One logged transition as stored, for replay and audit."""
+    """A state change as it is stored in the log, for replay and audit."""
 
     step: int
     epoch: int
     at: int
     event: bytes
     context: bytes | None
-    """The context as JSON; None if it is the same as in the previous row."""
+    """The context of the state machine as JSON; None if it is the same as in the previous row."""
     first_revision: int
     notifications: tuple[Durable, ...]
     prev_hash: str
@@ -181,14 +181,14 @@ class StoppedRun(Struct, frozen=True):
     at: int
     stop: RunStop
     last_sequence: int
-    """The sequence of the last message before the run's end.
+    """The sequence number of the last message before the run's end.
 
-    The messages after the previous run's last one that have this run's id belong to the run.
+    The run consists of the messages with its id between the previous run's last message and this one.
     """
 
 
 class SettledInput(Struct, frozen=True):
-    """A steer or follow-up that has left the queue. The record is kept as long as the conversation."""
+    """A queued input (a steer or a follow-up) that has left the queue. Kept as long as the conversation."""
 
     revision: int
     """The revision of the event that recorded how the input left the queue."""

@@ -21,7 +21,7 @@ class ConversationWriter(Protocol):
         ...
 
     def put_spending(self, spending: Spending) -> None:
-        """Add what a principal spent on a day, if no commit can include it because the conversation is deleted.
+        """Add what a principal spent on a day. Used when no commit can do this because the conversation is deleted.
 
         Raises StoreUnavailableError.
         """

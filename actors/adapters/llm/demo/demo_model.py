@@ -92,7 +92,7 @@ def _scene(request: ModelRequest) -> Scene:
 
 
 def _with_output(scene: Scene, request: ModelRequest) -> Scene:
-    """Return the last scene of a run. If the run has an output schema, the scene submits a value that fits."""
+    """Return the answer with which a run ends. If the run has an output schema, the answer submits a matching value."""
     schema = next((tool.input_schema for tool in request.tools if tool.name == SUBMIT_OUTPUT), None)
     return scene if schema is None else replace(scene, text="", calls=((SUBMIT_OUTPUT, sample(schema)),))
 
@@ -107,7 +107,6 @@ def _content(scene: Scene, request: ModelRequest) -> tuple[Content, ...]:
 
 
 def _usage(request: ModelRequest, content: tuple[Content, ...]) -> Usage:
-    """Return the estimated token usage of a request and its answer."""
     tools = sum(len(tool.description) + len(msgspec.json.encode(tool.input_schema)) for tool in request.tools)
     read = len(request.system) + tools + sum(len(words_of(block)) for turn in request.turns for block in turn.content)
     return Usage(read // _CHARS_PER_TOKEN, sum(map(len, map(words_of, content))) // _CHARS_PER_TOKEN)

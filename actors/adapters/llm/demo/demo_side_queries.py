@@ -1,4 +1,4 @@
-"""Answers side queries (for titles and excerpts) as the demo model. Pure."""
+"""The demo model's answers to small extra requests (for titles and excerpts). Pure functions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from actors.ports import ModelRequest, Purpose
 
 _TITLE_WORDS = 5
 _MATCH = re.compile(r"^[^\n:]+:\d+:.*$", re.MULTILINE)
-"""Matches a line that keyword_search prints for a match."""
+"""Matches an output line of the keyword_search tool that shows a match."""
 
 
 def side_query_scene(request: ModelRequest) -> Scene:
-    """Return the answer to a side query; the same query always gets the same answer."""
+    """Return the answer to a request for a title or for excerpts; the same request always gets the same answer."""
     said = "".join(text_of(turn.content) for turn in request.turns)
     return _excerpts(said) if request.purpose is Purpose.EXCERPTS else _title(said)
 

@@ -1,4 +1,4 @@
-"""Makes values that fit a JSON Schema, for the demo model's tool calls and outputs. Pure.
+"""Makes values that fit a JSON Schema, for the demo model's tool calls and outputs. Pure functions.
 
 The usual keywords are supported. If a schema has `default`, `examples`, `const` or `enum`, the value is taken from
 there, so that the author of a schema can choose the demo's values.
@@ -10,7 +10,7 @@ from typing import Any
 
 _DEPTH = 24
 _WIDE = 6
-"""The depth from which lists are empty, so that values of a recursive schema end."""
+"""From this nesting depth on, lists are empty, so that a recursive schema gives a finite value."""
 
 
 def sample(schema: Any, root: Any = None, depth: int = 0) -> Any:
@@ -63,7 +63,6 @@ def _number(schema: dict[str, Any]) -> int:
 
 
 def _definition(root: Any, reference: str) -> Any:
-    """Return the part of the schema `root` that a reference names; {} if there is no such part."""
     found = root
     for step in reference.removeprefix("#").split("/")[1:]:
         found = found.get(step, {}) if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""The script of the demo model: chooses the next scene (answer) of a conversation. Pure."""
+"""The script of the demo model: chooses the next scene (answer) of a conversation. Pure functions."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _HELP_WITH = {
     "spawn_sub_agent": "  agents          start three sub-agents and collect their results\n",
     "request_mode_upgrade": "  upgrade         ask you for unrestricted mode\n",
 }
-"""Lines of the help by tool; a line is shown only if its tool is offered."""
+"""Lines of the help text, by tool; a line is shown only if its tool is offered."""
 _HELP_WITH_CLIENTS = """  call <tool>     call a tool, with made-up input or with what follows: call {first} {{…}}
 I also call a tool of your program where all words of its name are in what you say: {names}.
 """
-"""Lines of the help that are shown only if clients offer tools."""
+"""Lines of the help text that are shown only if clients offer tools."""
 
 _GREETING = """Hello! I am Bedrock's demo model. I follow a script, so no key is needed; everything around me is real. \
 Let me look around first. I would like to list the files here; depending on the policy you are asked whether I may."""
@@ -63,7 +63,7 @@ _TASKS = (
 SHOWN_LINES = 8
 _SEARCH_TERMS = 5
 _PATIENCE_SECONDS = 25
-"""The longest sleep in seconds without `wait_seconds`: bash turns longer commands into background jobs."""
+"""The longest sleep, in seconds, without the argument `wait_seconds`: bash moves longer commands to the background."""
 _ASK = "request_mode_upgrade"
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _NOTICE = "<system-notice>\n"
@@ -101,7 +101,7 @@ def scene_for(request: ModelRequest) -> Scene:
         return Scene("I am scripted, so I will use each of my tools once, with made-up input.", calls=calls)
     if found := _RESULTS.match(_end_of(last)):
         return Scene(f"The sub-agents are done. They say:\n{found[1]}")
-    # After a cancelled call, a message is a new request and not a comment on the results.
+    # A message after a cancelled call is a new request, not a comment on the call's result.
     ended = any(isinstance(result, ToolCancelled) for result in results)
     wanted = _wanted(said, request)
     if results and not wanted and not (ended and said):
@@ -120,7 +120,7 @@ def scene_for(request: ModelRequest) -> Scene:
 def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | None:
     """Return the scene that a user's words ask for, with the match; None if they ask for none.
 
-    A command at the beginning is looked for first, then the names of clients' tools, then a single word.
+    The text is searched for a command at its beginning, then for the names of clients' tools, then for a known word.
     """
     for scenes in (_COMMANDS, _of_clients(said, request), _SCENES):
         for pattern, play in scenes:
@@ -130,7 +130,7 @@ def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | N
 
 
 def _of_clients(said: str, request: ModelRequest) -> _Scenes:
-    """Return one scene that calls all client tools whose name's words occur in the text; () if there are none."""
+    """Return a scene that calls every client tool whose name consists of words in the text; () if there is none."""
     words = set(_words_in(said))
     named = [tool for tool in _client_tools(request) if words.issuperset(_words_in(tool.name))]
     calls = tuple((tool.name, sample(tool.input_schema)) for tool in named)
@@ -154,7 +154,6 @@ def said_in(turn: Turn) -> list[str]:
 
 
 def _end_of(turn: Turn) -> str:
-    """Return the text at the end of a turn; "" if the turn ends with something other than a text."""
     block = turn.content[-1] if turn.content else None
     return block.text if isinstance(block, Text) else ""
 
@@ -278,8 +277,7 @@ _SCENES: _Scenes = (
 )
 
 
-# --- scenes for results and other cases
-# --------------------------------------------------------------------------------
+# --- scenes for tool results, and other scenes -------------------------------------------------------------------
 
 
 def _after_tools(results: list[ToolResult], said: str, request: ModelRequest) -> Scene:
@@ -302,9 +300,9 @@ def _name(calls: dict[str, ToolUse], result: ToolResult) -> str:
 
 
 def _blocked(request: ModelRequest, calls: dict[str, ToolUse]) -> ToolUse | None:
-    """Return the latest call that the mode did not allow; None if there is none.
+    """Return the latest tool call that the mode did not allow; None if there is none.
 
-    The result of such a call mentions the tool for a mode upgrade.
+    The result of such a call mentions the tool request_mode_upgrade.
     """
     results = [block for turn in request.turns for block in turn.content if is_tool_result(block)]
     found = (result for result in reversed(results) if _ASK in result.output and _name(calls, result) != _ASK)
@@ -317,7 +315,6 @@ def _arguments(call: ToolUse) -> dict[str, Any]:
 
 
 def _ask_for_more(call: ToolUse, request: ModelRequest) -> Scene:
-    """Return a scene that asks for a mode upgrade, and mentions the command that needs it."""
     results = [block for turn in request.turns for block in turn.content if is_tool_result(block)]
     told = next(result.output for result in results if result.tool_use_id == call.id)
     mode = "workspace" if "The mode is workspace" in told else "restricted"
@@ -346,20 +343,19 @@ def _summary(request: ModelRequest) -> Scene:
 
 
 def using(name: str, arguments: dict[str, Any], text: str, request: ModelRequest) -> Scene:
-    """Return a scene that calls a tool; if the tool is not offered, one that says so."""
+    """Return an answer that calls a tool, or that says that this tool is not offered."""
     if not any(tool.name == name for tool in request.tools):
         return Scene(f"I would use the tool {name} for that, but it is not offered here. Type help for more.")
     return Scene(text, calls=((name, arguments),))
 
 
 def bash_input(request: ModelRequest, command: str) -> dict[str, Any]:
-    """Return the arguments for bash, with the field name that its schema has for the command."""
+    """Return the arguments for the bash tool, whose schema names the command either "command" or "cmd"."""
     properties = _properties(request)
     return {"command" if "command" in properties and "cmd" not in properties else "cmd": command}
 
 
 def _properties(request: ModelRequest) -> dict[str, Any]:
-    """Return the properties of the input schema of bash; {} if bash is not offered."""
     schemas = (tool.input_schema for tool in request.tools if tool.name == "bash")
     properties: dict[str, Any] = next(schemas, {}).get("properties", {})
     return properties

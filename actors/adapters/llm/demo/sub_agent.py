@@ -1,4 +1,7 @@
-"""The script of the demo model as a sub-agent: it does the task with a tool, then submits the result. Pure."""
+"""The script of the demo model as a sub-agent: it does the task with a tool, then submits the result.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,6 @@ def _begin(task: str, request: ModelRequest) -> Scene:
 
 
 def _submit(result: ToolResult, request: ModelRequest) -> Scene:
-    """Submit the output of the tool as the result, or as the error if the tool failed."""
     lines = [line for line in result.output.strip().splitlines() if line != _WENT_WELL]
     said = "\n".join(lines[:_SUBMITTED_LINES]) or "nothing"
     if is_failed(result):
@@ -54,7 +56,7 @@ def _submit(result: ToolResult, request: ModelRequest) -> Scene:
 
 
 def _is_submission(result: ToolResult, request: ModelRequest) -> bool:
-    """Return whether a result is that of a submission, which was refused then, since the sub-agent goes on."""
+    """Return whether a result is that of a `submit_…` call. Such a call was refused, since the sub-agent goes on."""
     blocks = (block for turn in request.turns for block in turn.content)
     return any(
         isinstance(block, ToolUse) and block.id == result.tool_use_id and block.name.startswith("submit_")

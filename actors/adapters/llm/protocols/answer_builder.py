@@ -23,8 +23,8 @@ ABSENT = Raw(b"")
 #: Maximum number of content blocks of one answer: their overhead also has to fit into the largest message to clients.
 MAX_BLOCKS = 2_048
 
-#: Maximum bytes of JSON that one byte of text can take. If a raw block is larger than its text can be, the excess
-#: counts as content.
+#: Maximum bytes of JSON that one byte of text can take. If the raw JSON of a block is longer than its text can need,
+#: the excess counts as content.
 _ESCAPED_BYTES = 6
 
 _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
@@ -42,7 +42,7 @@ def is_present(raw: Raw) -> bool:
 
 
 def token_count(usage: object, *path: str) -> int | None:
-    """Return the count at `path` of a provider's usage, limited to 0..MAX_TOKENS; None if there is no count.
+    """Return the count at `path` in a provider's token usage, limited to 0..MAX_TOKENS; None if there is no count.
 
     Whole numbers are accepted in any spelling: 12, 12.0 or "12". Anything else is ignored, so that an invalid usage
     never makes an answer fail.
@@ -96,7 +96,7 @@ class Stop(Struct, frozen=True):
 class AnswerReader(Protocol):
     """Builds one answer from a stream or a complete body. Not thread-safe; used by the request's thread.
 
-    Each method raises ModelFailedError if the provider reports an error or violates the protocol.
+    Each method may raise ModelFailedError, because the provider reports an error or violates the protocol.
     """
 
     def event(self, event: SseEvent) -> None:
@@ -104,7 +104,7 @@ class AnswerReader(Protocol):
         ...
 
     def whole(self, body: bytes) -> None:
-        """Process a complete answer in plain JSON. The sink gets nothing, because there is no live text."""
+        """Process an answer that came as one JSON body instead of a stream. The sink gets no live text."""
         ...
 
     @property

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BYTES_PER_TOKEN = 4
 """A typical number of bytes of UTF-8 per token, for English text and code with the tokenizers of present models."""
 IMAGE_TOKENS = 1_600
-"""The tokens of an image of the largest size that models are shown, which is 1,568 pixels long."""
+"""The tokens of an image of the largest size that is sent to models, whose longer side has 1,568 pixels."""
 
 
 def cut_off_usage(prepared: PreparedRequest, reader: AnswerReader) -> Usage | None:

@@ -58,7 +58,7 @@ class EncodedTurns:
 
 
 class EncodedPrefix:
-    """The encoded settled turns of a conversation, as of its last request."""
+    """The encoded beginning of a conversation: the turns that no longer change, as of its last request."""
 
     def __init__(self, form: Hashable, joint: Joint) -> None:
         self.form = form
@@ -71,7 +71,7 @@ class EncodedPrefix:
         return sum(map(sys.getsizeof, self.encoded.pieces))
 
     def grow(self, view: ProviderView, encode: Encode) -> None:
-        """Encode the settled turns of `view` that this prefix lacks; `view` must begin with this prefix.
+        """Encode the turns of `view` that no longer change and are not in this prefix, with which `view` must begin.
 
         Raises what `encode` raises.
         """
@@ -88,7 +88,8 @@ class PrefixCache:
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
         self._max = max_bytes
-        # Guards _kept and _held. Not held while a prefix is encoded, because that prefix was taken out before.
+        # Guards _kept and _held. A prefix is taken out of the cache before it grows, so encoding does not need the
+        # lock.
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, EncodedPrefix] = OrderedDict()
         self._held = 0

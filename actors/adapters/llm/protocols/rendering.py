@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ENCODER = msgspec.json.Encoder()
 KEPT_TOOLS = 64
-"""Number of sets of tools whose encoding is kept, per protocol; a set takes about 10 KB."""
+"""The maximum number of tool lists whose encoded form is cached, per protocol; each takes about 10 KB."""
 
 
 class EncodedTools:
@@ -58,7 +58,7 @@ class EncodedTools:
 
 
 def is_failed(result: ToolResult) -> bool:
-    """Return whether the model should see the call of a result as failed."""
+    """Return whether the model is told that the call with this result has failed."""
     match result:
         case ToolSuccess():
             return False

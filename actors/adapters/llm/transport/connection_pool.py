@@ -14,11 +14,11 @@ from actors.ports.machine.resources import max_open_files
 if TYPE_CHECKING:
     from actors.adapters.llm.transport.http_connection import HttpConnection
 
-#: Runs a callback once after a number of milliseconds.
+#: A function that runs a callback once, after a number of milliseconds.
 Later: TypeAlias = Callable[[int, Callable[[], object]], object]
 
-#: Whether a server uses TLS, its host and its port. The proxy and the TLS settings are the same for all connections of
-#: a pool.
+#: Identifies a server: whether it uses TLS, its host and its port. The proxy and the TLS settings are the same for all
+#: connections of a pool.
 Origin: TypeAlias = tuple[bool, str, int]
 
 #: Maximum number of idle connections; above it the least recently used one is closed. If this process can open only few
@@ -65,7 +65,7 @@ class ConnectionPool:
         self._keep([(origin, connection)])
 
     def close(self) -> None:
-        """Close all idle connections, and those that are put later. Idempotent."""
+        """Close all idle connections, and from now on every connection that `put` gets. Idempotent."""
         with self._lock:
             self._closed = True
             idle = self._idle.copy()

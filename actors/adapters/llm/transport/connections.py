@@ -58,7 +58,7 @@ class AbortHandle:
         self._aborted = False
 
     def abort(self) -> None:
-        """Shut the socket down, and every socket that is published later.
+        """Shut the socket down, and every socket that `publish` gets later.
 
         Safe to call from any thread; never blocks or raises.
         """
@@ -68,8 +68,8 @@ class AbortHandle:
 
     def _shutdown(self) -> None:
         if self._socket is not None:
-            # Fails if not connected; then the connecting thread notices `is_aborted`. `shutdown` of ssl.SSLSocket would
-            # discard the TLS state that the reading thread still uses.
+            # This fails if the socket is not connected; then the connecting thread notices `is_aborted`. `shutdown` of
+            # ssl.SSLSocket would discard the TLS state that the reading thread still uses.
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
@@ -109,7 +109,7 @@ def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle)
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        if out_of_file_descriptors():  # the resolver's errors do not mention it
+        if out_of_file_descriptors():  # the resolver's errors do not contain this cause
             raise LocalResourcesExhaustedError(file_descriptor_limit_text()) from None
         raise TransportError(ErrorKind.NETWORK, f"cannot resolve the host name {host}") from None
     deadline = time.monotonic() + timeout
@@ -118,7 +118,7 @@ def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle)
         sock = socket.socket(family, kind, protocol)
         abort_handle.publish(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Detects that the server disappeared without closing the connection, earlier than the idle time limit does.
+        # Keep-alive probes detect a server that disappeared without closing the connection, before the idle time limit.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         error = _connect(sock, address, (deadline - time.monotonic()) / left, abort_handle)
         if not error:
@@ -136,9 +136,8 @@ def _not_connected(host: str, port: int, error: int, timeout: float) -> Transpor
 def _connect(sock: socket.socket, address: Any, seconds: float, abort_handle: AbortHandle) -> int:
     """Connect, waiting for at most `seconds`; return the error number, 0 for success.
 
-    The socket is non-blocking, so that `is_aborted` can be checked while connecting. A cancel before that check found
-    no socket, or one whose shutdown had no effect since it was not connecting yet. A later cancel shuts the socket
-    down.
+    The socket is non-blocking, so that `is_aborted` can be checked while connecting. A cancel before this check had no
+    effect, because there was no socket, or it was not connecting yet. A later cancel shuts the socket down.
     """
     error = _begin_connect(sock, address)
     if abort_handle.is_aborted:

@@ -1,4 +1,4 @@
-"""The address of a request, and the encoding of its head (RFC 9112)."""
+"""The address of a request, and the encoding of its head (request line and headers, RFC 9112)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Proxy(Struct, frozen=True):
 
 @functools.lru_cache(maxsize=64)
 def endpoint_of(url: str) -> Endpoint:
-    """Return the endpoint of a URL. Raises TransportError for a URL that cannot be requested."""
+    """Return the endpoint of a URL. Raises TransportError for an invalid URL, for example one without a host."""
     try:
         parts = urlsplit(url)
         host = _ascii(parts.hostname or "")

@@ -40,13 +40,16 @@ if TYPE_CHECKING:
 #: Maximum bytes of one decoded response body.
 MAX_ANSWER_BYTES = 64 << 20
 
-#: The `wbits` of zlib that recognises gzip and deflate by their first bytes.
+#: The `wbits` of zlib with which it recognises gzip and deflate by their first bytes.
 _ANY_FORMAT = 47
 _COMPRESSED = frozenset({"gzip", "x-gzip", "deflate"})
 
 
 def never(_milliseconds: int, _callback: object) -> None:
-    """Ignore the callback: idle connections are closed with their pool, or when a later request finds them too old."""
+    """Never run the callback.
+
+    Idle connections are closed with their pool, or when a later request finds them too old.
+    """
 
 
 class Reply:
@@ -74,7 +77,7 @@ class Reply:
         try:
             piece = self._next_piece()
         except TransportError:
-            self._response.keeps_alive = False  # also if the caller does not read the rest
+            self._response.keeps_alive = False  # even if the caller does not read the rest
             raise
         except (OSError, MalformedResponseError, zlib.error):
             self._response.keeps_alive = False
@@ -187,7 +190,6 @@ class Transport:
     def _encoded(
         self, method: str, endpoint: Endpoint, headers: Mapping[str, str], body: Sequence[bytes]
     ) -> Sequence[bytes]:
-        """Return head and body of a request, in pieces. Raises TransportError."""
         target = endpoint.path
         if self._proxy is not None and not endpoint.secure:
             target = endpoint.url
@@ -199,7 +201,7 @@ class Transport:
     def _begin(
         self, endpoint: Endpoint, request: Sequence[bytes], cancel: CancelToken, timeouts: Timeouts
     ) -> tuple[HttpConnection, ResponseParser]:
-        """Send a request; return its connection, which `cancel` aborts, and its response, of which the head was read.
+        """Send a request; return its connection, which `cancel` aborts, and its response, whose head has arrived.
 
         A server may close an idle connection just when it is used again. The request is sent again only if the server
         has certainly received none of it, because a model request that is sent twice may cost twice. Raises
@@ -221,7 +223,6 @@ class Transport:
     def _exchange(
         self, connection: HttpConnection, request: Sequence[bytes], cancel: CancelToken, timeouts: Timeouts
     ) -> ResponseParser:
-        """Send a request and read the head of its response. Raises TransportError or NotDeliveredError."""
         try:
             with _translated(timeouts):
                 return connection.request(request, timeouts.first_byte)
@@ -246,7 +247,6 @@ class Transport:
     def _open(
         self, endpoint: Endpoint, tls: ssl.SSLContext | None, seconds: float, handle: AbortHandle
     ) -> socket.socket:
-        """Return a socket that is connected to the server, directly or through the proxy. Raises TransportError."""
         peer = self._proxy or endpoint
         sock = open_socket(peer.host, peer.port, seconds, handle)
         if tls is None:
@@ -257,7 +257,6 @@ class Transport:
 
 
 def _open_tunnel(connection: HttpConnection, proxy: Proxy, endpoint: Endpoint, seconds: float) -> None:
-    """Ask the proxy to connect to the server. Raises TransportError."""
     headers = {"proxy-authorization": proxy.authorization} if proxy.authorization else {}
     request = encode_head("CONNECT", endpoint.origin_authority, endpoint.origin_authority, headers, None)
     try:

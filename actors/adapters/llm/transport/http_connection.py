@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Maximum seconds that an idle connection is kept; servers keep idle connections longer.
 IDLE_SECONDS = 15.0
-#: Seconds by which an idle connection is given up before the time at which the server will close it.
+#: An idle connection is given up this many seconds before the server will close it.
 _MARGIN_SECONDS = 1.0
 _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
 #: Maximum bytes of one read.
@@ -91,7 +91,10 @@ class HttpConnection:
         return self._response.keeps_alive and time.monotonic() < self.idle_until
 
     def _catch_up(self) -> bool:
-        """Read what has arrived, without blocking; return whether that was at most the rest of the last response."""
+        """Read the bytes that have arrived, without blocking; return whether the connection can still be reused.
+
+        It cannot if the server has closed it, or has sent more than the rest of the last response.
+        """
         response = self._response
         if not self.is_open:
             return False
@@ -114,7 +117,8 @@ class HttpConnection:
     def _send(self, pieces: Sequence[bytes], seconds: float) -> int:
         """Send data; return how many bytes the kernel accepted, which is fewer if the server closed the connection.
 
-        In that case a response may have arrived already, e.g. that the body is too large. Raises TimeoutError.
+        In that case a response may have arrived already, for example one that says that the body is too large. Raises
+        TimeoutError.
         """
         deadline = time.monotonic() + seconds
         waiting = [memoryview(piece) for piece in (pieces if self._plain else [b"".join(pieces)]) if piece]
@@ -176,7 +180,7 @@ class HttpConnection:
         return self._sock.recv(_READ_BYTES)
 
     def _limit_to(self, seconds: float) -> None:
-        """Limit the time of each send and receive. Raises TimeoutError if none is left.
+        """Limit the time of each send and receive. Raises TimeoutError if `seconds` is not positive.
 
         On a plain socket the kernel enforces the limit. With Python's timeout each read would take two system calls,
         and wait for the interpreter lock twice.

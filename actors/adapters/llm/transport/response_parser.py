@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httptools
 
-#: Maximum bytes of a response's head, and of framing without content.
+#: Maximum bytes of a response's head, and of chunk headers and other framing that arrive without content.
 MAX_OVERHEAD_BYTES = 256 << 10
 
 #: Deviations from the standard that other clients accept, too: folded headers, LF alone as line end, a length in

@@ -114,7 +114,7 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 class _Waiting:
-    """Suspends the time limit of the requests, within `with`, while a person logs in within `seconds`."""
+    """A context manager that suspends the requests' time limit while a person logs in, which may take `seconds`."""
 
     def __init__(self, seconds: float, limit: asyncio.Timeout) -> None:
         self.seconds = seconds
@@ -168,9 +168,9 @@ class _Provider(OAuthClientProvider):
             raise LoginError(f"{shown}: must be an https URL of another machine than this one")
 
     async def _initialize(self) -> None:
-        """Set the OAuth client: that of the settings, or else the registration of an earlier login.
+        """Choose the OAuth client: that of the settings, or else one that an earlier login has registered.
 
-        Called by the library at the beginning. The login begins without tokens.
+        The library calls this method at the beginning. Without a client, the library registers a new one.
         """
         if self._settings.client_id:
             self.context.client_info = OAuthClientInformationFull(

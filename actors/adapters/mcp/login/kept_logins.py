@@ -1,4 +1,4 @@
-"""Keeps the operator's logins at MCP servers for use: reads them when other programs change them, and renews tokens."""
+"""Provides the operator's logins at MCP servers: reads them again when other programs change them, and renews them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AGAIN_SECONDS = 30.0
 """Seconds between attempts to renew tokens in the background."""
 
 PAUSE_SECONDS = 5.0
-"""Seconds after a failed attempt in which calls do not try again to renew tokens."""
+"""Seconds after a failed renewal during which calls do not try to renew the tokens again."""
 
 
 class LoginUnavailableError(Exception):
@@ -56,7 +56,7 @@ class KeptLogins:
         """When renewing a login last failed, in monotonic seconds, and why; by the server's name."""
         self._storing = asyncio.Lock()
         self._unsaved: dict[str, McpLogin] = {}
-        """Logins that are still stored although their tokens are used up.
+        """Outdated logins that are still in the store, by the server's name.
 
         The renewed logins could not be stored yet.
         """
@@ -149,7 +149,7 @@ class KeptLogins:
 
     async def _renewed(self, name: str, login: McpLogin) -> None:
         """Renew the tokens of a login, or drop the login if a person has to log in again."""
-        from actors.adapters.mcp.login.renewal import (  # noqa: PLC0415 -- a second of imports, for those who use MCP
+        from actors.adapters.mcp.login.renewal import (  # noqa: PLC0415 -- loading takes a second; only MCP users pay
             RenewalFailedError,
             RenewalRefusedError,
             renewed,
@@ -173,9 +173,9 @@ class KeptLogins:
             await revoked(after)  # after a logout or another login meanwhile, nobody uses these tokens
 
     async def _store(self, name: str, login: McpLogin, after: McpLogin | None) -> bool:
-        """Store the renewed login, or that it has ended (`after` is None), in place of `login`.
+        """Replace `login` in the store by the renewed login `after`, or remove it if `after` is None.
 
-        If that fails, `watch` tries again. Returns False if another login was stored meanwhile.
+        If this fails, `watch` tries again. Returns False if another login was stored meanwhile.
         """
         spent = self._unsaved.get(name, login)
         try:

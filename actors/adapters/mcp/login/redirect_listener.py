@@ -49,7 +49,7 @@ class Redirected(Struct, frozen=True):
 
 
 def redirected(address: str, state: str) -> Redirected:
-    """Read the URL to which a browser was redirected at the end of the login with this `state`.
+    """Return the parameters in the URL to which a browser was redirected at the end of the login with this `state`.
 
     Raises LoginError if the login was refused, LookupError if the URL is not that of this login.
     """
@@ -89,7 +89,7 @@ class RedirectListener:
         return f"http://127.0.0.1:{self._port}{PATH}"
 
     def expect(self, state: str) -> None:
-        """Accept the redirect with this `state`. Before this call none is accepted."""
+        """Accept a redirect with this `state` from now on. Before this call, no redirect is accepted."""
         self._state = state
 
     async def answer(self, seconds: float) -> Redirected:

@@ -26,7 +26,7 @@ ANSWER_BYTES = 1 << 20
 _REFUSALS = frozenset({400, 401, 403})
 
 for _name in ("httpx2", "httpcore2", "mcp"):
-    logging.getLogger(_name).setLevel(logging.WARNING)  # these libraries log every request, and what servers send
+    logging.getLogger(_name).setLevel(logging.WARNING)  # at INFO they log every request and what servers send
 
 
 class RenewalRefusedError(Exception):

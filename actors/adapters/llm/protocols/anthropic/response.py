@@ -66,8 +66,6 @@ class _Event(Struct):
 
 
 class _BlockHead(Struct):
-    """Those fields of a content block that are read."""
-
     type: str = ""
     text: str | None = None
     thinking: str | None = None
@@ -80,7 +78,7 @@ _EVENT = msgspec.json.Decoder(_Event)
 _MESSAGE = msgspec.json.Decoder(_Message)
 _BLOCK = msgspec.json.Decoder(_BlockHead)
 
-#: What the known stop reasons mean; all others ("end_turn", "stop_sequence", and future ones) end the turn.
+#: The meaning of the known stop reasons; all others ("end_turn", "stop_sequence", and future ones) end the turn.
 _STOPS = {
     "tool_use": Stop(end_turn=False),
     "pause_turn": Stop(end_turn=False),
@@ -103,7 +101,6 @@ class _Block:
         self._text.add(self._head.thinking if self._head.type == "thinking" else self._head.text)
 
     def add(self, delta: _Delta) -> None:
-        """Append a delta."""
         if delta.text:
             self._text.add(delta.text)
         if delta.thinking:
@@ -115,7 +112,6 @@ class _Block:
             self._signature = delta.signature
 
     def content(self, prepared: PreparedRequest) -> Content | None:
-        """Return the block as content of a message; None for unknown types and for empty text."""
         head = self._head
         match head.type:
             case "text":
@@ -133,7 +129,8 @@ class _Block:
     def _thinking(self) -> str:
         """Return the reasoning block to send back, as JSON.
 
-        These are the exact bytes if the block came complete; otherwise it is built from its deltas.
+        These are the bytes that the provider sent, if the block came complete; otherwise the block is built from its
+        deltas.
         """
         if self._signature is None and self._text.text == (self._head.thinking or ""):
             return self._raw.decode()
@@ -145,7 +142,7 @@ class _Block:
 
 
 class AnthropicReader:
-    """Reads one answer of this protocol; implements answer_builder.AnswerReader."""
+    """Reads one answer of Anthropic Messages; implements answer_builder.AnswerReader."""
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
         self._prepared = prepared
@@ -162,7 +159,7 @@ class AnthropicReader:
         try:
             decoded = _EVENT.decode(event.data)
             if decoded.type == "content_block_delta" and decoded.delta and decoded.index in self._blocks:
-                self._blocks[decoded.index].add(decoded.delta)  # as in _take, repeated for speed
+                self._blocks[decoded.index].add(decoded.delta)  # the same as in `_take`, repeated for speed
             else:
                 self._take(decoded.type or event.name, decoded, event.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -187,10 +184,10 @@ class AnthropicReader:
             case "error":
                 raise provider_errors.stream_error(self._prepared.provider, data, self.usage)
             case _:
-                pass  # pings, ends of blocks, and events of future versions
+                pass  # ignore pings, ends of blocks, and events of future versions
 
     def whole(self, body: bytes) -> None:
-        """Process a complete answer in plain JSON. Raises ModelFailedError."""
+        """Process an answer that came as one JSON body instead of a stream. Raises ModelFailedError."""
         try:
             message = _MESSAGE.decode(body)
             if message.type == "error":

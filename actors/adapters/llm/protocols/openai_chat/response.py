@@ -74,7 +74,7 @@ MAX_COST = 1_000_000
 _CUT = Stop(end_turn=False, truncated=True)
 _REFUSED = Stop(refusal=True)
 
-#: What the known stop reasons mean; all others ("stop", and those of other servers) end the turn.
+#: The meaning of the known stop reasons; all others ("stop", and those of other servers) end the turn.
 _STOPS = {
     "tool_calls": Stop(end_turn=False),
     "function_call": Stop(end_turn=False),
@@ -92,8 +92,6 @@ _BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_res
 
 
 class _Call:
-    """A tool call of an answer, built from deltas as they arrive."""
-
     def __init__(self, size: ContentSize) -> None:
         self.id = ""
         self.name = ""
@@ -102,7 +100,7 @@ class _Call:
         self._arguments: list[str] = []
 
     def add(self, delta: _CallDelta) -> None:
-        """Append a delta. Of its id and name, only the first ones that are not empty are used."""
+        """Append a delta. The call keeps the first id and the first name that are not empty."""
         self.id = self.id or delta.id or ""
         if delta.function is not None:
             self.name = self.name or delta.function.name or ""
@@ -111,12 +109,11 @@ class _Call:
             self._size.add(arguments)
 
     def content(self) -> ToolUse:
-        """Return the call as content of a message."""
         return ToolUse(self.id, self.name, "".join(self._arguments) or "{}")
 
 
 class OpenAiChatReader:
-    """Reads one answer of this protocol; implements answer_builder.AnswerReader."""
+    """Reads one answer of OpenAI Chat Completions; implements answer_builder.AnswerReader."""
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
         self._prepared = prepared
@@ -150,7 +147,7 @@ class OpenAiChatReader:
                 self._finish_reason = choice.finish_reason or self._finish_reason
 
     def whole(self, body: bytes) -> None:
-        """Process a complete answer in plain JSON. Raises ModelFailedError."""
+        """Process an answer that came as one JSON body instead of a stream. Raises ModelFailedError."""
         self._start(None)
         for choice in self._decode(body)[:1]:
             self._take(choice.message or choice.delta)

@@ -33,16 +33,12 @@ if TYPE_CHECKING:
 
 
 class _Part(Struct):
-    """A part of a message's content or of reasoning."""
-
     type: str = ""
     text: str | None = None
     refusal: str | None = None
 
 
 class _Item(Struct):
-    """Those fields of an item that are read."""
-
     type: str = ""
     id: str | None = None
     phase: str | None = None
@@ -88,7 +84,7 @@ _END = {
     "response.failed": "failed",
     "response.cancelled": "cancelled",
 }
-#: What the known reasons for an incomplete answer mean; after other reasons the next request continues the answer.
+#: The meaning of the known reasons for an incomplete answer; after other reasons the next request continues it.
 _CUTS = {
     "max_output_tokens": Stop(end_turn=False, truncated=True),
     "content_filter": Stop(refusal=True),
@@ -111,11 +107,9 @@ class _Growing:
 
     @property
     def finished(self) -> bool:
-        """Whether the final form of the item has arrived."""
         return bool(self._raw)
 
     def text(self, delta: object) -> None:
-        """Append a delta of text or reasoning."""
         self._text.add(delta if isinstance(delta, str) else None)
 
     def next_part(self) -> None:
@@ -124,7 +118,6 @@ class _Growing:
             self._text.add("\n\n")
 
     def arguments(self, delta: object) -> None:
-        """Append a delta of a call's arguments."""
         if isinstance(delta, str):
             self._arguments.append(delta)
             self._size.add(delta)
@@ -136,7 +129,6 @@ class _Growing:
             self._text.add(_text_of(self.head))
 
     def contents(self, prepared: PreparedRequest) -> list[Content]:
-        """Return the item as content of a message; [] for unknown types and empty items."""
         head = self.head
         text = (_text_of(head) if self._raw else "") or self._text.text
         match head.type:
@@ -147,7 +139,7 @@ class _Growing:
                 return [*marked, Text(text)] if text else []
             case "reasoning":
                 echoed = bool(head.encrypted_content or any(part.text for part in _parts(head.content)))
-                raw = self._raw.decode() if echoed else ""  # without both, the provider could not resolve the item's id
+                raw = self._raw.decode() if echoed else ""  # the provider cannot resolve an item that has only an id
                 return [prepared.reasoning(text, raw)] if text or raw else []
             case "function_call":
                 given = (head.arguments if self._raw else None) or "".join(self._arguments) or head.arguments
@@ -169,7 +161,7 @@ def _text_of(item: _Item) -> str:
 
 
 class OpenAiResponsesReader:
-    """Reads one answer of this protocol; implements answer_builder.AnswerReader."""
+    """Reads one answer of OpenAI Responses; implements answer_builder.AnswerReader."""
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
         self._prepared = prepared
@@ -200,7 +192,7 @@ class OpenAiResponsesReader:
             raise malformed_answer(self._prepared, self.usage) from None
 
     def whole(self, body: bytes) -> None:
-        """Process a complete answer in plain JSON. Raises ModelFailedError."""
+        """Process an answer that came as one JSON body instead of a stream. Raises ModelFailedError."""
         self._sink = None
         try:
             response = _RESPONSE.decode(body)
@@ -243,7 +235,7 @@ class OpenAiResponsesReader:
             case _ if kind in _END:
                 self._ended(_END[kind], event.response or _Response())
             case _:
-                pass  # ends of parts, and events of future versions
+                pass  # ignore ends of parts, and events of future versions
 
     def _begin(self, event: _Event) -> _Growing:
         item = _Growing(event.item, event.output_index, self._sink, self.size)
