@@ -1,4 +1,4 @@
-"""Records for the audit trail what decided about tool calls: approval rules, the approval policy, or a person."""
+"""Finds out, for the audit trail, what decided about tool calls: approval rules, the approval policy, or a person."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def decisions_of(context: ConvContext, event: Event, state: State, conversation_id: str) -> tuple[CallDecision, ...]:
-    """Return what a step decided about tool calls; () if there was nothing to decide.
+    """Return what decided about tool calls in one transition of the state machine; () if nothing was to be decided.
 
-    `state` is the state after the step. Without rules, and under the policy that never asks, all calls simply run.
+    `state` is the state after the transition. If there are no rules and the policy never asks, there is no decision.
     """
     match event:
         case ApprovalResponse(tool_use_id=call, approve=approve):

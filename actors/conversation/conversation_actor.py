@@ -119,7 +119,7 @@ class ConversationActor(Actor):
 
     @property
     def settled(self) -> bool:
-        """Whether no work is pending: the conversation is idle or waits for approval, and has no open commit."""
+        """Whether nothing is left to do: no run is active, or it waits for approval, and all changes are stored."""
         loaded = self._pipeline.loaded
         waits_for_people = loaded is not None and isinstance(loaded.state, AwaitingToolApproval)
         return not self._retry_queue and not self._deletion.pending and (self._pipeline.idle or waits_for_people)
@@ -130,15 +130,15 @@ class ConversationActor(Actor):
         return loaded.state.ledger if loaded is not None else None
 
     def in_flight(self, run: str) -> InFlightWork | None:
-        """Return the work in flight that a cancel of this run would stop; "" means any run.
+        """Return the work that a cancel of this run would stop, such as a model request; None if there is no such work.
 
-        Safe to call from any thread.
+        If `run` is "", any run is meant. Safe to call from any thread.
         """
         work = self._executor.in_flight
         return work if work is not None and run in ("", work.run) else None
 
     def cancel_now(self, work: InFlightWork) -> None:
-        """Stop `work` without waiting for the mailbox, which must already contain the cancel.
+        """Stop `work` at once, on the caller's thread. The mailbox must already contain the cancel command.
 
         Safe to call from any thread.
         """
@@ -223,14 +223,12 @@ class ConversationActor(Actor):
             )
 
     def _run_under_way(self) -> tuple[str, str] | None:
-        """Return the ids of the conversation and of its open run; None if no run is open."""
         loaded = self._pipeline.loaded
         if loaded is None or not loaded.state.ledger.live:
             return None
         return loaded.record.id, run_id(loaded.record.id, loaded.state.ledger.run)
 
     def _refusal(self, asked: AskEnvelope[Any]) -> Exception | None:
-        """Return why the command cannot be carried out now; None if it can."""
         if self._lifecycle.lost is not None:
             return self._lifecycle.lost
         if self._lifecycle.shutting_down:
@@ -244,7 +242,7 @@ class ConversationActor(Actor):
         return None
 
     def _carry_out(self, request: Any, origin: CommandOrigin | None) -> object:
-        """Carry out a command: after the entries of the retry queue, except a cancel, which goes first.
+        """Carry out a command, after everything that waits in the retry queue; a cancel is carried out before that.
 
         A cancel has already stopped the work. If the store fails now, the same cancel is retried before everything
         else; otherwise the aborted work would be handled as a failure and tried again.
@@ -289,7 +287,10 @@ class ConversationActor(Actor):
     # --- faults -----------------------------------------------------------------------------------------------
 
     def on_fault(self, message: Any, error: BaseException) -> None:
-        """Handle a bug, or a failure of the store: the message was applied either completely or not at all."""
+        """Handle an exception that a message caused: a bug, or a failure of the store.
+
+        The message was applied either completely or not at all.
+        """
         if isinstance(error, NotOwnerError):
             self._lose(message, error)
             return

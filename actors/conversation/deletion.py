@@ -81,7 +81,7 @@ class ConversationDeletion:
         )
 
     def begin(self, asked: AskEnvelope[Any]) -> None:
-        """Begin the deletion. `asked` is answered when it is done, once all killed processes have exited."""
+        """Begin the deletion; `asked` is answered after all killed processes have exited and the rows are deleted."""
         if self._pending is None:
             self._pending = _PendingDeletion()
             self._remind(DeletionOverdue(), DELETE_WAIT_MS)
@@ -93,14 +93,14 @@ class ConversationDeletion:
             self._pending.overdue = True
 
     def note_leak(self, receipt: KillReceipt) -> None:
-        """If the killed processes could not be confirmed dead, remember to warn about them in the answer."""
+        """If processes of a kill could not be confirmed dead, make the answer to the Delete command warn about them."""
         if self._pending is not None and receipt.leaked:
             self._pending.leaked = True
 
     def finish_if_quiesced(self) -> None:
         """If a deletion is pending and all processes have exited, delete the conversation and answer.
 
-        Raises NotOwnerError.
+        Raises NotOwnerError if another server owns the conversation.
         """
         pending = self._pending
         if pending is None:

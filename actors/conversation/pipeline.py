@@ -95,7 +95,7 @@ class LoadedConversation:
     def _commit_within_quotas(
         self, unit: UnitOfWork, others: tuple[Commit, ...], command: CommandRecord | None, *, urgent: bool
     ) -> None:
-        """Commit, and count the run that began or ended and the tokens that were used against the quotas.
+        """Commit the unit, and count its run and its tokens against the quotas of the conversation's principal.
 
         Raises QuotaExceededError if no further run may begin.
         """
@@ -132,7 +132,7 @@ class LoadedConversation:
         stored = [(row.step, row.epoch, row.event) for row in rows]
         if stored != [(entry.step, unit.record.epoch, entry.event) for entry in unit.entries]:
             return False
-        record = store.load(unit.record.id)  # two owners may use the same epoch, but not the same node name
+        record = store.load(unit.record.id)  # another server may use the same epoch, but another node name
         return record is not None and record.node == unit.record.node
 
     def _publish(self, unit: UnitOfWork) -> None:
@@ -221,12 +221,13 @@ class ConversationPipeline:
         return unit
 
     def prepare(self, outcomes: Sequence[EffectOutcome | TextDeltaReady]) -> Prepared:
-        """Run outcomes as one unit of work, with the same rows and events as one unit for each outcome would give.
+        """Apply outcomes in one unit of work, and return the commit that stores them all.
 
-        The unit ends after the first outcome that starts an effect, because effects must not wait, and before an
-        outcome that raises; if the first outcome raises, this method raises the same error. Streamed text of an answer
-        whose start is already committed becomes a unit of its own, so that clients see the text before the outcome that
-        ends it. Raises StoreError if the conversation cannot be loaded.
+        Rows and events are the same as if each outcome had a unit of its own. The unit ends after the first outcome
+        that starts an effect, because effects must not wait, and before an outcome that raises; if the first outcome
+        raises, this method raises the same error. Streamed text of an answer whose start is already committed becomes a
+        unit of its own, so that clients see the text before the outcome that ends it. Raises StoreError if the
+        conversation cannot be loaded.
         """
         loaded = self.load()
         batch = OutcomeBatch(loaded.begin())
@@ -262,7 +263,7 @@ class ConversationPipeline:
         self.perform(loaded, unit)
 
     def matches_store(self) -> bool:
-        """Return whether memory and store have the same step; publish the deletion of a conversation that is gone.
+        """Return whether memory and store are at the same step. If the conversation is gone, publish its deletion.
 
         Raises StoreError, for example NotOwnerError.
         """
@@ -279,7 +280,7 @@ class ConversationPipeline:
         command: CommandRecord | None = None,
         urgent: bool = False,
     ) -> None:
-        """Commit the unit of a command together with `others`, publish its events, and start its effects.
+        """Commit the unit together with commits of other conversations, publish its events, and start its effects.
 
         Raises StoreError; then nothing has changed.
         """
@@ -303,9 +304,9 @@ class ConversationPipeline:
             self.executor.perform(effect, loaded.record, loaded.context)
 
     def reload(self, epoch: int) -> None:
-        """Drop the in-memory copy and recover from the store, unless another owner has loaded it since this `epoch`.
+        """Drop the in-memory copy; recover from the store, unless someone has loaded the conversation after this epoch.
 
-        Raises StoreError.
+        `epoch` is that of the dropped copy; each load increments it. Raises StoreError.
         """
         self.drop()
         record = self._claim()
@@ -320,7 +321,7 @@ class ConversationPipeline:
 
 
 def taken_over(record: ConversationRecord, node: str) -> ConversationRecord:
-    """Return a stored record for a new owner: with the next epoch, which makes commits of the previous owner fail."""
+    """Return a stored record for a new owner, with the next epoch, so that commits of the previous owner fail."""
     return msgspec.structs.replace(record, epoch=record.epoch + 1, node=node)
 
 

@@ -1,4 +1,4 @@
-"""Recovers the in-memory copy of a conversation after a bug, or after a commit with an unknown result."""
+"""Repairs the copy of a conversation in memory after a bug, or after a commit with an unknown result."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 class Recovery:
-    """Commits the entries of a conversation's retry queue, and recovers the conversation. Actor's thread only."""
+    """Commits what waits in a conversation's retry queue, and repairs the copy in memory. Actor's thread only."""
 
     def __init__(self, pipeline: ConversationPipeline, later: Callable[[int], None]) -> None:
         self._pipeline = pipeline
         self.retry_queue: RetryQueue[Uncommitted] = RetryQueue(pipeline.conversation_id, self._prepare, later)
-        """The outcomes and repairs that are not committed yet."""
+        """What is not committed yet: results of effects, and repairs of the copy in memory."""
 
     def record_fault(self) -> None:
         """End the run as an error; if that fails as well, reload the conversation from the store.
@@ -55,13 +55,16 @@ class Recovery:
             self.reload()
 
     def reload(self) -> None:
-        """Replace the in-memory state by the stored one; this is retried if the store fails."""
+        """Replace the copy in memory by what the store has; this is tried again later if the store fails."""
         epoch = self._pipeline.loaded.record.epoch if self._pipeline.loaded else 0
         self.retry_queue.clear()
         self.retry_queue.enqueue(ReloadFromStore(epoch))
 
     def _prepare(self, entries: Sequence[Uncommitted]) -> Prepared:
-        """Return the next commit of the retry queue; only ReloadFromStore loads the conversation. Raises StoreError."""
+        """Return the next commit of the retry queue. Raises StoreError.
+
+        If the conversation is not in memory, only ReloadFromStore loads it; all other entries are dropped.
+        """
         match first := entries[0]:
             case ReloadFromStore(epoch=epoch):
                 return Prepared(1, functools.partial(self._pipeline.reload, epoch))

@@ -31,7 +31,7 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True)
 class Retry:
-    """Timer message: flush the retry queue, because the pause is over."""
+    """Timer message: try to commit the entries of the retry queue again, because the pause is over."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,16 @@ class VerifyUncertainCommit:
 
 @dataclass(frozen=True)
 class ReloadFromStore:
-    """Drop the in-memory copy and reload it from the store; `epoch` is the epoch of the copy."""
+    """Drop the in-memory copy and reload it from the store.
+
+    `epoch` counts the loads; it is that of the dropped copy.
+    """
 
     epoch: int
 
 
 Uncommitted = EffectOutcome | TextDeltaReady | KillReceipt | VerifyUncertainCommit | ReloadFromStore
-"""The types of entries: commits whose result no caller waits for."""
+"""What a conversation's retry queue contains: changes to commit for which no caller waits."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class RetryQueue(Generic[Entry]):
         return iter(self._waiting)
 
     def enqueue(self, *entries: Entry) -> bool:
-        """Append entries, then flush the queue; return what `flush` returns."""
+        """Append entries and commit the queue; return what `flush` returns."""
         self._waiting.extend(entries)
         return self.flush()
 
@@ -143,7 +146,7 @@ class RetryQueue(Generic[Entry]):
             raise
 
     def retry(self) -> None:
-        """Flush the queue, because the pause is over."""
+        """Commit the entries of the queue, because the pause is over."""
         self._retry_due = False
         self.flush()
 
@@ -167,7 +170,7 @@ def may_share_commit(entry: object) -> TypeGuard[EffectOutcome | TextDeltaReady]
 
 
 def sharing_commit(entries: Iterable[object]) -> tuple[EffectOutcome | TextDeltaReady, ...]:
-    """Return the entries from the first one on that may be committed together."""
+    """Return the leading entries that may be committed together; () if the first entry must be committed alone."""
     shared: list[EffectOutcome | TextDeltaReady] = []
     for entry in entries:
         if not may_share_commit(entry):

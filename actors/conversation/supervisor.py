@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 5.0
-"""How long busy conversations have to stop their runs after the drain time, in seconds."""
+"""The seconds that conversations get at shutdown, after the drain time, to end their runs and to stop."""
 RECOVERY_BATCH = 200
 """How many interrupted conversations are recovered in one transaction at startup."""
 
@@ -151,7 +151,7 @@ class Supervisor:
             log.error("%d conversations did not stop in time; the next start recovers them", len(late))
 
     def skip_drain(self) -> None:
-        """End the drain of a running `stop` now, and skip the drain of a later one. Safe to call from any thread."""
+        """End the wait of `stop` for runs to finish, now or when `stop` is called. Safe to call from any thread."""
         with self._changed:
             self._drain_skipped = True
             self._changed.notify_all()
@@ -161,8 +161,8 @@ class Supervisor:
     def deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
         """Put a message into the mailbox of the conversation's actor, and start an actor if there is none.
 
-        Returns False while the supervisor stops. If no thread can be started, an `urgent` message uses the spare
-        thread. Raises RuntimeError if no thread is available.
+        Returns False while the supervisor stops. If no new thread can be started, an `urgent` message gets a thread
+        that is kept in reserve. Raises RuntimeError if no thread is available.
         """
         while (actor := self._find(conversation_id, urgent=urgent)) is not None:
             if tell(actor.actor_ref, message):
@@ -188,7 +188,7 @@ class Supervisor:
             self._shared.sub_agents.on_stopped(conversation_id)
 
     def on_idle(self) -> None:
-        """Check again whether the drain is complete, because a conversation has become idle."""
+        """Check again whether `stop` can go on, because a conversation has become idle."""
         if self._refusing:
             with self._changed:
                 self._changed.notify_all()
@@ -273,7 +273,10 @@ class Supervisor:
             return actor
 
     def _drained(self, asked: Iterable[AskEnvelope[Wake]]) -> bool:
-        """Return whether no run is left; `asked` is answered only after all commands accepted before the drain."""
+        """Return whether no run is left, and every command that was accepted before the drain has been carried out.
+
+        Each envelope in `asked` was put into a mailbox behind those commands, so it is answered after them.
+        """
         accepted = all(envelope.answer.done() for envelope in asked)
         return self._drain_skipped or (accepted and all(actor.settled for actor in self._live.values()))
 

@@ -60,7 +60,7 @@ class UnitOfWork:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to commit: the event was ignored, or was ephemeral text."""
+        """Whether there is nothing to store, because the events were ignored or only brought streamed text."""
         return not self.entries
 
     @property
@@ -72,7 +72,10 @@ class UnitOfWork:
         return tuple(n for n in self.notifications if isinstance(n, kind))
 
     def run(self, event: Event) -> None:
-        """Apply an event and the settle events that follow it. Raises Rejected; then the unit is unchanged."""
+        """Apply an event, and the events that the state machine itself adds after it (settle events).
+
+        Raises Rejected; then the unit is unchanged.
+        """
         for step in run_chain(self.record.state, self.context, event):
             self.context = step.context
             decisions = decisions_of(self.context, step.event, step.new_state, self.record.id)
@@ -96,7 +99,7 @@ class UnitOfWork:
         self.context = context
 
     def commit(self, command: CommandRecord | None = None, spending: Spending | None = None) -> Commit:
-        """Return the whole unit as one commit."""
+        """Return all changes of the unit as one commit."""
         return Commit(
             record=self.record,
             expected_step=self.before.step,
@@ -157,7 +160,6 @@ class UnitOfWork:
 
 
 def _added(used: tuple[int, int], before: Ledger, after: Ledger) -> tuple[int, int]:
-    """Return `used` plus the usage that one transition adds."""
     if after.total_usage is before.total_usage and after.aside_usage is before.aside_usage:
         return used
     old, new = before.total_usage + before.aside_usage, after.total_usage + after.aside_usage
@@ -180,11 +182,14 @@ class OutcomeBatch:
         self.urgent = False
         """Whether one of the outcomes is a cancel."""
         self.origin: CommandOrigin | None = None
-        """Who requested the cancel in this batch, which has no other outcome; None without a cancel."""
+        """Who requested the cancel of this batch; None if it has no cancel.
+
+        A batch with a cancel has no other outcome.
+        """
         self._texts: list[tuple[TextSource, tuple[LlmStreamChunk, ...]]] = []
 
     def run(self, outcome: EffectOutcome | TextDeltaReady) -> None:
-        """Process the next outcome. The tokens of a stale outcome are still counted."""
+        """Process the next outcome. If it comes too late and is ignored, its tokens are counted nevertheless."""
         if isinstance(outcome, TextDeltaReady):
             self._run_text(outcome.source)
         else:

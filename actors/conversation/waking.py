@@ -1,7 +1,7 @@
 """Wakes conversations that this server took over from another one, so that their interrupted runs are ended.
 
-To wake a conversation means to load it in its actor, which recovers it and becomes idle. Only the actor may do that: a
-write past a running actor would make the actor's own commits fail.
+To wake a conversation means to load it in its actor, which recovers it and becomes idle. Only the actor may do that: if
+another thread wrote to the store while an actor runs, the actor's own commits would fail.
 """
 
 from __future__ import annotations

@@ -78,7 +78,10 @@ class ToolTraits(Struct, frozen=True, omit_defaults=True):
     retry_safe: bool = False
     """Whether a failed call may be started again, because the tool changes nothing."""
     writes: bool = False
-    """Whether calls need approval under ASK_WRITES."""
+    """Whether calls need approval under ASK_WRITES.
+
+    A tool that is not in `ConvContext.tools` counts as one that writes.
+    """
     always_asks: bool = False
     """Whether calls need approval under every policy: request_mode_upgrade, and client tools that demand it."""
     client: bool = False

@@ -30,8 +30,8 @@ class ErrorKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-#: New events use `TIMED_OUT` for sub-agents only. It is retryable because earlier versions logged timeouts of providers
-#: with it, and their logs are replayed.
+#: The failures after which a model request is tried again. New events use `TIMED_OUT` for sub-agents only; it is here
+#: for the replay of logs of earlier versions, which recorded the timeouts of providers with it.
 RETRYABLE = frozenset({
     ErrorKind.NETWORK, ErrorKind.TIMED_OUT, ErrorKind.RATE_LIMIT, ErrorKind.SERVER_ERROR, ErrorKind.RESOURCE_EXHAUSTED,
 })  # fmt: skip
@@ -126,7 +126,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
 }
 
 
-class InvalidTransition(Exception):  # noqa: N818 -- the seeds call it so
+class InvalidTransition(Exception):  # noqa: N818 -- the specification names it so
     """An event is not allowed in the current state; the state is unchanged."""
 
 

@@ -90,19 +90,19 @@ class SetMode(Struct, frozen=True, omit_defaults=True, tag="set_mode"):
 
 
 class BeginLlm(Struct, frozen=True, tag="begin_llm"):
-    """Settle event: build the model request that is due in the state AwaitingLlm."""
+    """Added by the state machine itself (settle event): build the model request that is due in AwaitingLlm."""
 
     at: int
 
 
 class FinishCancel(Struct, frozen=True, tag="finish_cancel"):
-    """Settle event: complete the cancel of a model request, without waiting until the request has ended."""
+    """Added by the state machine itself (settle event): complete the cancel of a model request."""
 
     at: int
 
 
 class PromoteFollowUp(Struct, frozen=True, tag="promote_follow_up"):
-    """Settle event: begin the next run with the oldest queued follow-up message."""
+    """Added by the state machine itself (settle event): begin the next run with the oldest queued follow-up message."""
 
     at: int
 
@@ -185,7 +185,7 @@ class ToolComplete(Struct, frozen=True, tag="tool_complete"):
 
 
 class ToolTransient(Struct, frozen=True, tag="tool_transient"):
-    """The tool's result is lost, because something around the tool failed, such as its process; not the tool itself."""
+    """Something around the tool failed, such as the sandbox, so that the tool could not start or finish."""
 
     at: int
     tool_use_id: str

@@ -1,4 +1,4 @@
-"""The Context Manager's state diagram of the specification (seed 3), computed from the states of the state machine.
+"""The state diagram that the specification (seed 3) gives for a "Context Manager", computed from the machine's states.
 
 Every StateChanged notification contains the path of its transition through this diagram: first the intermediate states,
 which the code of the transition names, then the resulting state (see `project`). `ChatContext` follows these paths.

@@ -42,7 +42,7 @@ class TextDelta(Struct, frozen=True, tag="text_delta"):
 
 
 class StreamDiscarded(Struct, frozen=True, tag="stream_discarded"):
-    """Clients must remove the text that was streamed for this attempt, because the attempt has failed."""
+    """Clients must remove the text that was streamed for this attempt, because no message will contain it."""
 
     request_id: str
     attempt: int

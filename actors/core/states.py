@@ -194,7 +194,7 @@ class LlmRequesting(Struct, frozen=True, tag="llm_requesting"):
     retry_at: int = 0
     """In backoff: when the next attempt is due, ms since the epoch."""
     continuations: int = 0
-    """How often this round was continued after an unfinished text (end_turn=false)."""
+    """How often this request was repeated because the model had stopped in the middle of a text (end_turn=false)."""
     last_error: LlmFailure | None = None
     model: str = ""
     """The model of the first attempt; later attempts use the same model."""
@@ -229,7 +229,7 @@ class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing
     current_tool_id: str
     remaining_tool_ids: tuple[str, ...]
     completed_results: tuple[ToolResult, ...]
-    """Copies of the results of this round's finished calls, which are already stored as messages."""
+    """Copies of the results of the calls that have ended. The results are already stored as messages."""
     calls: tuple[ToolUse, ...]
     """All calls of the response, with their raw inputs."""
     execution_id: int
@@ -344,7 +344,7 @@ class Cancelling(Struct, frozen=True, tag="cancelling"):
     pending_tool_id: str | None = None
     """Always None; the specification requires this field."""
     request_id: str = ""
-    """With kind LLM: the id of the aborted request; an outcome of that request ends the cancel."""
+    """With kind LLM: the id of the aborted request; the end of that request ends the cancel."""
     attempt: int = 0
 
 

@@ -10,7 +10,7 @@ import re
 from functools import cache
 
 NOTICE = "system-notice"
-"""Tag of system messages in a user turn."""
+"""The tag that surrounds a system message, which is sent to the model as part of a user's turn."""
 REPOSITORY_FILE = "repository-file"
 """Tag of a file of the repository in the system prompt."""
 CALL, RESULT = "tool-call", "tool-result"

@@ -1,8 +1,8 @@
 """The commands of a conversation, as the gRPC service and tests send them, and their results.
 
 A command is named after its RPC. It is sent in an AskEnvelope with a deadline, after which the command is dropped
-without being applied. A refused command raises core.errors.Rejected or an error of actors.messages.refusals; the sender
-gets no other exceptions.
+without being applied. A refused command raises core.errors.Rejected or an error of actors.messages.refusals; any other
+exception means a fault of the server.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SendMessageResult(Struct, frozen=True):
     run: str
     """The id of the run; "" while a follow-up waits."""
     revision: int
-    """The revision before the command: a subscription after it sees all events that the message causes."""
+    """The number of the last event before the command; the message causes only later events."""
     message: Message | None = None
     queued: QueuedInput | None = None
     duplicate: bool = False
@@ -87,17 +87,17 @@ class CancelConversationResult(Struct, frozen=True):
     """Whether the cancel is stored.
 
     If not, everything listed below was stopped, but the store cannot save that now: the commit is retried, `state` is
-    the state before the cancel, and the queue is not settled yet.
+    the state before the cancel, and queued messages are neither returned nor discarded yet.
     """
     run: str = ""
     revision: int = 0
-    """The newest revision after the cancel."""
+    """The number of the conversation's latest event after the cancel."""
     llm_request_id: str = ""
     tool_use_ids: tuple[str, ...] = ()
-    """The ids of the calls that got a synthetic result, in the order of the calls."""
+    """The ids of the calls that got a result from the server instead of the tool, in the order of the calls."""
     sub_agents: tuple[str, ...] = ()
     settled: tuple[QueueChanged, ...] = ()
-    """The steers and follow-ups that the cancel returned or discarded."""
+    """The queued messages that the cancel returned to their senders or discarded."""
     settled_at: int = 0
     ended_jobs: tuple[str, ...] = ()
     """The handles of the background jobs that were killed. A notification reports the exit of each job."""
@@ -154,7 +154,7 @@ class AnswerQuestionCommand(Struct, frozen=True):
     """Answer or decline a question of a running tool. The result is the QuestionChanged notification to clients."""
 
     number: int
-    """The question's number in its conversation; 0 if the client's name of the question is not valid."""
+    """The question's number in its conversation; 0 if the name that the client gave for the question is invalid."""
     accept: bool
     content: str = ""
     """The values for the form, as a JSON object; "" for none."""
@@ -185,7 +185,7 @@ class SetModeResult(Struct, frozen=True):
 
 
 class TriggerContinuationCommand(Struct, frozen=True):
-    """Write the summary for a continuation now. The result is the conversation's record."""
+    """Write the summary of the conversation now, so that a new one can continue it. The result is its record."""
 
 
 class UpdateConversationCommand(Struct, frozen=True):
@@ -228,7 +228,7 @@ class ArchiveConversationCommand(Struct, frozen=True):
 
 
 class ContinueConversationCommand(Struct, frozen=True):
-    """Create, or find, the successor of an exhausted conversation. The result is the successor's record."""
+    """Create the conversation that continues one whose context is full, or find it. The result is its record."""
 
     include_summary: bool = False
     request_id: str = ""
@@ -295,11 +295,11 @@ class SpawnSubAgentsResult(Struct, frozen=True):
     sub_agents: tuple[str, ...]
     """The ids of the sub-agents' conversations, in the order of the tasks."""
     revision: int
-    """The newest revision before the command."""
+    """The number of the conversation's latest event before the command."""
 
 
 class WithdrawMessageCommand(Struct, frozen=True):
-    """Withdraw a queued steer or follow-up. The result is a WithdrawMessageResult."""
+    """Remove a user message that is still queued. The result is a WithdrawMessageResult."""
 
     message_id: str
 

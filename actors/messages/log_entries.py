@@ -34,7 +34,7 @@ class Forked(Struct, frozen=True, tag="forked"):
 
 
 class SettingsChanged(Struct, frozen=True, tag="settings_changed"):
-    """A command changed these fields of the record."""
+    """A command changed these settings of the conversation."""
 
     at: int
     fields: tuple[str, ...]

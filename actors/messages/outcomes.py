@@ -37,7 +37,7 @@ class TextSource(Protocol):
         ...
 
     def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
-        """Undo the last `take`; the caller will call `take` again without another message.
+        """Undo the last `take`; the caller will call `take` again without waiting for a TextDeltaReady.
 
         Conversation's thread only.
         """

@@ -1,1 +1,1 @@
-"""The handlers of a conversation's commands."""
+"""Functions that carry out the commands which clients send to a conversation."""

@@ -24,11 +24,11 @@ _CAUSES = {
     ToolOutcome.SKIPPED: ("withdrawn", "this call was never made"),
     ToolOutcome.DENIED: ("withdrawn", "this call was denied"),
 }
-"""By the outcome of a call's result: the machine-readable cause and the text of the refusal of an answer."""
+"""For each outcome of a tool call: the machine-readable cause and the text with which a late answer is refused."""
 
 
 def late_answer(history: Sequence[Message], request: SubmitToolResultCommand) -> SubmitToolResultResult:
-    """Return the stored result if it equals this answer. Otherwise raises Rejected, with the cause."""
+    """Return the stored result if it equals this answer. Otherwise raise Rejected, with the cause."""
     for message in reversed(history):
         for block in message.content:
             if isinstance(block, ToolUse) and block.id == request.tool_use_id:

@@ -209,7 +209,6 @@ class CommandDispatch:
         loaded: LoadedConversation,
         request: ResolveApprovalCommand | SubmitToolResultCommand | AnswerQuestionCommand,
     ) -> object:
-        """Handle a decision on an approval, an answer to a question, or a tool result that a client sends."""
         match request:
             case ResolveApprovalCommand():
                 return self._resolve_approval(loaded, request)
@@ -371,7 +370,10 @@ class CommandDispatch:
         return loaded.record
 
     def _stop(self, force: bool) -> None:
-        """Cancel the run and kill all jobs, before the conversation is deleted."""
+        """Cancel the run and stop all work, before the conversation is deleted.
+
+        Raises Rejected if a run is open and `force` is False.
+        """
         if not self._pipeline.idle:
             if not force:
                 raise Rejected(
@@ -421,7 +423,6 @@ def _delivery(name: str) -> Delivery:
 
 
 def _check_output_schema(schema: str) -> None:
-    """Raise InvalidFieldError unless the text is empty or a JSON Schema that is usable as an output schema."""
     if len(schema.encode()) > output_schema.MAX_SCHEMA_BYTES:
         raise InvalidFieldError("output_schema", f"must have at most {output_schema.MAX_SCHEMA_BYTES} bytes as JSON")
     try:
@@ -437,7 +438,6 @@ def _refuse_archived(loaded: LoadedConversation) -> None:
 
 
 def _check_etag(loaded: LoadedConversation, etag: str) -> None:
-    """Raise EtagMismatchError if `etag` is not empty and differs from the conversation's etag."""
     if etag and etag != etag_of(loaded.record):
         raise EtagMismatchError("the conversation was changed since it was read: read it again")
 

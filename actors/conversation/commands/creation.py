@@ -1,4 +1,7 @@
-"""Creates conversations: for a client, as the successor of an exhausted one, or as a sub-agent. Actor's thread only."""
+"""Creates conversations: for a client, as a sub-agent, or as the successor of one whose context is full.
+
+Actor's thread only.
+"""
 
 from __future__ import annotations
 
@@ -86,9 +89,9 @@ def conversation(
 def successor(
     services: Services, unit: UnitOfWork, request: ContinueConversationCommand, summary: str, at: int
 ) -> tuple[ConversationRecord, Commit]:
-    """Return the successor of the unit's conversation and the commit that creates it; link the unit to it.
+    """Return the conversation that continues the unit's conversation, and the commit that creates it.
 
-    The caller must write both in one commit.
+    The unit gets a link to the new conversation; the caller must write both in one commit.
     """
     parent = unit.record
     lean = validation.served_model(services, parent.model).info.lean
@@ -129,7 +132,7 @@ _LEFT_OVER = (
 
 
 def _unanswered(services: Services, exhausted: ConversationRecord) -> str:
-    """Return the text of the user messages after the summary: follow-ups that were discarded with the full context."""
+    """Return the user messages that the full context left unanswered, as a list in Markdown; "" if there are none."""
     last = exhausted.state.ledger.seq
     most = services.limits.max_queue + 1
     texts: list[str] = []
@@ -208,7 +211,7 @@ def _creating_commit(
 def spawn_from_command(
     pipeline: ConversationPipeline, loaded: LoadedConversation, request: SpawnSubAgentsCommand, at: int
 ) -> tuple[UnitOfWork, SpawnSubAgentsResult]:
-    """Return a unit with a run that begins with sub-agents, and the command's result.
+    """Return a unit of work that begins a run with these sub-agents, and the result of the command.
 
     The files of the tasks must have been read before. Raises Rejected, InvalidFieldError or TaskRefusedError.
     """

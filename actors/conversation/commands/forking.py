@@ -114,7 +114,10 @@ def _summary_at(services: Services, origin: ConversationRecord) -> int:
 
 
 def _check_room(services: Services, origin: ConversationRecord, messages: Sequence[Message]) -> None:
-    """Raise Rejected if the copied history fills the window of the origin's model, as far as both sizes are known."""
+    """Raise Rejected if the copied history fills the context window of the origin's model.
+
+    Nothing is raised if the size of the history or of the window is unknown.
+    """
     if services.models.get(origin.model) is None:
         return
     if window.full(fork.used_tokens(messages), services.context_of(origin)):
@@ -122,7 +125,7 @@ def _check_room(services: Services, origin: ConversationRecord, messages: Sequen
 
 
 def _later(services: Services, origin: ConversationRecord, last: StoppedRun) -> Iterator[Message | Notice]:
-    """Yield the origin's messages after this run, and then the notices queued in its ledger."""
+    """Yield the origin's messages after this run, then the notices that the origin's model has not received yet."""
     after, end = last.last_sequence, origin.state.ledger.seq + 1
     while page := services.store.messages(origin.id, after=after, before=end, limit=PAGE):
         yield from page
@@ -158,7 +161,6 @@ def _record(
 
 
 def _attachments(services: Services, messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the id of every attachment of the messages, without repetition."""
     images: dict[str, Image] = {}
     for message in messages:
         for block in message.content:
@@ -169,9 +171,9 @@ def _attachments(services: Services, messages: Sequence[Message]) -> Iterator[st
 
 
 def stored_bytes(store: Store, commit: Commit) -> int:
-    """Return how many bytes a new conversation takes of its principal's quota; it reads what is copied.
+    """Return how many bytes of its principal's storage quota a new conversation needs.
 
-    Raises StoreError.
+    For a fork, this reads the attachments that are copied. Raises StoreError.
     """
     content = sum(len(msgspec.json.encode(message.content)) for message in commit.messages)
     profile = len(msgspec.json.encode(commit.record.profile))

@@ -27,9 +27,9 @@ SLUG_TRIES = 10
 
 
 def create(pipeline: ConversationPipeline, request: CreatingCommand) -> ConversationRecord:
-    """Create the conversation of this pipeline. Actor's thread only.
+    """Create the conversation of this pipeline, or return the one that the same request created before.
 
-    Raises Rejected, InvalidFieldError, SlugTakenError, UnknownConversationError or StoreError.
+    Actor's thread only. Raises Rejected, InvalidFieldError, SlugTakenError, UnknownConversationError or StoreError.
     """
     services = pipeline.services
     counted = not services.quotas.limits_stored
@@ -80,7 +80,7 @@ def _first_commit(pipeline: ConversationPipeline, request: CreatingCommand) -> t
 def continue_exhausted(
     pipeline: ConversationPipeline, loaded: LoadedConversation, request: ContinueConversationCommand
 ) -> ConversationRecord:
-    """Return the successor of an exhausted conversation, which is created only once. Actor's thread only.
+    """Return the conversation that continues one whose context is full; it is created only once. Actor's thread only.
 
     Raises Rejected, SlugTakenError, UnknownConversationError or StoreError.
     """

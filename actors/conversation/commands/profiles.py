@@ -42,7 +42,10 @@ def checked(services: Services, wanted: Profile) -> Profile:
 
 
 def checked_client_tools(services: Services, tools: tuple[ClientTool, ...]) -> tuple[ClientTool, ...]:
-    """Return these client tools. Raises InvalidFieldError, which names the first tool that cannot be offered."""
+    """Check the tools that clients run, and return them.
+
+    Raises InvalidFieldError about the first one that is invalid.
+    """
     ours = {spec.name for sub_agent in (False, True) for spec in services.toolbox.specs(sub_agent=sub_agent)}
     ours.add(SUBMIT_OUTPUT)
     seen: set[str] = set()

@@ -39,9 +39,10 @@ def check_tool(services: Services, record: ConversationRecord, tool: str) -> Non
 
 
 def make(services: Services, unit: UnitOfWork, wanted: ApprovalRule, principal: str, at: int) -> ApprovalRule:
-    """Add a rule, in place of a rule with the same subject. Return it, or an identical rule that exists already.
+    """Add a rule to the conversation and return it; it replaces a rule that matches the same calls.
 
-    Raises InvalidFieldError, whose field is a field of the rule.
+    If the same rule with the same action exists already, that rule is returned. Raises InvalidFieldError; its `field`
+    names a field of the rule.
     """
     try:
         prepared = services.toolbox.prepared_rule(wanted, services.permissions(unit.record.principal).roots)

@@ -31,7 +31,7 @@ MAX_LABELS = 64
 
 
 def update(services: Services, unit: UnitOfWork, request: UpdateConversationCommand, at: int) -> None:
-    """Add those requested settings to the unit that differ from the current ones.
+    """Change those settings in the unit whose requested value differs from the current one.
 
     Raises Rejected or InvalidFieldError.
     """

@@ -52,7 +52,7 @@ TOOL_LINES = {
     "- Search and read with": ("search", "read_file", "patch", "bash"),
     "- bash has": ("bash",),
 }
-"""The lines of TOOLS that are about certain tools, by the text with which they begin, and the names of those tools."""
+"""For lines of TOOLS that concern only some tools: how the line begins, and the names of these tools."""
 
 ASKING = " If the task needs more, call request_mode_upgrade and say why; the person decides."
 
@@ -117,7 +117,6 @@ def system_prompt(
 
 
 def _chosen(profile: Profile) -> str:
-    """Return the section with the creator's instructions; "" if there are none."""
     return f"{CHOSEN}\n{profile.instructions}" if profile.instructions else ""
 
 
@@ -135,7 +134,6 @@ def _about(line: str) -> set[str]:
 
 
 def _modes(profile: Profile) -> str:
-    """Return the section about modes and notices."""
     asks = profile.tools is None or REQUEST_MODE_UPGRADE in profile.tools
     return MODES if asks else MODES.replace(ASKING, "")
 

@@ -24,12 +24,12 @@ class GrowingView:
         self._model = model
         self._lineage = object()
         self._order = ProviderOrder()
-        """Orders the messages that are not yet part of settled turns."""
+        """Orders the messages from the last answer on, whose turns may still change."""
         self._settled: list[Turn] = []
         self._calls: set[str] = set()
-        """Ids of the tool calls in settled turns."""
+        """Ids of the tool calls in the turns of `_settled`."""
         self.sequence = 0
-        """The sequence of the last added message."""
+        """The number of the last added message in its conversation; 0 before the first one."""
 
     def add(self, message: Message) -> None:
         """Add the next message of the history."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MAX_IMAGES = 100
 """Maximum images in a request."""
 MAX_BYTES = 15_000_000
-"""Maximum bytes of all images of a request. In base64 they take 20 MB, and a request may have 32 MB."""
+"""Maximum bytes of all images of a request. As base64 they take 20 MB of the 32 MB that a request may have."""
 
 
 def within_limits(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> tuple[Turn, ...]:
@@ -39,7 +39,7 @@ class ImageBudget:
         self._seen = Prefix()
         """Identifies the leading turns of the last view that no longer change."""
         self._sizes: list[int] = []
-        """The sizes of the images in the settled turns, in bytes."""
+        """The sizes in bytes of the images in the turns that no longer change."""
         self._removed = 0
         self._kept = _Kept()
 

@@ -63,15 +63,15 @@ class ProviderView(Struct, frozen=True):
     """The number of leading turns with which every later view of the same history also begins."""
     lineage: object = None
     settled_calls: AbstractSet[str] = frozenset()
-    """Ids of the tool calls in the settled turns; the set may grow later."""
+    """Ids of the tool calls in the first `settled` turns. The set is shared with later views, so it may grow."""
 
     @property
     def prefix(self) -> Prefix:
-        """A short identification of the settled turns, for `begins_with`."""
+        """An identification of the first `settled` turns, for `begins_with` of a later view."""
         return Prefix(self.settled, self.lineage)
 
     def begins_with(self, prefix: Prefix) -> bool:
-        """Return whether the view begins with the settled turns of an earlier view."""
+        """Return whether the view begins with the turns that `prefix`, taken from an earlier view, identifies."""
         return not prefix.settled or (prefix.lineage is self.lineage and prefix.settled <= self.settled)
 
 

@@ -126,9 +126,9 @@ class RequestCycle(Struct, frozen=True):
     kind: CycleDelivery
     """How the root message was sent: DIRECT or FOLLOW_UP."""
     events: tuple[CycleUserMessage | AgentOutput | ToolResult, ...] = ()
-    """Everything after the root message, in order; the user messages among these events are steers."""
+    """Everything after the root message, in order; the user messages among these joined the run later (steers)."""
     stop: CycleRunStop | None = None
-    """The run-stop; None while the run is open (rule P7)."""
+    """The event that ended the run (run-stop); None while the run is open (rule P7)."""
 
 
 class InferenceRound(Struct, frozen=True):
@@ -136,7 +136,7 @@ class InferenceRound(Struct, frozen=True):
 
     round: str | None
     inputs: tuple[CycleUserMessage | ToolResult, ...]
-    """New input since the previous round; () if the round continues an unfinished text."""
+    """The new input since the previous model request; () if this request continues an unfinished text."""
     outputs: tuple[AgentOutput, ...]
 
 
@@ -148,7 +148,7 @@ class StepKind(StrEnum):
 
 
 class UserStep(Struct, frozen=True, tag="user-step"):
-    """A step that shows a user message: the root of the cycle, or a steer."""
+    """A step that shows a user message: the root of the cycle, or one that joined the run later (steer)."""
 
     kind: StepKind
     message: CycleUserMessage

@@ -22,7 +22,10 @@ from actors.core.request_cycles.model import (
 
 
 def rounds(cycle: RequestCycle) -> tuple[InferenceRound, ...]:
-    """Return the inference rounds of a cycle. Tool results after the last model request belong to no round."""
+    """Return the model requests of a cycle with their inputs and outputs.
+
+    Tool results after the last model request are left out.
+    """
     done: list[InferenceRound] = []
     inputs: list[CycleUserMessage | ToolResult] = [cycle.root]
     for event in cycle.events:
@@ -37,7 +40,7 @@ def rounds(cycle: RequestCycle) -> tuple[InferenceRound, ...]:
 
 
 def steps(cycle: RequestCycle) -> tuple[Step, ...]:
-    """Return the steps of a cycle for display: the root message, texts with their grouped tool calls, and steers."""
+    """Return the steps of a cycle for display: user messages, and the agent's texts with their grouped tool calls."""
     results = {event.tool_call_id: event for event in cycle.events if isinstance(event, ToolResult)}
     done: list[Step] = [UserStep(StepKind.NON_STEER, cycle.root)]
     for event in cycle.events:

@@ -1,4 +1,4 @@
-"""The state AwaitingContinuation: the context is full, and a request for a summary is in flight (REQ-BED-019)."""
+"""The state AwaitingContinuation: the context is full, and the model is writing a summary (REQ-BED-019)."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def when_awaiting_tool_approval(
 
 
 def _answer(state: AwaitingToolApproval, context: ConvContext, event: ApprovalResponse) -> TransitionResult:
-    """Apply a person's decision about one call: the last approval starts the calls, the first denial ends the round."""
+    """Apply a person's decision about one call: the last approval starts all calls, the first denial skips them all."""
     if event.tool_use_id not in state.undecided:
         raise Rejected(Reason.UNKNOWN_OR_DECIDED)
     builder = TransitionBuilder(state, context, event.at)

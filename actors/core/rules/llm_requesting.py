@@ -1,4 +1,4 @@
-"""The state LlmRequesting: a model request is in flight, or waits for its next attempt (REQ-BED-003, 005, 006)."""
+"""The state LlmRequesting: a model request is running, or waits for its next attempt (REQ-BED-003, 005, 006)."""
 
 from __future__ import annotations
 

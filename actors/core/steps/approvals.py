@@ -30,7 +30,10 @@ class _UpgradeInput(Struct):
 
 
 def requested_mode(call: ToolUse) -> Mode:
-    """Return the mode that a request_mode_upgrade asks for; unrestricted if none is named or the input is invalid."""
+    """Return the mode that a call of the tool request_mode_upgrade asks for.
+
+    UNRESTRICTED if the call names no mode or its input is invalid.
+    """
     try:
         return msgspec.json.decode(call.input, type=_UpgradeInput).mode
     except (msgspec.DecodeError, UnicodeError):
@@ -64,8 +67,8 @@ class Judgement(Struct, frozen=True):
 def judge(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> Judgement:
     """Return whether a call runs, needs approval or is denied.
 
-    Rules that deny come first, then those that ask, then those that allow, then the policy. A call also needs approval
-    if a rule might deny it, but only running the call would show whether the rule matches.
+    A rule that denies takes precedence over one that asks; a rule that allows only overrules the approval policy. A
+    call also needs approval if a rule might deny it, but only running the call would show whether the rule matches.
     """
     if call.bad_input or left_out(context, call):  # such a call never runs: it gets an error result
         return Judgement(CallVerdict.RUN)
@@ -102,7 +105,7 @@ def _allowed(context: ConvContext, call: ToolUse, subject: CallSubject | None) -
 
 
 def left_out(context: ConvContext, call: ToolUse) -> bool:
-    """Return whether the call is a request_mode_upgrade that this conversation is not offered, and so never runs."""
+    """Return whether the call is of the tool request_mode_upgrade and this conversation is not offered that tool."""
     if call.name != REQUEST_MODE_UPGRADE or context.is_sub_agent or context.rules < Rules.OWN_TOOLS:
         return False
     return traits_of(context, call.name) is None

@@ -84,7 +84,7 @@ def after_failure(state: Idle | Error) -> tuple[ContextState, ...]:
 
 
 def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Reason) -> TransitionResult:
-    """Queue a message that arrives during a run, as a steer or a follow-up.
+    """Queue a message that arrives during a run: for this run (a steer) or for a later one (a follow-up).
 
     Raises Rejected: with `busy` for a message that does not allow queueing, with QUEUE_FULL if the queue is full, with
     SUB_AGENT in a sub-agent.

@@ -99,7 +99,7 @@ def discard_stream(builder: TransitionBuilder, state: LlmRequesting | AwaitingCo
 
 
 def abort_request(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> None:
-    """Discard the streamed text and abort the request, unless the state is in backoff, when no request is in flight."""
+    """Discard the streamed text and abort the request; in backoff (between two attempts) there is nothing to abort."""
     discard_stream(builder, state)
     if state.phase is not LlmPhase.BACKOFF:
         builder.add_effect(AbortLlm(state.request_id))

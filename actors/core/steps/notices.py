@@ -75,7 +75,7 @@ def queue_restart_notice(builder: TransitionBuilder) -> None:
 
 
 def deliver_interruption_notice(builder: TransitionBuilder) -> None:
-    """Persist the notice of the interrupted run, before the next run begins."""
+    """Add the queued notice about an interrupted run to the history, if there is one. Call this before a run begins."""
     deliver_notices(builder, _MODEL_ONLY)
 
 

@@ -1,4 +1,4 @@
-"""The ways in which a run ends: idle, in error, with a full context, or with a sub-agent's outcome."""
+"""The ends of a run: the conversation becomes idle or failed, its context is full, or a sub-agent ends."""
 
 from __future__ import annotations
 

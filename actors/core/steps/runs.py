@@ -1,4 +1,4 @@
-"""Opening and closing runs (request cycles): each run ends with exactly one run-stop."""
+"""Opening and closing runs (request cycles). The notification RunStop ends each run, exactly once."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ NO_SUCH_QUESTION = {
     "withdrawn": "this question was withdrawn: its tool no longer wants an answer",
     "unknown": "no question of this name waits for an answer",
 }
-"""The refusal of a late answer, by how the question ended."""
+"""For each way in which a question can end: the text that refuses a late answer to it."""
 BAD_OUTPUT = NOT_EXECUTED + "submit_output must be the only call in the response"
 OUTPUT_TAKEN = "accepted"
 OUTPUT_MISSING = "there is no value"

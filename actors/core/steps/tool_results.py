@@ -1,6 +1,6 @@
-"""Results of tool calls: real results, and synthetic ones for calls that did not run.
+"""Results of tool calls: those of tools, and those that the server writes for calls that did not run.
 
-Providers refuse a history in which a tool call has no result, so every call gets one before its round ends.
+Providers refuse a history in which a tool call has no result, so every call gets one before the next model request.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def cancel_undecided(builder: TransitionBuilder, call_ids: Iterable[str]) -> Non
 
 
 def interrupt_calls(builder: TransitionBuilder, call_ids: Iterable[str]) -> None:
-    """Add a result to each call that a restart interrupted."""
+    """Add a result to each call that a restart of the server interrupted."""
     for call_id in call_ids:
         add_result(builder, ToolCancelled(call_id, texts.INTERRUPTED))
 

@@ -67,7 +67,7 @@ def _refused_by_first_rules(context: ConvContext, call: ToolUse) -> bool:
 
 
 def end_round(builder: TransitionBuilder, *through: ContextState) -> TransitionResult:
-    """End a round in which every call has a result; the next step is a model request."""
+    """Request the model's next answer, because every tool call of the last one has a result."""
     begins = through or isinstance(builder.before, AwaitingToolApproval)
     passed = (*through, ContextState.EXECUTING_TOOLS) if begins else ()
     reason = LlmReason.TOOL_RESULTS
@@ -148,7 +148,7 @@ def withdraw_asked(builder: TransitionBuilder, state: ToolExecuting) -> None:
 
 
 def end_question(builder: TransitionBuilder, state: ToolExecuting, question: Question, status: QuestionStatus) -> None:
-    """Notify clients how a question of the current call ended, and remember that in the ledger."""
+    """Notify clients how a question of the current call ended, and record that in the ledger."""
     past = (*builder.ledger.past_questions, PastQuestion(question.number, status))[-MAX_PAST_QUESTIONS:]
     builder.ledger = replace(builder.ledger, past_questions=past)
     builder.notify(QuestionChanged(current_call(state), question, status))

@@ -1,4 +1,4 @@
-"""The builder of one transition: collects its effects in order, and the ledger of the new state.
+"""The builder of one transition, which collects its effects in order and the counters of the new state (the ledger).
 
 A builder is used inside one call of `transition` and is the only mutable object there; the result is immutable.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TransitionBuilder:
-    """Collects effects and ledger changes; `finish`, `stay` or `stay_silently` returns the result."""
+    """Collects effects and changes of the ledger; `finish`, `stay` or `stay_silently` returns the result."""
 
     __slots__ = ("_mark", "at", "before", "context", "effects", "ledger")
 
