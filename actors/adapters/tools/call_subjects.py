@@ -1,7 +1,7 @@
 """Determines what tool calls are about, for approval rules: the commands and paths in their arguments.
 
-No command is run. Symbolic links are resolved when a call is checked, not when it runs: approval rules are a
-convenience; the security boundary is the mode.
+No command is run. Symbolic links are resolved when a call is checked; they may change before the call runs. That is
+acceptable because approval rules are a convenience: security is enforced by the permission mode.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def subject_of(
 ) -> CallSubject:
     """Return the commands or paths that a call of a built-in tool concerns; `arguments` must fit the tool's schema.
 
-    Symbolic links are resolved; with `within`, only those in these directories.
+    Symbolic links are resolved; if `within` is given, only links in these directories.
     """
     if name == "bash":
         return shell_subject(arguments.get("cmd", ""))
@@ -67,8 +67,8 @@ def shell_subject(text: str) -> CallSubject:
 def real_path(path: str, working_dir: str, within: Sequence[str] | None = None) -> str:
     """Return the absolute path with its symbolic links resolved; parts that do not exist stay as they are.
 
-    With `within`, only links in these real directories are followed: the targets of other links must not be revealed to
-    somebody who cannot read there.
+    If `within` is given, a list of directories without links, only links in these directories are followed: the targets
+    of other links must not be revealed to a user who cannot read there.
     """
     try:
         if within is not None:
@@ -79,7 +79,7 @@ def real_path(path: str, working_dir: str, within: Sequence[str] | None = None) 
 
 
 def _followed(path: str, within: Sequence[str]) -> str:
-    """Return an absolute path without the links in these directories. Raises OSError or ValueError."""
+    """Return an absolute path with the links in the directories `within` resolved. Raises OSError or ValueError."""
     found, left, links = "/", path.split("/")[::-1], 0
     while left:
         part = left.pop()
@@ -136,7 +136,7 @@ def _prepared_prefix(rule: ApprovalRule) -> ApprovalRule:
 
 
 def _repository(working_dir: str, within: Sequence[str] | None) -> str:
-    """Return the directory of the git repository around the working directory, or the working directory."""
+    """Return the root of the git repository around the working directory, or the working directory if there is none."""
     directory = working_dir
     while not os.path.lexists(os.path.join(directory, ".git")):
         parent = os.path.dirname(directory)

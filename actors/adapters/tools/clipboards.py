@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 class Clipboards:
-    """The named texts of each conversation. Safe to call from any thread; never blocks."""
+    """The texts that patch calls have stored under names, per conversation.
+
+    Safe to call from any thread; never blocks.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # calls of several conversations, and a conversation's deletion, run in parallel
@@ -22,7 +25,10 @@ class Clipboards:
             return self._kept.setdefault(conversation_id, {})
 
     def store(self, conversation_id: str, before: Mapping[str, str], texts: Mapping[str, str]) -> None:
-        """Add `texts` to `before`, which `of` returned; no effect if the conversation was forgotten meanwhile."""
+        """Add `texts` to `before`, a result of `of`.
+
+        No effect if the texts were changed or forgotten since `of` was called.
+        """
         with self._lock:
             if self._kept.get(conversation_id) is before:
                 self._kept[conversation_id] = {**before, **texts}

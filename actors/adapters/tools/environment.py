@@ -13,9 +13,10 @@ PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", 
 
 
 def tool_environment(server: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the complete environment of a tool's process.
+    """Return the complete environment of a tool's process, selected from `server`, by default from os.environ.
 
-    HOME keeps the server's value, because git and shells have their configuration there. TERM is set for "no terminal".
+    HOME keeps the server's value, because git and shells have their configuration there. TERM is "dumb", because there
+    is no terminal.
     """
     server = os.environ if server is None else server
     passed = {name: value for name, value in server.items() if name in PASSED or name.startswith("LC_")}

@@ -32,7 +32,7 @@ MAX_OUTPUT = 8_000
 """Maximum output tokens of the small model's selection, including reasoning."""
 
 ALIASES = {"terms": "search_terms", "keywords": "search_terms"}
-"""Alternative names of an argument that models often use."""
+"""Wrong argument names that models often use, each with the right name."""
 
 SPEC = ToolSpec(
     description=(
@@ -108,7 +108,7 @@ def _picked(found: Findings, query: str, context: ToolContext) -> Findings:
 
 
 def shown(found: Findings) -> str:
-    """Return whole lines of at most MAX_CHARACTERS, after a line with the root and before remarks on omissions."""
+    """Return the text for the model: the root directory, at most MAX_CHARACTERS of lines, remarks on omissions."""
     text, remarks = found.text, found.remarks
     if len(text) > MAX_CHARACTERS:
         end = text.rfind("\n", 0, MAX_CHARACTERS) + 1 or MAX_CHARACTERS

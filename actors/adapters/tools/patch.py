@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from actors.adapters.tools.clipboards import Clipboards
 
 MAX_INPUT = 240 * 1024
-"""Maximum bytes of a call: the specified 60,000 tokens at 4 bytes each."""
+"""The maximum bytes of a call's arguments: 60,000 tokens of 4 bytes each."""
 
 MAX_OUTPUT = 8 << 20
 """Maximum bytes of the worker's output: more than all clipboards and a diff as JSON."""

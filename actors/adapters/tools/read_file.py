@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DEFAULT_LIMIT = 2000
 
 ALIASES = {"file_path": "path", "filename": "path"}
-"""Alternative names of an argument that models often use."""
+"""Wrong argument names that models often use, each with the right name."""
 
 SPEC = ToolSpec(
     description=(

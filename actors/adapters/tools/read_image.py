@@ -1,6 +1,6 @@
 """The tool read_image: shows an image file to the model.
 
-The file is read with the permissions of the call, and decoded by the image worker.
+One worker process reads the file with the permissions of the call; another one decodes the image.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from actors.core.content import Image
 
 ALIASES = {"file_path": "path", "filename": "path"}
-"""Alternative names of an argument that models often use."""
+"""Wrong argument names that models often use, each with the right name."""
 
 ANIMATED = ("image/gif", "image/webp")
 """Formats that may contain more than one frame."""

@@ -66,12 +66,11 @@ class StandardToolbox:
 
     @cached_property
     def _schemas(self) -> Mapping[str, JsonSchema]:
-        """The input schema of each tool, by its name."""
         every = {spec.name: spec for specs in self._offered.values() for spec in specs}
         return {name: JsonSchema(spec.input_schema) for name, spec in every.items()}
 
     def load(self) -> None:
-        """Import the modules that the first call of a tool would otherwise import. Blocks."""
+        """Build the input schemas now, so that the first tool call need not import the modules for that. Blocks."""
         _ = self._schemas
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
@@ -79,7 +78,10 @@ class StandardToolbox:
         return self._offered[sub_agent]
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """Return the handles of jobs that outlived their call and run, oldest first, except those being killed."""
+        """Return the handles of running background jobs, oldest first, without jobs that are being killed.
+
+        With `wider_than`, return only jobs whose permission mode is wider than this one.
+        """
         return tuple(job.handle for job in self._jobs.running(conversation_id, wider_than) if not job.doomed)
 
     def end_jobs(
@@ -102,7 +104,7 @@ class StandardToolbox:
         return self._tools.get(name)
 
     def subject(self, call: ToolUse, working_directory: str, within: Sequence[str] | None = None) -> CallSubject:
-        """Return the commands or paths that a call concerns, for approval rules; none if its input is invalid."""
+        """Return the commands or paths that a call concerns, for approval rules; none if the input is invalid."""
         try:
             arguments = self.parse(call.name, call.input)
         except InvalidToolInputError:

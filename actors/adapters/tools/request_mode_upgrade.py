@@ -32,7 +32,7 @@ HOW_TO_ASK_FOR_MORE = (
 """Text appended to results that failed because of workspace mode."""
 ADVICE = {Mode.RESTRICTED: HOW_TO_ASK, Mode.WORKSPACE: HOW_TO_ASK_FOR_MORE, Mode.UNRESTRICTED: ""}
 FOR_AGENT = {"for_agent": ASK}
-"""Display data of a result with such a text: names the sentence that clients should not show."""
+"""Display data of a result that contains ASK, a sentence for the model only, which clients should not show."""
 
 GRANTED = (
     "Approved: the mode is unrestricted from now on. Tools may change files, run any command and use the network. "
@@ -85,14 +85,14 @@ _WORDS = (
 _BLOCKED = re.compile(_WORDS, re.IGNORECASE)
 """Matches error messages of programs that the mode prevents from writing or from using the network."""
 _REFUSAL = re.compile(rf"^[^\s:]+: .*(?:{_WORDS})", re.IGNORECASE | re.MULTILINE)
-"""Matches such messages in the output of a successful command, which may merely quote these words.
+"""Matches the messages of `_BLOCKED` in the output of a successful command, which may merely quote them.
 
 Therefore only lines in the form of error messages match: those that begin with a name and a colon (`touch: cannot touch
 …`, `bash: line 1: …`, `fatal: …`).
 """
 
 _LOOKED_AT = 16 * 1024
-"""Bytes at the end of an output that are searched for such messages."""
+"""The bytes at the end of an output that are searched for messages of `_BLOCKED` or `_REFUSAL`."""
 
 
 class ModeUpgradeTool:

@@ -21,7 +21,7 @@ MAX_PATTERN = 4_096
 """Maximum characters of a pattern: long ones take very long to compile."""
 
 ALIASES = {"regex": "pattern", "query": "pattern", "glob": "include"}
-"""Alternative names of an argument that models often use."""
+"""Wrong argument names that models often use, each with the right name."""
 
 SPEC = ToolSpec(
     description=(

@@ -1,6 +1,6 @@
-"""The tools submit_result and submit_error, by which a sub-agent ends.
+"""The tools submit_result and submit_error, with which a sub-agent reports its result or its failure, and ends.
 
-Only their specifications are here, since the core handles the calls.
+Only their specifications are here, because the state machine (actors.core) handles the calls.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DEFAULT_WAIT_SECONDS = 30
 MAX_WAIT_SECONDS = 900
 MAX_COMMAND_BYTES = 128 * 1024 - 1
-"""The longest argument, in bytes, that the kernel accepts for a program."""
+"""The maximum bytes of a command text: the kernel accepts no longer argument when a program is started."""
 
 PEEK_LINES = 200
 
@@ -38,7 +38,7 @@ class SpawnJob(Struct, frozen=True):
     command: str
     wait_seconds: int
     notice: str = ""
-    """Advice about a deprecated argument; "" for none."""
+    """Advice about a deprecated argument, to be added to the result; "" for none."""
 
 
 class PeekJob(Struct, frozen=True):

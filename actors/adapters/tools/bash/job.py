@@ -1,4 +1,7 @@
-"""A shell command that bash has started: its process, output and end. It may outlive the call that started it."""
+"""A shell command that the bash tool has started: its process, output and end.
+
+It may outlive the call that started it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOMBSTONE_LINES = 2000
-"""Number of output lines that are kept of an ended job."""
+"""The number of output lines that are kept when a job has ended."""
 
 OnEnd: TypeAlias = Callable[[ProcessEnd], None]
 
@@ -31,7 +34,8 @@ class Job:
     """A command with its process, output and end.
 
     Methods are safe to call from any thread, except `feed`, which only the sandbox's thread calls, and `attend`, which
-    is called once. A thread of the job waits for the process and ends with it, so killing the process ends the thread.
+    is called once. A thread waits for the process of the job and ends after the process, so killing the process ends
+    the thread, too.
     """
 
     def __init__(
@@ -42,11 +46,11 @@ class Job:
         self.tool_use_id = tool_use_id
         """The id of the tool call that started the job."""
         self.mode = mode
-        """The mode in which the job was started; later changes of the conversation's mode do not affect the job."""
+        """The permission mode of the job; a later change of the conversation's mode does not affect the job."""
         self.background = False
-        """Whether the job continues after the call that started it."""
+        """Whether the job continues after the call that started it has returned."""
         self.kill_pending = False
-        """Whether a signal was sent and the job did not end within the time limit."""
+        """Whether the tool sent the job a signal and the job did not end within the time that the tool then waited."""
         self._clock = clock
         self._threads = threads
         self._began = clock.monotonic()
@@ -81,7 +85,7 @@ class Job:
     # --- output -----------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Append bytes that the command has written, and pass their text to the callbacks of `watch`."""
+        """Append bytes that the command has written, and pass their text to the callbacks that `watch` registered."""
         with self._writing:
             self._scrollback.feed(data)
             self._live.feed(data)
@@ -98,12 +102,12 @@ class Job:
                 self._watchers.remove(show)
 
     def tail(self, lines: int) -> LineWindow:
-        """Return the last lines of output."""
+        """Return the last `lines` lines of output, or fewer if they are too long for one window."""
         with self._writing:
             return self._scrollback.tail(lines)
 
     def since(self, line: int) -> LineWindow:
-        """Return the output from line number `line` on."""
+        """Return the output from line number `line` on, as far as it fits into one window."""
         with self._writing:
             return self._scrollback.since(line)
 
@@ -118,7 +122,7 @@ class Job:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def attend(self, process: RunningProcess) -> None:
-        """Wait for the process on a thread of the job.
+        """Start a thread that waits until the process has ended. The process is killed if the job was killed before.
 
         Raises RuntimeError if no thread can be started; then the process was killed, and has ended.
         """
@@ -135,7 +139,7 @@ class Job:
             raise
 
     def wait(self, seconds: float, cancel: CancelToken) -> ProcessEnd | None:
-        """Wait until the job ends, `seconds` pass or `cancel` is triggered; return how the job ended, or None."""
+        """Wait until the job ends, `seconds` pass or `cancel` is triggered; return its end, None if it still runs."""
         woken = threading.Event()
 
         def wake(_end: ProcessEnd | None = None) -> None:
@@ -189,7 +193,7 @@ class Job:
         return True
 
     def _when_ended(self, call: OnEnd) -> bool:
-        """Register a callback for the job's end; return False if it has ended already."""
+        """Register a callback for the job's end; return False, without registering it, if the job has ended already."""
         with self._changing:
             if self._end is not None:
                 return False
@@ -217,7 +221,6 @@ class Job:
             self._settle(end)
 
     def _settle(self, end: ProcessEnd) -> None:
-        """Record the end, then run the callbacks that wait for it."""
         with self._changing:
             self._end = end
             self._process = None

@@ -28,7 +28,7 @@ def exited(
     hint: str = "",
     is_error: bool = False,
 ) -> ToolOutput:
-    """Return the result of the call during which the command ended: its output, how it ended, a hint about the mode."""
+    """Return the result if the command ended during the call: its output, how it ended, the notice and the hint."""
     lines = ["cancelled; the command and all it started were killed"] if cancelled else [_verdict(end)]
     if end.reaped and not end.killed:
         lines.append(f"{_count(len(end.reaped))} it left running: killed")
@@ -56,7 +56,7 @@ def stopped_waiting(job: Job, cwd: str) -> ToolOutput:
 
 
 def kill_pending(job: Job, window: LineWindow, cwd: str, *, number: int, waited_ms: int) -> ToolOutput:
-    """Return the result when a signal was sent and the job has not ended."""
+    """Return the result if signal `number` was sent to the job and it still runs `waited_ms` milliseconds later."""
     advice = 'to end it for certain, kill it with signal "KILL"' if number != signal.SIGKILL else "the kernel holds it"
     waited = _seconds(waited_ms / 1000)
     state = f"kill_pending_kernel: {job.handle} still runs {waited} after {_signal_name(number)}; {advice}"
@@ -128,7 +128,6 @@ def _bounds(window: LineWindow) -> dict[str, Any]:
 
 
 def _extent(window: LineWindow) -> str:
-    """Describe which lines a window shows."""
     if window.end > window.start:
         extent = f"lines {window.start} to {window.end - 1}"
     elif window.open:

@@ -5,19 +5,22 @@ from __future__ import annotations
 from msgspec import Struct
 
 KEPT_BYTES = 4 << 20
-"""Maximum bytes that are kept, including newlines: otherwise any number of empty lines would be kept."""
+"""The maximum bytes that are kept. Newlines count, because otherwise any number of empty lines would be kept."""
 
 LINE_BYTES = 64 << 10
 """Maximum bytes of a line; a longer line is split."""
 
 WINDOW_BYTES = 128 << 10
-"""Maximum bytes of one window: more than a line, so that a window can contain any line."""
+"""The maximum bytes of one LineWindow: more than LINE_BYTES, so that every line fits."""
 
 _STEP = 64 << 10
 
 
 class LineWindow(Struct, frozen=True):
-    """The lines `start` to `end` (exclusive); lines are numbered from 0 and keep their number."""
+    """A part of the output: the lines `start` to `end` (exclusive), numbered from 0.
+
+    A line keeps its number when earlier lines are dropped.
+    """
 
     text: bytes
     """The lines, each with its newline; an unfinished last line has none."""
@@ -25,7 +28,7 @@ class LineWindow(Struct, frozen=True):
     end: int
     """The number of the next line to request."""
     truncated_before: bool
-    """Whether lines before the window were dropped; for `since`, whether the requested line was."""
+    """Whether earlier lines were dropped from the buffer; in a result of `since`, whether line `line` was dropped."""
     open: bool = False
     """Whether an unfinished line, number `end`, follows the others."""
     more: bool = False
@@ -118,7 +121,10 @@ class Scrollback:
         self._open = 0
 
     def _split(self, following: int) -> None:
-        """End the unfinished line; the beginning of a character that `following` continues moves to the next line."""
+        """End the unfinished line with a newline.
+
+        If the byte `following` continues a UTF-8 character, the beginning of this character moves to the next line.
+        """
         begun = _begun_character(self._text, following)
         position = len(self._text) - begun
         self._text[position:position] = b"\n"
@@ -145,7 +151,7 @@ class Scrollback:
 
 
 def _begun_character(text: bytearray, following: int) -> int:
-    """Return how many bytes at the end of `text` begin a UTF-8 character that `following` continues."""
+    """Return how many bytes at the end of `text` begin a UTF-8 character that the byte `following` continues."""
     if following & 0xC0 == 0x80:
         for size in range(1, 4):
             if text[-size] & 0xC0 == 0xC0:

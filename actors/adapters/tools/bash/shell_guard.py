@@ -19,7 +19,7 @@ PARSE_SECONDS = 0.5
 """Maximum CPU seconds for checking one command text."""
 
 MAX_DEPTH = 4
-"""Maximum nesting of shells in shells that is checked."""
+"""The maximum nesting of shells, as in `sh -c "sh -c ..."`, that is checked; commands nested deeper are allowed."""
 
 _SUSPICIOUS = re.compile(r"r\W*m|g\W*i\W*t")
 """A quick test for text worth parsing; quotes may separate the letters."""
@@ -104,7 +104,7 @@ def _check_rm(words: list[str], cwd: str) -> None:
 
 
 def _git(words: list[str]) -> list[str]:
-    """Return the subcommand and arguments of a git command, else [""]."""
+    """Return the subcommand and arguments of a git command; [""] for another command or without a subcommand."""
     if words[0] != "git":
         return [""]
     position = 1
@@ -123,7 +123,7 @@ def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], li
 
 
 def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
-    """Return the letters of all short options; the letters of a word after `ends_at` are that option's value."""
+    """Return the letters of all short options; in a word, letters after `ends_at` are a value and left out."""
     letters: set[str] = set()
     for option in options:
         if not option.startswith("--"):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_BYTES = 16 * 1024
-"""Texts longer than this are opaque."""
+"""Texts of more bytes are treated as opaque."""
 
 PARSE_SECONDS = 0.2
 """Maximum CPU seconds for the search for commands in an opaque text."""
@@ -62,7 +62,7 @@ OPTIONS_THAT_RUN = {
     "git ls-remote": ("--upl", "--exec"),
     **dict.fromkeys(("git fetch", "git pull"), ("--upl",)),
 }
-"""Programs, and subcommands, that run another program only with options that begin like these.
+"""Programs and subcommands that run another program only with options that begin with one of these strings.
 
 One-letter options may also be combined with other letters before them.
 """
@@ -137,7 +137,7 @@ def read(text: str) -> tuple[ShellCommand, ...]:
 def find(text: str) -> tuple[ShellCommand, ...]:
     """Return the simple commands in a text, also those run by `sudo`, `env` and the like or by `sh -c`.
 
-    bash may run more than these. Returns none if the text is too intricate.
+    bash may run more commands than these. Returns () if parsing takes longer than PARSE_SECONDS.
     """
     try:
         return tuple(_found(text, MAX_DEPTH, time.thread_time() + PARSE_SECONDS))
@@ -155,9 +155,9 @@ def _found(text: str, depth: int, until: float) -> Iterator[ShellCommand]:
 
 
 def runs_others(words: Sequence[str], *, whole: bool) -> bool:
-    """Return whether a command may run others that its words do not show.
+    """Return whether a command may run other commands that do not appear in its words.
 
-    `whole` means that no further words follow.
+    `whole` is False if further words, which cannot be known in advance, follow `words`.
     """
     name = words[0].rpartition("/")[2]
     if name in KEYWORDS or (name in BUILTINS and name not in HARMLESS_BUILTINS):
@@ -193,7 +193,7 @@ def _command(words: list[_Word]) -> ShellCommand:
 
 
 def _lists(text: str) -> Iterator[list[_Word]]:
-    """Yield the words of each simple command. Raises OpaqueTextError, also where bash would find a syntax error."""
+    """Yield the words of each simple command. Raises OpaqueTextError, also for text that is a syntax error in bash."""
     words: list[_Word] = []
     position, needed = 0, False
     while position < len(text):
@@ -223,7 +223,7 @@ def _lists(text: str) -> Iterator[list[_Word]]:
 
 
 def _word(text: str, position: int) -> tuple[_Word, int]:
-    """Return the word at this position and where it ends."""
+    """Return the word that begins at `position`, and the position after the word. Raises OpaqueTextError."""
     pieces: list[str] = []
     known = True
     while position < len(text) and text[position] not in " \t\n;|&<>()":
@@ -253,7 +253,10 @@ def _word(text: str, position: int) -> tuple[_Word, int]:
 
 
 def _double_quoted(text: str, position: int) -> tuple[str, bool, int]:
-    """Return the text between double quotes, whether it is known, and where it ends."""
+    """Return the text up to the closing quote, whether it is known, and the position after it.
+
+    Raises OpaqueTextError.
+    """
     pieces: list[str] = []
     known = True
     while position < len(text):

@@ -84,9 +84,9 @@ def _without_heredocs(lines: list[str]) -> Iterator[str]:
 
 
 def _below(node: Node, behind: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """Return the children of a node, each with the words after it that belong to its command.
+    """Return the children of a node, each with the words that stand after it but are arguments of its command.
 
-    The grammar treats an argument after a redirection as part of the redirection.
+    There are such words because the grammar treats an argument after a redirection as part of the redirection.
     """
     children = node.named_children
     if node.type == "redirected_statement":

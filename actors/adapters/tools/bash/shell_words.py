@@ -1,4 +1,4 @@
-"""Determines the words of a command after the shell's quoting, as far as possible without running it."""
+"""Removes the quotes from the words of a shell command, and finds the command that sudo, env or `sh -c` runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPECIAL = re.compile(r"([*?\[~])")
 
 
 class Wrapper(Struct, frozen=True):
-    """A program that runs the command that follows its own options and operands."""
+    """A program that runs another command, which follows the program's own options and operands."""
 
     valued: frozenset[str] = frozenset()
     """Options that take the next word as value."""
@@ -71,7 +71,7 @@ def _pieces(source: str) -> Iterator[str]:
 
 
 def plain(word: str) -> str:
-    """Return a result of `unquoted` without its marks."""
+    """Return the word without the backslashes by which `unquoted` marks quoted characters."""
     return re.sub(r"\\([*?\[~])", r"\1", word)
 
 

@@ -38,7 +38,7 @@ KILL_SECONDS = 30
 """Seconds that `kill` waits for the job to end."""
 
 ALIASES = {"command": "cmd"}
-"""Alternative names of an argument that models often use."""
+"""Wrong argument names that models often use, each with the right name."""
 
 _HANDLE = {"type": "string", "minLength": 1}
 
@@ -98,7 +98,7 @@ SPEC = ToolSpec(
 
 
 class BashTool:
-    """The tool that runs shell commands (ports.Tool); commands that outlive their call are in the job registry."""
+    """The tool that runs shell commands (ports.Tool). The job registry keeps commands that outlive their call."""
 
     def __init__(self, jobs: JobRegistry) -> None:
         self._jobs = jobs

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Utf8Stream:
-    """Decode chunks of UTF-8 without splitting characters. Not thread-safe."""
+    """Decodes chunks of UTF-8 without splitting characters. Not thread-safe."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
@@ -21,7 +21,7 @@ class Utf8Stream:
         self._pass_on(self._decoder.decode(data))
 
     def finish(self) -> None:
-        """Pass the replacement of an incomplete last character, if there is one, to `show`."""
+        """Pass a replacement character to `show` if the last character is incomplete."""
         self._pass_on(self._decoder.decode(b"", final=True))
 
     def _pass_on(self, text: str) -> None:

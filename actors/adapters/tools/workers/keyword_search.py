@@ -97,7 +97,7 @@ class Term:
 
 
 def around(matches: list[int], text: str) -> dict[int, str]:
-    """Return the lines of these numbers with their context, as they are shown."""
+    """Return the matching lines and their context by line number, shortened for display."""
     wanted = surroundings(matches)
     return {number: texts.shown(line) for number, line in enumerate(texts.lines(text)) if number in wanted}
 
@@ -190,7 +190,7 @@ class KeywordSearch:
 
 
 def main(_arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
-    """Run the program that the module's docstring describes."""
+    """Search for the terms of the request on standard input, and print the verdict and the findings."""
     warnings.simplefilter("ignore")
     asked = json.load(sys.stdin.buffer)
     try:

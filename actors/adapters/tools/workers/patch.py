@@ -1,7 +1,7 @@
 """Patches a text file; reads JSON with path, patches, clipboards (name to text) and protected (real paths) from stdin.
 
-Prints "ok" on a line of its own and JSON with clipboards (those that were stored), notes and diff. After an error it
-prints "error" and the text for the model, and nothing has changed.
+Prints "ok" on a line of its own and JSON with clipboards (those that the patches stored), notes and diff. After an
+error it prints "error" and the text for the model, and nothing has changed.
 """
 
 import json
@@ -39,5 +39,5 @@ def answer(request: dict[str, Any]) -> bytes:
 
 
 def main(_arguments: list[str]) -> None:
-    """Run the program that the module's docstring describes."""
+    """Apply the request on standard input, and print the verdict and the result."""
     sys.stdout.buffer.write(answer(json.loads(sys.stdin.buffer.read())))

@@ -1,7 +1,7 @@
 """Reads part of a text file; the arguments are PATH OFFSET LIMIT.
 
-Runs as a tool's program, so that it can be killed if the file is huge, the disk slow or the mount hung. Prints "ok" or
-"error" on a line of its own, then the text for the model. Memory stays bounded for every file.
+Runs in a process of its own, so that it can be killed if the file is huge, the disk slow or the mount hung. Prints "ok"
+or "error" on a line of its own, then the text for the model. Memory stays bounded for every file.
 """
 
 import os
@@ -12,16 +12,16 @@ BLOCK = 1 << 18
 """Bytes that are read at a time."""
 
 SNIFFED = 8 * 1024
-"""Bytes at the start of a file that must not contain NUL."""
+"""The bytes at the start of a file that are checked for NUL, which means that the file is binary."""
 
 MAX_LINE = 2000
 """Maximum characters shown per line."""
 
 MAX_TEXT = 126 * 1024
-"""Maximum bytes of all lines shown; further lines count as not shown."""
+"""The maximum bytes of all shown lines together; further lines count as not shown."""
 
 MAX_READ = 1 << 28
-"""Maximum bytes that are read; further lines are neither shown nor counted."""
+"""The maximum bytes of a file that are read; the lines after them are neither shown nor counted."""
 
 
 class UnreadableFileError(Exception):
@@ -29,7 +29,7 @@ class UnreadableFileError(Exception):
 
 
 class WindowReader:
-    """Process a file block by block and keep the lines from `offset` on, `limit` at most."""
+    """Processes a file block by block, and keeps the lines from number `offset` on, `limit` at most."""
 
     def __init__(self, offset: int, limit: int) -> None:
         self.first = offset
@@ -39,9 +39,9 @@ class WindowReader:
         self.number = 1
         """The number of the current line, from 1."""
         self.kept = b""
-        """The beginning of the current line, if it is in the window."""
+        """The beginning of the current line, if the line is to be shown."""
         self.length = 0
-        """Number of bytes of the current line so far."""
+        """The bytes of the current line so far, including those that are not kept."""
 
     def feed(self, block: bytes) -> None:
         """Process the next block of the file."""
@@ -78,7 +78,7 @@ class WindowReader:
         self.kept, self.length = b"", 0
 
     def show(self) -> None:
-        """Add the current line to the window, or close the window if it is full."""
+        """Add the current line to the lines to show; if they become longer than MAX_TEXT, show no further line."""
         line = f"{self.number:6d}\t{self.line()}\n".encode()
         if self.size + len(line) > MAX_TEXT:
             self.end = self.number
@@ -155,7 +155,7 @@ def remark(window: WindowReader, total: int, more: bool) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the program that the module's docstring describes."""
+    """Read the file and print the verdict and the text; `arguments` are PATH, OFFSET and LIMIT."""
     path, offset, limit = arguments[0], int(arguments[1]), int(arguments[2])
     try:
         verdict, text = b"ok\n", read(path, offset, limit)

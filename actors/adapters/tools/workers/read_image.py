@@ -1,7 +1,7 @@
 """Reads a whole file that should be an image; the arguments are PATH MAX_BYTES.
 
-Runs as a tool's program, with the permissions of the call. Prints "ok" or "error" on a line of its own, then the bytes
-of the file or the text for the model. The content is not examined here.
+Runs in a process of its own, with the permissions of the call. Prints "ok" or "error" on a line of its own, then the
+bytes of the file or the text for the model. The content is not examined here.
 """
 
 import os
@@ -23,7 +23,7 @@ def read(path: str, max_bytes: int) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the program that the module's docstring describes."""
+    """Read the file and print the verdict and the content; `arguments` are PATH and MAX_BYTES."""
     path, max_bytes = arguments[0], int(arguments[1])
     try:
         verdict, answer = b"ok\n", read(path, max_bytes)

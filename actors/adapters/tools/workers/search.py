@@ -1,7 +1,7 @@
 """Finds lines in files; reads a JSON object with pattern, path, include, exclude, max_results and ripgrep from stdin.
 
-Runs as a tool's program, so that it can be killed if a pattern backtracks for ever, the tree is huge or a mount hangs.
-Prints "ok" or "error" on a line of its own, then the text for the model. Memory stays bounded in every case.
+Runs in a process of its own, so that it can be killed if a pattern backtracks for ever, the tree is huge or a mount
+hangs. Prints "ok" or "error" on a line of its own, then the text for the model. Memory stays bounded in every case.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Search:
     """One search through a directory or a file."""
 
     def __init__(self, asked: Mapping[str, Any], max_entries: int) -> None:
-        """Check the request. Raises UnsearchableError, OSError or ValueError."""
+        """Check the request. Raises UnsearchableError if it cannot be fulfilled, OSError or ValueError."""
         self._ripgrep: str = asked["ripgrep"]
         self._pattern = compiled(asked["pattern"])
         path = asked["path"]
@@ -74,7 +74,7 @@ class Search:
         return "\n".join([*(shown or ["No matches found."]), *self._remarks(unreadable, bool(shown))])
 
     def _found(self) -> Iterator[str | None]:
-        """Yield each matching line as it is shown; None for a file that cannot be read."""
+        """Yield each matching line as it is shown to the model; None for a file that cannot be read."""
         wanted = candidates(self._pattern.pattern, self._ripgrep)
         for file, data in wanted.contents(self._files()):
             if data is None:
@@ -103,7 +103,7 @@ class Search:
 
 
 def candidates(pattern: str, ripgrep: str) -> Candidates:
-    """Return the search for the files that can contain a match of `pattern`."""
+    """Return a filter for the files that can contain a match of `pattern`."""
     ignore_case = pattern.startswith(IGNORE_CASE)
     required = literals.required(pattern.removeprefix(IGNORE_CASE), ignore_case=ignore_case)
     return Candidates(required, ripgrep=ripgrep, ignore_case=ignore_case)
@@ -135,7 +135,7 @@ def limit_notice(shown: int) -> str:
 
 
 def main(_arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
-    """Run the program that the module's docstring describes."""
+    """Search as the request on standard input demands, and print the verdict and the matching lines."""
     warnings.simplefilter("ignore")
     asked = json.load(sys.stdin.buffer)
     try:

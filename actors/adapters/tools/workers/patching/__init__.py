@@ -1,1 +1,1 @@
-"""Parts of the patch worker."""
+"""Modules of the worker program patch, which changes a text file."""

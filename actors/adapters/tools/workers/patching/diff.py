@@ -10,8 +10,10 @@ CONTEXT = 3
 """Unchanged lines shown around a change."""
 
 MAX_COMPARED = 2000
-"""Maximum lines of a change, old and new, that are compared, which takes quadratic time; a larger one is shown as one
-replacement."""
+"""The maximum number of lines, old and new, of a change that are compared, which takes quadratic time.
+
+A larger change is shown as one replacement.
+"""
 
 MAX_DIFF = 64 * 1024
 """Maximum characters of a diff that are shown."""
@@ -20,7 +22,7 @@ NO_NEWLINE = "\n\\ No newline at end of file\n"
 
 
 class Edit(NamedTuple):
-    """A replacement of old[start:end] by `new`."""
+    """The replacement of the characters from `start` to `end` (exclusive) of the old text by `new`."""
 
     start: int
     end: int
@@ -28,7 +30,7 @@ class Edit(NamedTuple):
 
 
 class LineChange(NamedTuple):
-    """A replacement of lines first..end of the old file (from 0, `end` exclusive) by `lines`."""
+    """The replacement of the lines from `first` to `end` (exclusive, counted from 0) of the old text by `lines`."""
 
     first: int
     end: int
@@ -42,7 +44,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def applied(old: str, edits: list[Edit], start: int = 0, end: int | None = None) -> str:
-    """Return old[start:end] with `edits`, which lie inside, in order and disjoint."""
+    """Return old[start:end] after applying `edits`, which lie in this range, in order, and do not overlap."""
     pieces: list[str] = []
     for edit in edits:
         pieces += [old[start : edit.start], edit.new]
@@ -51,7 +53,7 @@ def applied(old: str, edits: list[Edit], start: int = 0, end: int | None = None)
 
 
 def unified(path: str, old: str, edits: list[Edit], *, created: bool) -> str:
-    """Return the diff to show to users; "" without a change. `edits` are in order and disjoint."""
+    """Return the diff to show to users; "" without a change. `edits` are in order and do not overlap."""
     lines = lines_of(old)
     changes = [change for stretch in touched(old, lines, edits) for change in compared(lines, stretch)]
     text = "".join(hunks(lines, changes))
@@ -60,7 +62,7 @@ def unified(path: str, old: str, edits: list[Edit], *, created: bool) -> str:
 
 
 def bounded(text: str) -> str:
-    """Return whole lines of at most MAX_DIFF characters, and the number of omitted lines."""
+    """Return whole lines of at most MAX_DIFF characters, then the number of omitted lines if there are any."""
     if len(text) <= MAX_DIFF:
         return text
     kept = text[: text.rfind("\n", 0, MAX_DIFF) + 1]
@@ -68,7 +70,7 @@ def bounded(text: str) -> str:
 
 
 def touched(old: str, lines: list[str], edits: list[Edit]) -> Iterator[LineChange]:
-    """Yield each run of whole lines that the edits touch, with its new lines; the runs are disjoint."""
+    """Yield each run of lines that edits touch, with the lines that replace it; the runs do not overlap."""
     starts = [0, *accumulate(map(len, lines))]
     stretches: list[tuple[int, int, list[Edit]]] = []
     for edit in edits:
@@ -83,12 +85,12 @@ def touched(old: str, lines: list[str], edits: list[Edit]) -> Iterator[LineChang
 
 
 def line_at(starts: list[int], position: int) -> int:
-    """Return the line that contains this position; the last one for the end of the file."""
+    """Return the index of the line that contains `position`; the last line if `position` is the end of the text."""
     return max(0, min(bisect_right(starts, position) - 1, len(starts) - 2))
 
 
 def compared(lines: list[str], stretch: LineChange) -> Iterator[LineChange]:
-    """Yield the actual changes within a run of lines."""
+    """Yield the changes within a run of lines, without the lines that are equal in the old and the new text."""
     first, end, new = stretch
     while first < end and new and lines[first] == new[0]:
         first, new = first + 1, new[1:]
@@ -118,12 +120,12 @@ def hunks(lines: list[str], changes: list[LineChange]) -> Iterator[str]:
 
 
 def grown(change: LineChange) -> int:
-    """Return how many lines the change adds."""
+    """Return how many lines the change adds; negative if it removes more than it adds."""
     return len(change.lines) - (change.end - change.first)
 
 
 def hunk(lines: list[str], group: list[LineChange], shift: int) -> str:
-    """Return one hunk; `shift` is the number of lines that the hunks before it have added."""
+    """Return the text of one hunk; `shift` is the number of lines that the hunks before it have added."""
     begin, end = max(0, group[0].first - CONTEXT), min(len(lines), group[-1].end + CONTEXT)
     shown: list[str] = []
     position = begin

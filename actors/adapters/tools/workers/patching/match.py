@@ -15,10 +15,10 @@ from actors.adapters.tools.workers.patching.diff import lines_of
 FIRST, LAST, BOTH = "its first line", "its last line", "its first and last line"
 
 MOST_COUNTED = 999
-"""Maximum number of positions that are counted; beyond it the message says "more than"."""
+"""The maximum number of positions that are counted; for more, the message says "more than 999"."""
 
 MAX_LEVELS = 64
-"""Maximum number of indentations of a file that are tried, most frequent first."""
+"""The maximum number of different indentations of a file that are tried, most frequent first."""
 
 LOOKALIKES = str.maketrans(
     {
@@ -61,7 +61,7 @@ class TextMatch(NamedTuple):
 
 
 class Folded:
-    """A text with lookalike characters normalised, and the origin of each of its characters."""
+    """A text with lookalike characters replaced by one normal form, and the original position of each character."""
 
     def __init__(self, text: str) -> None:
         table = {character: fold(character) for character in set(text)}
@@ -71,7 +71,7 @@ class Folded:
             self._origins = array("L", (position for position, one in enumerate(text) for _ in table[one]))
 
     def origin(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the range of the original text behind text[start:end]; None if it cuts through a character."""
+        """Return the range of the original text that became text[start:end]; None if it splits a character."""
         origins = self._origins
         if origins is None:
             return start, end
@@ -83,7 +83,7 @@ class Folded:
 
 
 class Haystack:
-    """The text of a file, with properties that are computed when they are first used."""
+    """The text of a file, with derived data that is computed on first use."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -107,7 +107,7 @@ class Haystack:
 
 
 def fold(character: str) -> str:
-    """Return the normal form of a character under which lookalikes are equal."""
+    """Return the form of a character that is the same for all its lookalikes."""
     plain = unicodedata.normalize("NFKD", character.translate(LOOKALIKES))
     return plain.translate(LOOKALIKES).replace("\r", "")
 
@@ -153,7 +153,7 @@ def exactly(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def otherwise_indented(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text with the indentation of the file's lines, and indent the replacement alike.
+    """Find the text with another indentation that lines of the file have, and indent the replacement likewise.
 
     Returns None if there is no match. Raises NoMatchError if there are several.
     """
@@ -185,7 +185,7 @@ def common_margin(text: str) -> str | None:
 
 
 def bare(text: str, margin: str) -> str | None:
-    """Return `text` without `margin` in front of its non-blank lines; None if a line lacks it."""
+    """Return `text` without `margin` at the start of its non-blank lines; None if such a line begins otherwise."""
     lines = text.split("\n")
     if any(line.strip() and not line.startswith(margin) for line in lines):
         return None
@@ -193,12 +193,12 @@ def bare(text: str, margin: str) -> str | None:
 
 
 def indented(text: str, margin: str) -> str:
-    """Return `text` with `margin` in front of its non-blank lines."""
+    """Return `text` with `margin` added at the start of its non-blank lines."""
     return "\n".join(margin + line if line.strip() else line for line in text.split("\n"))
 
 
 def without_edges(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text without its first line, last line or both, where old and new text agree in them.
+    """Find the text without its first line, last line or both, if the replacement has the same lines there.
 
     Returns None if there is no match. Raises NoMatchError if there are several.
     """
@@ -218,7 +218,7 @@ def without_edges(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def trimmed(old: str, new: str) -> list[tuple[str, str, str]]:
-    """Return variants of both texts: without a shared first line, without a shared last line, and without both.
+    """Return variants of both texts: without an equal first line, without an equal last line, and without both.
 
     Each variant is the name of what was removed, the old text and the new text. Variants whose old text is only white
     space are left out.

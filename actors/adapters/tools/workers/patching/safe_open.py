@@ -93,7 +93,10 @@ def close_quietly(directory: int) -> None:
 
 
 def _walk(passed: list[int], path: str) -> None:
-    """Resolve `path`, and update `passed`: open directories from the root to the current one."""
+    """Resolve `path` from the last directory in `passed`, which lists the open directories from the root on.
+
+    `passed` is updated: its last directory is then the one that `path` names.
+    """
     if path.startswith("/"):
         raise PathEscapesError
     ahead = path.split("/")[::-1]

@@ -60,7 +60,7 @@ def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], by
 
 @contextmanager
 def located(path: str) -> Generator[FileLocation]:
-    """Follow `path` to the directory of its file. Raises PatchRefusedError or OSError."""
+    """Yield the location of the file `path`; its directory is open meanwhile. Raises PatchRefusedError or OSError."""
     free = path.startswith("/")
     root = os.open("/" if free else ".", safe_open.DIRECTORY)
     try:
@@ -77,7 +77,7 @@ def located(path: str) -> Generator[FileLocation]:
 
 
 class Finder:
-    """Find the location of a path relative to `root`. If `free`, the path may lead out of `root`."""
+    """Finds the location of a path relative to `root`. If `free`, the path may lead out of `root`."""
 
     def __init__(self, root: int, free: bool) -> None:
         self.root = root
@@ -120,7 +120,7 @@ class Finder:
         return safe_open.open_directory(self.root, path)
 
     def target(self, place: FileLocation) -> str | None:
-        """Return the target of the symbolic link at this location, and close its directory; None if it is no link."""
+        """Return the target if there is a symbolic link at this location, and close its directory; else return None."""
         target = None
         try:
             target = None if place.missing else safe_open.link_target(place.name, place.directory)
@@ -213,7 +213,7 @@ def attributes_of(file: int) -> dict[str, bytes]:
 
 
 def check_changeable(status: os.stat_result) -> None:
-    """Raise PatchRefusedError unless the status is of a regular file with one name and an acceptable size."""
+    """Raise PatchRefusedError unless `status` is of a regular file with one hard link and at most MAX_FILE bytes."""
     if stat.S_ISDIR(status.st_mode):
         raise PatchRefusedError("it is a directory")
     if not stat.S_ISREG(status.st_mode):
@@ -314,7 +314,7 @@ def moment(status: os.stat_result) -> tuple[int, ...]:
 
 
 def sync(directory: int) -> None:
-    """Sync the entries of a directory to the disk where possible; the change is in effect in any case."""
+    """Write the entries of a directory to the disk; a failure is ignored, because the change is in effect anyway."""
     with suppress(OSError):
         readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         try:

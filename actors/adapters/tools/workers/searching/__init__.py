@@ -1,1 +1,1 @@
-"""Parts of the search workers."""
+"""Modules of the worker programs search and keyword_search, which search the files of a directory."""

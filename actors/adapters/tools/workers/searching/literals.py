@@ -90,7 +90,7 @@ def token(pattern: str, position: int) -> tuple[str, int]:
 def escape(letter: str) -> str:
     """Return the kind of token that a backslash and `letter` form.
 
-    Raises UnsupportedPatternError if it may be longer.
+    Raises UnsupportedPatternError if more characters may belong to the escape.
     """
     if letter in SINGLE:
         return OTHER
@@ -105,7 +105,7 @@ def itself(letter: str) -> str:
 
 
 def after(construct: re.Pattern[str], pattern: str, position: int) -> int:
-    """Return the position after a construct that begins at `position`. Raises UnsupportedPatternError if none does."""
+    """Return the end of the construct that begins at `position`. Raises UnsupportedPatternError if there is none."""
     found = construct.match(pattern, position)
     if found is None:
         raise UnsupportedPatternError

@@ -1,7 +1,7 @@
 """Translates patterns in git's syntax, from .gitignore files and globs, with the library pathspec.
 
-Each file or directory is matched only if its parent directory is included, so a pattern must match the entry itself:
-entries that pathspec matches only because their directory matches are excluded here.
+A walk skips what is below an ignored directory anyway, so a pattern must match an entry itself here: where pathspec
+reports a match only because a directory above the entry matches, the entry does not match.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ class Pattern(NamedTuple):
     negated: bool
 
     def fits(self, path: str, directory: bool) -> bool:
-        """Return whether the entry itself matches; `path` has no trailing slash."""
+        """Return whether the pattern matches `path` itself and not only a directory above it.
+
+        `path` has no trailing slash, even if it is a directory.
+        """
         match = self.expression.search(path)
         if match is not None and match.lastindex is None:
             return True
@@ -65,7 +68,7 @@ def selector(glob: str) -> Callable[[str], bool]:
 
 
 def alternatives(glob: str) -> list[str]:
-    """Expand braces, innermost first; braces without a comma stay."""
+    """Expand the braces of a glob; braces without a comma stay. Raises TooManyAlternativesError."""
     found, waiting = [], [glob]
     while waiting:
         each = waiting.pop()

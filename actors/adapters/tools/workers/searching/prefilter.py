@@ -55,7 +55,7 @@ class Candidates:
             yield from batch if kept is None else (file for file in batch if file.path in kept)
 
     def _with_matches(self, batch: list[File]) -> set[bytes] | None:
-        """Return the paths of the files in which ripgrep finds a text; None if ripgrep failed, even with one file."""
+        """Return the paths of the files in which ripgrep finds one of the texts; None if ripgrep failed."""
         case = b"--ignore-case" if self._ignore_case else b"--case-sensitive"
         wanted = [argument for each in self._literals for argument in (b"-e", each)]
         command = [os.fsencode(self._ripgrep), *OPTIONS, case, *wanted, b"--", *(file.path for file in batch)]
@@ -70,7 +70,7 @@ class Candidates:
 
 
 def batches(files: Iterable[File]) -> Iterator[list[File]]:
-    """Yield ever larger batches, so that a search that finds enough early does not list everything first."""
+    """Yield ever larger batches, so that a search that finds enough early has not listed all files first."""
     source = iter(files)
     size = FIRST_BATCH
     while batch := list(itertools.islice(source, size)):

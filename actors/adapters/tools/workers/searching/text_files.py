@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SNIFFED = 8 * 1024
-"""Bytes at the start of a file that must not contain NUL."""
+"""The bytes at the start of a file that are checked for NUL, which means that the file is binary."""
 
 MAX_LINE = 500
 """Maximum characters shown of a line."""

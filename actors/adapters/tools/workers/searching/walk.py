@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_ENTRIES = 100_000
-"""Maximum number of entries that are listed, searched or not."""
+"""The maximum number of files and directories that one walk lists, including those that are not searched."""
 
 MAX_FILE_BYTES = 10 << 20
 
 PRUNED = frozenset(b".git node_modules target .next __pycache__ vendor dist build .venv venv .tox".split())
-"""Directories that are not entered unless the search starts there."""
+"""Directories that are not entered, except a directory in which the search starts."""
 
 Rules = tuple[tuple[Ignores, int], ...]
-"""The rules for a directory, innermost first, each with the length of the path prefix to remove before matching."""
+"""The .gitignore files that apply to a directory, innermost first.
+
+Each comes with the length of the path prefix that is removed before matching.
+"""
 
 
 class File(NamedTuple):
@@ -33,7 +36,7 @@ class File(NamedTuple):
 
 
 class Walk:
-    """One walk through a directory, in byte order of the names; counts unreadable entries and too large files."""
+    """A walk through a directory, in byte order of the names; it counts unreadable entries and too large files."""
 
     def __init__(self, root: str, *, include: str = "", exclude: str = "", max_entries: int = MAX_ENTRIES) -> None:
         """Prepare the walk from `root`, an absolute path without links. Raises TooManyAlternativesError."""
@@ -59,7 +62,7 @@ class Walk:
                 levels.append(self._entries(*found))
 
     def _entries(self, directory: bytes, rules: Rules) -> Iterator[File | tuple[bytes, Rules]]:
-        """Yield the files of a directory, and its directories with the rules that apply there."""
+        """Yield the files of a directory, and its subdirectories with the rules that apply there."""
         listed = self._list(directory)
         if any(entry.name == ignoring.FILE for entry in listed):
             own = ignoring.load(directory)
@@ -132,7 +135,7 @@ def ignored(rules: Rules, path: bytes, name: bytes, directory: bool) -> bool:
 
 
 def rules_above(root: bytes) -> Rules:
-    """Return the rules from the enclosing repository down to the directory's parent; innermost first."""
+    """Return the rules of the .gitignore files above `root`, up to the repository's root; innermost first."""
     repository = enclosing_repository(root)
     if repository is None:
         return ()
@@ -147,9 +150,9 @@ def rules_above(root: bytes) -> Rules:
 
 
 def enclosing_repository(directory: bytes) -> bytes | None:
-    """Return the nearest ancestor (b"" for the root) that contains `.git`; None if there is none.
+    """Return the nearest directory, from this one upwards, that contains `.git` (b"" for /); None if there is none.
 
-    Only existence is checked: git is never run, and nothing in `.git` is read. As in git, an ancestor that belongs to
+    Only existence is checked: git is never run, and nothing in `.git` is read. As in git, a directory that belongs to
     another user than `directory` or this process does not count.
     """
     try:
