@@ -88,7 +88,7 @@ class ListFeed:
         """The latest change of each conversation by the conversation's id, ordered by the changes' numbers."""
         self._number = 0
         self._drop_at = SPARE
-        """The number of changes at which those that all watchers have read are dropped."""
+        """As soon as more changes than this are kept, the changes that all watchers have read are dropped."""
 
     def attach(self, wake: Callable[[], None]) -> ListWatch:
         """Watch the list. `wake` runs on a publisher's thread, at most once between two reads; it must not block."""
@@ -109,7 +109,7 @@ class ListFeed:
                 self._latest.clear()
 
     def changed(self, record: ConversationRecord) -> None:
-        """Publish a new or changed conversation. Calls for the same conversation must be in order."""
+        """Publish a new or changed conversation. For one conversation, call this in the order of the changes."""
         self._put(record.id, record, deleted=False)
 
     def deleted(self, conversation_id: str, record: ConversationRecord) -> None:
@@ -157,11 +157,10 @@ class ListFeed:
                 log.exception("a watcher of the list could not be woken")
 
     def _drop_read(self) -> None:
-        """Drop the changes that all watchers have read."""
         read = min(watch.after for watch in self._watches)
         for conversation_id, change in list(self._latest.items()):
             if change.number > read:
                 break
             del self._latest[conversation_id]
-        # Doubled, because otherwise a watcher that never reads would cause a search through all changes at each change.
+        # Doubled, because otherwise every change would search all kept changes while one watcher does not read.
         self._drop_at = 2 * len(self._latest) + SPARE

@@ -3,8 +3,8 @@
 A watcher is a client with an open stream, represented by a cursor over the event log. A watcher that has fallen too far
 behind the events in memory reads the store instead. A slow watcher delays neither the publisher nor another watcher.
 
-Live text is accepted only while its source is running according to the published state, so that late text of a source
-that has ended is dropped.
+Live text is what a model or a tool is writing at the moment. It is accepted only while its model request or tool call
+is running in the published state. Text that arrives later is dropped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class HubEvent:
     def __init__(self, event: StoredEvent, record: ConversationRecord | None) -> None:
         self.event = event
         self.record = record
-        """The conversation's record after the event's commit, for events that include it."""
+        """The conversation's record as it was committed with the event; None if the publisher has not passed it."""
         self.wire: bytes | None = None
         """The encoded event, which all watchers share; set by the first watcher that sends the event."""
 
@@ -82,7 +82,7 @@ class EventBatch:
         self.text: LiveText | None = None
         """New text that the model has streamed."""
         self.output: LiveText | None = None
-        """New live output of the tool call."""
+        """New live output of the running tool call."""
         self.response: bytes | None = None
         """The encoded response, shared by all watchers; None if the batch does not fit into one response."""
         self.encoded = False
@@ -128,7 +128,7 @@ class _Channel:
         self._latest = None
 
     def follow(self, state: StateSummary) -> None:
-        """Open and close the buffers of live text according to the published state."""
+        """Open and close the buffers of live text so that they fit the published state."""
         streaming = state.phase == LlmPhase.STREAMING
         self.text = buffer_for(self.text, (state.request_id, state.attempt) if streaming else None)
         self.output = buffer_for(self.output, (state.current_call.id, state.attempt) if state.current_call else None)
@@ -210,9 +210,9 @@ class Watch:
             return batch
 
     def take_text(self, request_id: str, attempt: int) -> tuple[TextChunk, ...]:
-        """Return all text so far of this attempt; () if it is not streaming. `read` then continues after that text.
+        """Return all text that this attempt of a model request has streamed so far; () if it is not streaming.
 
-        Never blocks for long.
+        `read` then continues after that text. Never blocks for long.
         """
         with self._hub.lock:
             buffer = self._channel.text

@@ -21,7 +21,7 @@ class TextChunk:
     def __init__(self, text: str, offset: int, *, reasoning: bool = False) -> None:
         self.text = text
         self.offset = offset
-        """The position in the text of the same kind, in characters."""
+        """The number of characters of the same kind that were written before this piece."""
         self.reasoning = reasoning
         self.wire: bytes | None = None
         """The encoded event, which all watchers share; set by the first watcher that sends the chunk."""
@@ -109,7 +109,7 @@ def read_live(buffer: LiveBuffer | None, cursor: Cursor) -> tuple[LiveText | Non
 
 
 def _joined(chunks: list[TextChunk]) -> tuple[TextChunk, ...]:
-    if len(chunks) < 2:  # the usual case; all clients share the encoding of this chunk
+    if len(chunks) < 2:  # usual case: this object is returned, because all clients share its encoded form
         return tuple(chunks)
     return tuple(_join(list(run)) for _, run in groupby(chunks, key=lambda chunk: chunk.reasoning))
 

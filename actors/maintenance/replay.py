@@ -145,7 +145,7 @@ class Replay:
 
 
 def _notifications(result: TransitionResult) -> tuple[Durable, ...]:
-    """Return the durable notifications of a transition, in the form in which they are logged."""
+    """Return the durable notifications of a transition, in the form in which the log contains them."""
     found: list[Durable] = []
     for effect in result.effects:
         match effect:
@@ -159,14 +159,17 @@ def _notifications(result: TransitionResult) -> tuple[Durable, ...]:
 
 
 def _receipts(tool_use_id: str, stored: Sequence[Durable]) -> tuple[Durable, ...]:
-    """Return the notifications expected in a TreeReaped row; pids and duration come from the stored one, if any."""
+    """Return the notifications that a TreeReaped row must contain.
+
+    Its pids and duration are taken from the stored notification, if there is one, because a replay cannot know them.
+    """
     if len(stored) == 1 and isinstance(stored[0], ToolTreeReaped) and stored[0].tool_use_id == tool_use_id:
         return (stored[0],)
     return (ToolTreeReaped(tool_use_id, (), 0),)
 
 
 def _unlike(replayed: Sequence[Durable], stored: Sequence[Durable]) -> Iterator[str]:
-    """Describe the first difference only, since the others follow from it; yield nothing if both are equal."""
+    """Yield a description of the first difference, because the others follow from it; nothing if both are equal."""
     for number, (now, then) in enumerate(zip(replayed, stored, strict=False), 1):
         if now != then:
             yield f"its event {number} differs: {_differing(now, then)}"
@@ -176,7 +179,7 @@ def _unlike(replayed: Sequence[Durable], stored: Sequence[Durable]) -> Iterator[
 
 
 def _differing(now: Struct | None, then: Struct) -> str:
-    """Describe the innermost parts of two values that differ."""
+    """Return a description of the innermost parts in which two values differ."""
     replayed, stored = msgspec.to_builtins(now), msgspec.to_builtins(then)
     while isinstance(replayed, dict) and isinstance(stored, dict):
         keys = [key for key in {**replayed, **stored} if replayed.get(key) != stored.get(key)]

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class BackgroundJobs:
-    """Kills the jobs of one conversation and counts their exits. Conversation's thread only."""
+    """Kills the jobs of one conversation and counts their exits. Only the conversation's thread may use it."""
 
     def __init__(self, toolbox: Toolbox, owner: ActorRef[Any]) -> None:
         self._toolbox = toolbox
         self._owner = owner
         self._exits_due = 0
         self._exited: set[str] = set()
-        """Ids of the tool calls whose jobs have exited while other exits were due."""
+        """The ids of the tool calls whose jobs have exited; cleared when no further exits are expected."""
 
     @property
     def all_exited(self) -> bool:
@@ -33,8 +33,8 @@ class BackgroundJobs:
     def end(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         """Kill the jobs of a conversation and return their handles.
 
-        With `wider_than`, kill only those with more rights than this mode gives. The owner gets a JobExited for each
-        job; a job that is killed twice reports its exit twice.
+        With `wider_than`, kill only jobs with more rights than this permission mode gives. The conversation's actor
+        gets a JobExited for each job; a job that is killed twice reports its exit twice.
         """
         handles = self._toolbox.jobs(conversation_id, wider_than)
         self._exits_due += self._toolbox.end_jobs(conversation_id, self._on_exit, wider_than)
@@ -55,5 +55,5 @@ class BackgroundJobs:
         self._exited.clear()
 
     def _on_exit(self, receipt: KillReceipt) -> None:
-        """Report an exit to the owner. Runs on a thread of the job."""
+        """Report an exit to the conversation's actor. Runs on a thread of the job."""
         tell(self._owner, JobExited(receipt))

@@ -1,8 +1,8 @@
-"""Performs the effects of a conversation: starts, stops and schedules what a transition has requested.
+"""Performs the effects of a conversation: what a transition of its state machine has requested to start or stop.
 
-Every effect must end in an outcome, because the conversation would otherwise wait forever. If an effect cannot be
-performed, its outcome reports the failure; if performing it raises an exception, that is an internal fault of the
-conversation and ends the run.
+Every effect must lead to an event that reports its outcome, because the conversation would otherwise wait forever. If
+an effect cannot be performed, this event reports the failure. An exception while an effect is started is an internal
+fault of the conversation, and ends the run.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class InFlightWork:
 class EffectExecutor:
     """Performs the effects of one conversation.
 
-    Conversation's thread only, except `in_flight`, `cancel_now`, `cancel_run_now` and `rights`.
+    Only the conversation's thread may use this object, except `in_flight`, `cancel_now`, `cancel_run_now` and `rights`,
+    which are safe to use from any thread.
     """
 
     def __init__(
@@ -97,7 +98,10 @@ class EffectExecutor:
         self._cancelled_run = ""
         """The id of the cancelled run, which must start nothing more, even while its cancel is still in the mailbox."""
         self.rights = ToolRights()
-        """The mode in which tools start now; set whenever a mode is committed. Safe to use from any thread."""
+        """The permission mode in which tools start now; set whenever a mode is committed.
+
+        Safe to use from any thread.
+        """
         self.parent_notified = False
         """Whether the end of this sub-agent has been reported to its parent."""
         self.in_flight: InFlightWork | None = None
@@ -185,14 +189,14 @@ class EffectExecutor:
         return self._requests.builder.history_of(record).through(record.state.ledger.seq)
 
     def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
-        """Give messages that were just committed to the request builder, which need not read them again."""
+        """Pass messages that were just committed to the request builder, so that it need not read them again."""
         self._requests.builder.committed(record, messages)
 
     def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         """Kill the background jobs of a conversation and return their handles.
 
-        With `wider_than`, kill only those with more rights than this mode gives. The conversation's actor gets a
-        JobExited for each job.
+        With `wider_than`, kill only jobs with more rights than this permission mode gives. The conversation's actor
+        gets a JobExited for each job.
         """
         return self._jobs.end(conversation_id, wider_than)
 
@@ -247,7 +251,7 @@ class EffectExecutor:
         self._at_deadline(effect.deadline, lambda now: QuestionOver(now, *identity, timed_out=True))
 
     def _at_deadline(self, deadline: int, event: Callable[[int], Event]) -> None:
-        """Report an event at a time given in milliseconds since the epoch.
+        """Send the conversation an event at `deadline`, in milliseconds since the epoch.
 
         The timer does not keep the conversation in memory.
         """

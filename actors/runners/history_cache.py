@@ -1,4 +1,4 @@
-"""Keeps the messages of one conversation in memory, and builds the provider's view of them."""
+"""Keeps the messages of one conversation in memory, and builds from them the turns that a model request contains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HistoryCache:
     def extend(self, messages: Sequence[Message]) -> None:
         """Add messages that were just committed.
 
-        Messages after a gap are not added but read from the store when needed.
+        A message that does not follow directly on the last one is not added; it is read from the store when needed.
         """
         with self._lock:
             for message in messages:
@@ -43,7 +43,7 @@ class HistoryCache:
                     self._messages.append(message)
 
     def read(self, sequence: int) -> None:
-        """Read the missing messages up to this sequence. Raises StoreError, also if a message does not exist."""
+        """Read the missing messages up to number `sequence`. Raises StoreError, also if a message does not exist."""
         with self._lock:
             while len(self._messages) < sequence:
                 after = len(self._messages)
@@ -53,12 +53,12 @@ class HistoryCache:
                 self._messages.extend(page)
 
     def through(self, sequence: int) -> tuple[Message, ...]:
-        """Return every message up to this sequence, in order. Raises StoreError, also if a message is missing."""
+        """Return every message up to number `sequence`, in order. Raises StoreError, also if a message is missing."""
         self.read(sequence)
         return tuple(self._messages[:sequence])
 
     def view(self, sequence: int, model: ModelInfo, size_of: Callable[[Image], int]) -> ProviderView:
-        """Return the turns of a request to `model`, built from the messages up to this sequence.
+        """Return the turns of a request to `model`, built from the messages up to number `sequence`.
 
         `size_of` returns the size in bytes of an image as it is sent. Raises StoreError, or what `size_of` raises.
         """
@@ -67,7 +67,10 @@ class HistoryCache:
 
 
 class _Views:
-    """Builds the views of one history, each from the previous one. Safe to use from any thread."""
+    """Builds the turns of each model request by extending those of the previous request.
+
+    Safe to use from any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # a cancelled request may still build its view when the next one begins
@@ -78,7 +81,7 @@ class _Views:
     def of(
         self, messages: Sequence[Message], sequence: int, model: ModelInfo, size_of: Callable[[Image], int]
     ) -> ProviderView:
-        """Return the view of the messages up to this sequence. Raises what `size_of` raises."""
+        """Return the turns built from the messages up to number `sequence`. Raises what `size_of` raises."""
         with self._lock:
             view = self._unlimited(messages, sequence, model)
             return self._budget.apply(view, size_of) if model.images else view

@@ -55,13 +55,19 @@ class LlmRequest:
     request_id: str
     attempt: int
     find: Callable[[], Model]
-    """Looks up the model, and may ask providers for it. Runner's thread. Raises ModelFailedError."""
+    """Finds the model, if necessary by asking providers. Called on the runner's thread. Raises ModelFailedError."""
     build: Callable[[Model], ModelRequest]
-    """Builds the request from the history. Runner's thread. Raises StoreError or ImagesUnavailableError."""
+    """Builds the request from the history. Called on the runner's thread.
+
+    Raises StoreError or ImagesUnavailableError.
+    """
     judge: Callable[[tuple[Content, ...]], tuple[Content, ...]]
-    """Returns an answer's content, with the reason in each client tool call whose input is invalid. Runner's thread."""
+    """Returns the content with a reason added to each call of a client's tool whose input is invalid.
+
+    Called on the runner's thread.
+    """
     subjects: Callable[[tuple[Content, ...]], tuple[CallSubject, ...]]
-    """Returns the commands and paths that each tool call of the answer concerns. Runner's thread."""
+    """Returns the commands and paths that each tool call of the answer concerns. Called on the runner's thread."""
     output_schema: str
     """The JSON Schema of the run's output; "" if the run has none."""
     cancel: CancelToken
@@ -70,7 +76,8 @@ class LlmRequest:
 class StreamedText:
     """The buffer of streamed text between the runner's thread and the conversation's thread.
 
-    At most one message about it waits in the mailbox; text that arrives in the meantime is added to the buffer.
+    At most one message about it waits in the conversation's mailbox; text that arrives in the meantime is added to the
+    buffer.
     """
 
     def __init__(self, request_id: str, attempt: int, clock: Clock) -> None:
@@ -78,7 +85,7 @@ class StreamedText:
         self._lock = threading.Lock()
         self._waiting: list[tuple[bool, str]] = []
         self._announced = False
-        """Whether a message was sent that has not led to a `take` yet."""
+        """Whether the conversation was sent a message about the text and has not called `take` since."""
 
     def put(self, text: str, *, reasoning: bool) -> None:
         """Add text to the buffer."""
@@ -94,7 +101,10 @@ class StreamedText:
             return True
 
     def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
-        """Undo the last `take`; the message that led to it will be handled again. Conversation's thread only."""
+        """Undo the last `take`, because the message that led to it will be handled again.
+
+        Only the conversation's thread may call this.
+        """
         with self._lock:
             self._waiting[:0] = [(chunk.reasoning, chunk.content.text) for chunk in chunks]
             self._announced = True
@@ -102,7 +112,7 @@ class StreamedText:
     def take(self) -> tuple[LlmStreamChunk, ...]:
         """Remove and return the buffered text, with adjacent text of the same kind joined.
 
-        Conversation's thread only.
+        Only the conversation's thread may call this.
         """
         with self._lock:
             waiting, self._waiting = self._waiting, []
@@ -144,7 +154,7 @@ class LlmRunner(Actor):
         self._text = StreamedText(request.request_id, request.attempt, clock)
         self._streaming = False
         self._start: LlmStreamStarted | None = None
-        """The event that the stream began, until it is sent to the actor; then None."""
+        """The event that reports the beginning of the stream; None before it, and once it was sent to the actor."""
 
     def on_start(self) -> None:
         """Make the request as soon as the thread runs, then stop."""
@@ -259,7 +269,7 @@ class LlmRunner(Actor):
 
 
 class ModelRequests:
-    """Starts and aborts the model requests of one conversation. Conversation's thread only."""
+    """Starts and aborts the model requests of one conversation. Only the conversation's thread may use it."""
 
     def __init__(self, services: Services, admission: Admission, owner: ActorRef[Any]) -> None:
         self.builder = RequestBuilder(services)
@@ -327,7 +337,7 @@ class ModelRequests:
         self._current = None
 
     def _on_end(self, record: ConversationRecord) -> None:
-        """Release the request's slots. Runner's thread.
+        """Release the slots that the request occupied. Called on the runner's thread.
 
         A cancelled request may end after the conversation's actor, which drops the models' caches for the conversation
         when it stops. The request may have filled these caches again, so they are dropped here, too.

@@ -39,7 +39,7 @@ def learn(services: Services, names: Iterable[str], cancel: CancelToken) -> None
 
 
 def find(services: Services, name: str, principal: str, cancel: CancelToken) -> Model:
-    """Return the model of a conversation, asking providers if necessary. Runner's thread. Raises ModelFailedError.
+    """Return the model of a conversation, asking providers if necessary. Raises ModelFailedError. Blocks.
 
     The permission is checked again, because it may have changed since the conversation was given this model.
     """

@@ -34,12 +34,15 @@ class RequestBuilder:
     def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
         """Add messages that were just committed, so that they need not be read from the store.
 
-        Conversation's thread only.
+        Only the conversation's thread may call this.
         """
         self.history_of(record).extend(messages)
 
     def history_of(self, record: ConversationRecord) -> HistoryCache:
-        """Return the history of the conversation, which is created at its first use. Conversation's thread only."""
+        """Return the history of the conversation; the first call creates it.
+
+        Only the conversation's thread may call this.
+        """
         if self._history is None:
             self._history = HistoryCache(self._services.store, record.id)
         return self._history
@@ -52,7 +55,7 @@ class RequestBuilder:
         cancel: CancelToken,
         model: Model,
     ) -> ModelRequest:
-        """Return the model request that an effect asks for. Runner's thread.
+        """Return the model request that an effect asks for. Called on the runner's thread.
 
         Raises StoreError or ImagesUnavailableError.
         """
@@ -94,6 +97,6 @@ class RequestBuilder:
 
 
 def _generation(record: ConversationRecord) -> Generation:
-    """Return the generation settings of the run; those that it lacks are taken from the conversation."""
+    """Return the run's settings for generating text; the conversation's settings replace those that the run lacks."""
     own, usual = record.state.ledger.generation, record.profile.generation
     return own.over(usual) if own else usual

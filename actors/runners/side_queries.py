@@ -46,7 +46,10 @@ TIMEOUT_MS = 30_000
 MAX_BYTES = 192 * 1024
 """The maximum bytes of a side query's text and system prompt together."""
 BYTES_PER_TOKEN = 3
-"""An estimate to check whether a query fits into the model's window. It is low, so that the check is cautious."""
+"""The bytes per token that are assumed when a query is checked against the model's context window.
+
+The number is low, so that the check is cautious.
+"""
 
 
 class SideQueryAnswer(Struct, frozen=True):
@@ -126,7 +129,10 @@ class SideQueries:
 def ask_for_tool(
     side_queries: SideQueries, effect: ExecuteTool, context: ConvContext, cancel: CancelToken, owner: ActorRef[Any]
 ) -> Callable[[SideQuery], str]:
-    """Return the function with which a running tool makes side queries. The actor `owner` gets their usage."""
+    """Return the function with which a running tool makes side queries.
+
+    The actor `owner` is sent the tokens that each query used.
+    """
 
     def report(usage: Usage | None) -> None:
         if usage is not None:
@@ -160,7 +166,7 @@ class _NoSink:
 
 
 def _request(conversation_id: str, query: SideQuery) -> ModelRequest:
-    """Return the model request, with a conversation id of its own so that it does not replace cached turns."""
+    """Return the model request. It has a conversation id of its own, so that it replaces no turns that are cached."""
     identity = f"{conversation_id}:{query.purpose.value}"
     return ModelRequest(
         conversation_id=identity,

@@ -46,7 +46,7 @@ def planned(
 ) -> tuple[AgentTask, ...]:
     """Return the checked tasks with the contents of their files; `model` is for tasks that name no model.
 
-    Blocks like a tool. Raises SubAgentsRefusedError, or the errors of a tool.
+    Blocks while files are read. Raises SubAgentsRefusedError, ToolTransientError or SandboxUnavailableError.
     """
     model_choice.learn(services, (task.model for task in wanted), context.cancel)
     tasks = checked(services, wanted, context.working_directory, model, context.principal)
@@ -67,9 +67,9 @@ def checked(
 
 
 def with_files(services: Services, tasks: tuple[AgentTask, ...], context: ToolContext) -> tuple[AgentTask, ...]:
-    """Return the checked tasks with the contents of their files. Blocks like a tool.
+    """Return the checked tasks with the contents of their files.
 
-    Raises SubAgentsRefusedError, or the errors of a tool.
+    Blocks while files are read. Raises SubAgentsRefusedError, ToolTransientError or SandboxUnavailableError.
     """
     return tuple(
         msgspec.structs.replace(task, given=_given(services, index, task, context)) if task.read_first else task
@@ -82,7 +82,7 @@ def prepared(
 ) -> SpawnSubAgentsCommand:
     """Return a client's command with the contents of its files; unchanged if the command was accepted before.
 
-    Blocks like a tool. Raises UnknownConversationError, InvalidFieldError, TaskRefusedError or StoreError.
+    Blocks while files are read. Raises UnknownConversationError, InvalidFieldError, TaskRefusedError or StoreError.
     """
     if request.request_id and services.store.command(conversation_id, request.request_id) is not None:
         return request
@@ -223,7 +223,7 @@ def _cut(text: str, room: int) -> tuple[str, int]:
 
 
 def _framed(path: str, text: str, cut: int) -> str:
-    """Return the text inside a tag. Every line begins with its number, so that no line can close the tag."""
+    """Return the text of a file inside a tag. Every line begins with its number, so that no line can close the tag."""
     name = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in path).replace('"', "&quot;")
     end = "" if text.endswith("\n") or not text else "\n"
     if cut:

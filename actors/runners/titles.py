@@ -61,7 +61,7 @@ def _cleaned(line: str) -> str:
 
 
 def untitled(record: ConversationRecord) -> bool:
-    """Return whether the next message determines the title: it is the first, and the conversation no sub-agent."""
+    """Return whether the next message determines the title: it is the first message, and not that of a sub-agent."""
     return record.user_initiated and not record.title and not record.state.ledger.run
 
 

@@ -1,4 +1,4 @@
-"""Keeps the mode in which tools of a conversation start now, and the mode in which each running call was started."""
+"""Keeps the permission mode in which tools of a conversation start now, and the mode of each running tool call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class ToolRights:
-    """The current mode, and the modes of the running calls. Safe to use from any thread; never blocks for long."""
+    """The current permission mode, and the modes of the running tool calls.
+
+    Safe to use from any thread; never blocks for long.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

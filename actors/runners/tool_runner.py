@@ -211,7 +211,7 @@ class ToolRunner(Actor):
         tell(self.actor_ref, ToolEnded(outcome, KillReceipt(*execution.identity)))
 
     def _quiesce_overdue(self, execution: Execution) -> None:
-        """Stop waiting for the exit of a killed call. Timer thread."""
+        """Stop waiting for the exit of the processes of a killed call. Runs on the timer thread."""
         tell(self.actor_ref, QuiesceTimeout(execution.receipt(self._services.clock.monotonic(), leaked=True)))
 
     def _forget_others(self) -> None:

@@ -92,11 +92,11 @@ class Actor(pykka.ThreadingActor):
         return self
 
     def receive(self, message: Any) -> None:
-        """Handle one message. Actor's thread only."""
+        """Handle one message. Called on the actor's thread."""
         raise NotImplementedError
 
     def on_fault(self, message: Any, error: BaseException) -> None:
-        """Handle an exception that `receive` raised for `message`, which is always a bug. Actor's thread only.
+        """Handle an exception that `receive` raised for `message`, which is always a bug. Called on the actor's thread.
 
         By default it is logged, and returned to the sender if the message is a request.
         """
@@ -129,9 +129,9 @@ class Actor(pykka.ThreadingActor):
         return self.mailbox.closed or self.actor_stopped.is_set()
 
     def terminate(self, refusal: Exception | None = None) -> None:
-        """Stop after this message and refuse all queued messages, with the error `refusal` if given.
+        """Stop after the current message, and answer queued requests with `refusal`, by default an ActorDeadError.
 
-        Actor's thread only.
+        Only the actor's thread may call this.
         """
         self.actor_stopped.set()
         for envelope in self.mailbox.close():

@@ -23,7 +23,10 @@ def check_generation(wanted: Generation, model: ModelInfo) -> None:
 
 
 def supported(wanted: Generation, model: ModelInfo) -> Generation:
-    """Return the settings that the model supports now, because what is known of a model may change after the check."""
+    """Return `wanted` without settings that the model does not support, and with a supported answer length.
+
+    The settings were checked before, but a provider may have reported other abilities of the model since.
+    """
     return Generation(
         wanted.reasoning_effort if wanted.reasoning_effort in model.reasoning_efforts else None,
         wanted.temperature if model.temperature else None,

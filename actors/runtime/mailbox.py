@@ -1,4 +1,4 @@
-"""A mailbox with two lanes that can be closed. The urgent lane is taken before the normal one; each lane is FIFO.
+"""A mailbox that can be closed. It has an urgent lane, which is emptied first, and a normal one; each lane is FIFO.
 
 The mailbox consists of two deques and a lock on which the actor sleeps, which is cheaper than a PriorityQueue or
 pykka's own queue. A closed mailbox refuses messages, so that no caller ever waits for a stopped actor.
@@ -37,7 +37,8 @@ class Mailbox:
     def put(self, envelope: Envelope[Any], /) -> None:
         """Add a message: to the urgent lane if its attribute `urgent` is true, otherwise to the normal lane.
 
-        If the mailbox is closed, raises ActorDeadError, or fails the envelope's reply if it has one.
+        If the mailbox is closed, the envelope's reply fails with ActorDeadError; without a reply, ActorDeadError is
+        raised.
         """
         if not self._add(self._urgent if getattr(envelope.message, "urgent", False) else self._normal, (envelope,)):
             refuse(envelope)

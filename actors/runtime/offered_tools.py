@@ -1,6 +1,7 @@
 """Tools that are neither built in nor from MCP servers: client tools, and submit_output for runs with an output schema.
 
-Decides how models are offered these tools, and checks the input of their calls. Safe to call from any thread.
+A client tool is executed by the client that created the conversation. This module decides how models are offered these
+tools, and checks the input of their calls. Safe to call from any thread; no provider is contacted.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def compiled(schema: str) -> JsonSchema:
 def spec_of(tool: ClientTool) -> ToolSpec:
     """Return the specification of a client tool, as models get it.
 
-    Lean models get the tool, too, because the conversation was created with it.
+    It is essential, so that lean models, which get only essential tools, get it, too: the conversation was created with
+    it.
     """
     return ToolSpec(tool.description, msgspec.json.decode(tool.input_schema), tool.traits, essential=True)
 
@@ -58,7 +60,7 @@ def offered_in(mode: Mode | None, spec: ToolSpec) -> bool:
 
 
 def judged(content: tuple[Content, ...], tools: tuple[ClientTool, ...]) -> tuple[Content, ...]:
-    """Return an answer's content, with the group of each client tool call and the fault of its input, if any."""
+    """Return an answer's content, with the group of the tool and the fault of the input in each client tool call."""
     by_name = {tool.name: tool for tool in tools}
     if not by_name:
         return content
@@ -87,7 +89,7 @@ def output_form(schema: str, model: ModelInfo) -> tuple[NativeOutput | None, tup
 
 
 def output_of(schema: str, answer: ModelAnswer) -> tuple[str, str]:
-    """Return the valid value of an answer as JSON, and why the value is invalid; both are "" if the run must go on.
+    """Return an answer's value as JSON, or "" and why it is invalid; both are "" if the answer contains no value yet.
 
     The value is the input of submit_output, if that is the only call, or the text of an answer without calls.
     """

@@ -16,7 +16,7 @@ LONGEST_PAUSE = 0.05
 
 
 class ReadPace:
-    """Delays the reads of one answer, so that a busy server needs fewer and larger reads. Runner's thread only.
+    """Delays the reads of one answer, so that a busy server needs fewer and larger reads. Used by one thread only.
 
     The interval grows with the number of requests in flight. For a few requests there are no pauses, and answers that
     arrive more slowly are not delayed. Data that arrives during a pause waits in the socket and is then read at once.

@@ -40,10 +40,10 @@ UNKNOWN_MODEL_WINDOW = 8_192
 
 @dataclass(frozen=True, kw_only=True)
 class AgentLimits:
-    """Limits of sub-agents. The default number of turns is `Limits.max_turns` of the state machine."""
+    """Limits of sub-agents. The default for their turns is not here: it is `Limits.max_turns` of the state machine."""
 
     per_call: int = 10
-    """The maximum number of sub-agents started together; a conversation cannot have others at that time."""
+    """The maximum number of sub-agents that a conversation starts together; others can start only after their end."""
     at_once: int = 50
     """The maximum number of running sub-agents in the process. Others fail to start, and their parents get an error."""
     max_turns: int = 100
@@ -58,13 +58,13 @@ class AgentLimits:
     file_bytes: int = 64 * 1024
     """The maximum size of all these files together, in bytes.
 
-    A further limit is one byte per token of the model's window, which fills about a quarter of the window.
+    A further limit is one byte per token of the model's context window, which fills about a quarter of the window.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """The adapters and settings of the process, created and closed in one place."""
+    """The adapters and settings that all actors of the process share."""
 
     store: Store
     bus: EventBus

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from actors.ports import Clock
 
 MAX_OPEN = 4
-"""The maximum number of questions of one call that wait at the same time."""
+"""The maximum number of questions of one tool call that wait for their answers at the same time."""
 
 MAX_PER_CALL = 16
-"""The maximum number of questions of one call."""
+"""The maximum number of questions that one tool call may ask in all."""
 
 WITHDRAWN = PersonAnswer(QuestionStatus.WITHDRAWN)
 
@@ -66,7 +66,7 @@ class OpenQuestions:
         return future
 
     def settle(self, place: int, answer: PersonAnswer) -> None:
-        """Give a question its answer; ignored if the question has ended."""
+        """Answer the question with the number `place`; ignored if the question has ended."""
         with self._lock:
             future = self._waiting.pop(place, None)
         if future is not None:
@@ -82,7 +82,7 @@ class OpenQuestions:
             _resolve(future, WITHDRAWN)
 
     def _drop(self, place: int) -> None:
-        """Report to the conversation that the tool no longer asks this question."""
+        """Report to the conversation that the tool has withdrawn the question with the number `place`."""
         with self._lock:
             if self._waiting.pop(place, None) is None:
                 return

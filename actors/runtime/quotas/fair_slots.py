@@ -45,7 +45,7 @@ class FairSlots:
         return self._waiting
 
     def used(self, principal: str) -> int:
-        """Return how many slots a principal holds; "": all principals together."""
+        """Return how many slots a principal holds; the principal "" stands for all principals together."""
         return self._used[principal] if principal else self._total
 
     def pressure(self, principal: str) -> int:

@@ -1,4 +1,4 @@
-"""Counts how much of its quotas each principal uses, and refuses what would exceed them."""
+"""Counts how much of its quotas each principal uses, and refuses runs, calls and streams that would exceed them."""
 
 from __future__ import annotations
 
@@ -202,9 +202,10 @@ class QuotaBook:
         return exceeded.described if exceeded else ""
 
     def _learn(self) -> None:
-        """Query from time to time what all servers that share the store have spent. May block; raises StoreError.
+        """Query what all servers that share the store have spent, every LEARN_SECONDS. May block; raises StoreError.
 
-        The latest spending of this server may be in memory only, so the larger of both numbers counts.
+        The latest spending of this server may be in memory only, so the larger of the queried and the counted amount is
+        used.
         """
         now = self._clock.monotonic()
         if self._spent_by_all is None or not self.counts_spending or now < self._learned_at + LEARN_SECONDS:
@@ -363,7 +364,7 @@ def _exceeded(
 
 
 def _amounts(spending: Spending) -> Iterable[tuple[str, str, int]]:
-    """Yield the principal, the key of quota and period, and the amount, for each counter that a spending increases."""
+    """Yield, for each counter that a spending increases, the principal, the counter's key and the amount."""
     for whose in (spending.principal, TOGETHER):
         for quota in SPENDING:
             yield whose, _period(quota, spending.day), spending.cost_micros if quota in COSTS else spending.tokens
@@ -377,7 +378,7 @@ def _subtract(counts: Counter[str], principal: str) -> None:
 
 
 def _period(quota: Quota, day: int) -> str:
-    """Return the key of the period of a quota that contains a day; days are counted from the epoch."""
+    """Return the key of the counter for a quota and for its period that contains a day, counted from the epoch."""
     if quota in {Quota.TOKENS_PER_DAY, Quota.COST_PER_DAY}:
         return f"{quota} {day}"
     date = datetime.fromtimestamp(day * DAY_MS / MILLISECONDS, UTC)
@@ -385,7 +386,7 @@ def _period(quota: Quota, day: int) -> str:
 
 
 def _resets_at(quota: Quota, now: int) -> int:
-    """Return when counting starts again for a quota, in milliseconds since the epoch; 0: never."""
+    """Return when counting starts again for a quota, in milliseconds since the epoch; 0 if it has no period."""
     if quota not in SPENDING:
         return 0
     day = day_of(now)

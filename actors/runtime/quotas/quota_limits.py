@@ -23,7 +23,7 @@ class Quota(StrEnum):
     CALLS_PER_SECOND = "calls_per_second"
     """Calls per second; after a quiet second, twice as many at once."""
     STORED_BYTES = "stored_bytes"
-    """Bytes of stored messages, images, instructions and client tools; for all together, the database's size."""
+    """Bytes of stored messages, images, instructions and client tools; for all principals together, of the database."""
     TOKENS_PER_DAY = "tokens_per_day"
     """Input and output tokens per day, which begins at midnight UTC."""
     TOKENS_PER_MONTH = "tokens_per_month"
@@ -42,7 +42,7 @@ COSTS = (Quota.COST_PER_DAY, Quota.COST_PER_MONTH)
 MOST_MODEL_REQUESTS = 1_000
 """The maximum number of model requests that a server makes at the same time."""
 KEPT_SHARE = 4
-"""One model request in this many is reserved for other principals."""
+"""A single principal may use all model requests but one in this many, which others can use."""
 
 
 def fair_share(model_requests: int) -> int:

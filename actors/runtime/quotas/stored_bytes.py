@@ -1,4 +1,4 @@
-"""Measures how many bytes principals have stored: on demand, but not too often; in between it counts what is added."""
+"""Measures how many bytes principals have stored: on demand, but not too often. In between, added bytes are counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Measurement:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.value = 0
-        """What was measured, and what was added since."""
+        """The measured bytes, plus the bytes that were added since."""
         self.due = float("-inf")
 
 
@@ -34,18 +34,19 @@ class StoredBytes:
         self._measured: dict[str, _Measurement] = {}
 
     def of(self, principal: str) -> int:
-        """Return the bytes of a principal, measured again if the last measurement is too old.
+        """Return the stored bytes of a principal, measured again if the last measurement is too old.
 
-        Raises what measuring raises.
+        Raises the errors of the function that measures.
         """
         last = self._measured.setdefault(principal, _Measurement())
         with last.lock:
             return self._current(principal, last)
 
     def add(self, principal: str, more: int, limit: int) -> int:
-        """Count bytes that will be stored, unless the sum exceeds the limit. Return how many there were before.
+        """Count bytes that will be stored, unless the sum exceeds the limit. Return the stored bytes before.
 
-        What is not stored after all counts until the next measurement. Raises what measuring raises.
+        Bytes that are not stored after all count until the next measurement. Raises the errors of the function that
+        measures.
         """
         last = self._measured.setdefault(principal, _Measurement())
         with last.lock:
@@ -55,7 +56,7 @@ class StoredBytes:
             return before
 
     def _current(self, principal: str, last: _Measurement) -> int:
-        """Return what is stored now as far as it is known; call with the lock of the measurement."""
+        """Return the stored bytes, measured again if the last measurement is too old. The caller holds its lock."""
         now = self._clock.monotonic()
         if now >= last.due:
             last.value = self._measure(principal)
