@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Capture:
-    """Keeps at most `limit` bytes of a stream: its first half and, once bytes had to be dropped, its last half.
+    """Keeps at most `limit` bytes of a stream: the first bytes and the last ones, half of the limit each.
 
     Not thread-safe.
     """

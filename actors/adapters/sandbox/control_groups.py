@@ -41,8 +41,9 @@ class Hierarchy(Struct, frozen=True):
 class ControlGroups:
     """Groups for the calls of this server, below the server's group, so that its limits also apply to its tools.
 
-    Safe to call from any thread. Without permission to create groups, calls have none, and `controllers` is empty. A
-    group of version 2 is divided only if it was delegated to the server, because its processes then have to move.
+    Safe to call from any thread. Without permission to create groups, calls have none, and `controllers` is empty. In
+    version 2, a group with subgroups cannot contain processes, so the server has to move out of its group. It does so
+    only if the group was delegated to it.
     """
 
     def __init__(self, hierarchies: tuple[Hierarchy, ...] | None = None) -> None:
@@ -186,7 +187,6 @@ def _sweep(own: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a group and its subgroups, as far as they are empty."""
     with suppress(OSError):
         for inner in folder.iterdir():
             if inner.is_dir():

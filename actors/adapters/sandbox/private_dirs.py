@@ -15,7 +15,7 @@ PREFIX = "bedrock-tools-"
 
 
 class PrivateDirectories:
-    """The parent of all private directories of this server. Safe to call from any thread.
+    """The directory that contains the private directories of this server's calls. Safe to use from any thread.
 
     It is locked while the server runs, so a later server of the same user can recognise and remove the directory of a
     killed server. Its name is unpredictable and its owner is checked, so no other user can replace it.
@@ -52,7 +52,7 @@ class PrivateDirectories:
                 self._lock = -1
 
     def _in_place(self) -> bool:
-        """Return whether the directory at its path is the locked one."""
+        """Return whether the path still leads to the locked directory."""
         held = os.fstat(self._lock)
         try:
             here = os.lstat(self._path)
@@ -144,9 +144,9 @@ def _create(parent: str) -> tuple[str, int]:
 
 
 def _lock(path: str) -> int:
-    """Lock a directory of this user.
+    """Lock a directory of this user, and return the descriptor that holds the lock.
 
-    Raises OSError if it belongs to another user or another server, or does not exist.
+    Raises OSError if the directory belongs to another user or another server, or does not exist.
     """
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""Probes at start which sandbox features of the kernel work, by trying them."""
+"""Finds out at the start of the server which sandbox features of the kernel work, by trying them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ PROBE_SECONDS = 10.0
 def probe(setting: str = "auto") -> SandboxReport:
     """Try the kernel's sandbox features in short-lived processes. Blocks for some hundred milliseconds.
 
-    Raises SandboxUnavailableError if `setting` demands a tier that this machine does not support.
+    Raises SandboxUnavailableError if `setting` demands a sandbox that this machine does not support: A is a sandbox
+    with namespaces, B is one without.
     """
     nothing = _namespaces(landlock_abi())
     if setting == "none":
@@ -44,7 +45,7 @@ def probe(setting: str = "auto") -> SandboxReport:
 
 
 def _with_workspace(report: SandboxReport) -> SandboxReport:
-    """Return the report, completed with whether workspace mode can be enforced, which is tried."""
+    """Try whether workspace mode can be enforced; return the report with the result."""
     if not report.restriction_available:
         return replace(report, workspace_reason=report.reason)
     if report.landlock_abi < kernel.TRUNCATION_ABI:
@@ -59,7 +60,7 @@ def _with_workspace(report: SandboxReport) -> SandboxReport:
 
 
 def with_separation(report: SandboxReport) -> SandboxReport:
-    """Return the report, completed with whether files and processes of several principals can be kept apart."""
+    """Try whether files and processes of several principals can be kept apart; return the report with the result."""
     if not report.restriction_available:
         reason = report.reason
     elif report.tier == "B" and report.landlock_abi < kernel.SIGNALS_ABI:

@@ -35,7 +35,7 @@ class ServerFiles:
         self._paths = tuple(sorted({os.path.abspath(path) for path in paths}))
 
     def real(self) -> tuple[str, ...]:
-        """Return the current real paths."""
+        """Return the real paths, with all links resolved as they are now."""
         return tuple(sorted({os.path.realpath(path) for path in self._paths}))
 
     def to_hide(self, needed: str) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def _directories(path: str, real: str) -> set[str]:
 
 
 def _apart(folder: str, kept: Iterable[str]) -> bool:
-    """Return whether the directory is exclusively the server's."""
+    """Return whether the directory is used by the server only, and contains none of the paths `kept`."""
     if not os.path.isdir(folder) or any(each == folder or _within(each, folder) for each in kept):
         return False
     if os.path.basename(folder) == OWN_NAME or os.path.lexists(os.path.join(folder, REPLACED_TOGETHER)):

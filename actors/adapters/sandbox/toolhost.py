@@ -5,45 +5,46 @@ empty environment: as the fork server, which has all modules loaded and forks a 
 host. The program consists of this module and those of `fork_server.MODULES`, which import nothing else of this project
 and as little as possible: hosts, init and main are copies of the fork server's process.
 
-Theory of operation. Three processes, each the only child of the previous one:
+Processes. A call has three of them, each the only child of the previous one:
 
-    host   forked by the fork server as a child of the server. Exchanges frames with the server,
-           forwards output, enforces the time limit, kills.
+    host   forked by the fork server as a child of the server. Exchanges messages (frames) with the server,
+           forwards output, enforces the time limit, and kills the other processes.
     init   PID 1 of a new PID namespace if one can be created; otherwise a subreaper like the host.
-    main   the program, in a session of its own. Its descendants may do what they like: init inherits them.
+    main   the program, in a session of its own. Init inherits its descendants when they lose their parents.
 
 In a namespace the kernel kills all processes when init exits. Without one, killing init makes the host inherit all
 orphans, and `clear` kills and reaps until the kernel reports that no child is left. Either way the host is done only
-when waitpid fails with ECHILD. Which process ends, and what follows:
+when waitpid fails with ECHILD. These events end a call:
 
-    KILL received, out of time   the host kills init and clears; likewise beyond the limits of processes or memory
-    lease over                   likewise, whether or not the server runs: it may be stopped
-    main ended                   its output is drained, then what it left behind is killed likewise
-    the server                   the control socket ends or fails: the host clears
-    init                         the status pipe ends: the host clears
-    the host                     init is signalled: in a namespace it exits, and all others with it; else it clears
-    host and init, by the tool   only without a namespace: the server finds what is left by its mark or control group
+    the server sends KILL        the host kills init and clears
+    a limit is exceeded          the host kills init and clears; the limits are time, processes, memory, and the lease
+    main ends                    the host reads the rest of the output, then kills init and clears
+    the server ends              the control socket ends or fails: the host clears
+    init ends                    the status pipe ends: the host clears
+    the host ends                the kernel signals init: in a namespace it exits, and all others, too; else it clears
+    the tool kills host, init    possible only without a namespace: the server finds the rest by mark or control group
 
-Lease. A server that shares its store with others lets tools live only until a time, which it moves on for as long as it
-may act. The time is in a file in memory: 8 bytes, nanoseconds of CLOCK_MONOTONIC. The host reads it before it begins,
-and again when it has come, so that nothing is sent to hosts and they seldom wake. Main compares it once more before it
-execs. Init has closed the file before main exists, so no tool ever has it; nobody but the server can write to it.
+Lease. A server that shares its store with other servers lets tools live only until a certain time, which it moves into
+the future as long as it may use the store. The time is in a file in memory: 8 bytes, nanoseconds of CLOCK_MONOTONIC.
+The host reads the file before it begins, and again when the time has come, so the server need not send anything to
+hosts. Main compares the time once more before it execs. Init closes the file before main exists, so no tool ever has
+it; only the server can write to it.
 
 The host must outlive its server to clean up, so it does not set PR_SET_PDEATHSIG for itself. PR_SET_PDEATHSIG is used
 only between these single-threaded processes, because it fires when the *thread* ends that forked. Main is forked only
 after INIT was sent to the server: a host that ends before that has certainly started nothing.
 
-Control socket (AF_UNIX, SOCK_SEQPACKET, so a frame is whole or absent even if its writer is killed):
+Control socket (AF_UNIX, SOCK_SEQPACKET, so that a frame arrives whole or not at all, even if its writer is killed):
 
     server → host   the length of the launch in 4 bytes, then the launch (marshal of a dict: both ends are the same
                     interpreter) in packets; later KILL, or SIGNAL and a number for main's process group
     host → server   one byte of kind, then: HOST "pid", INIT "pid namespace grouped", STARTED, FAILED "stage errno",
-                    OUTPUT bytes, END "exit signal killed limit leaked milliseconds pid…", CLEARED "pid…" (by init, host
-                    dead)
+                    OUTPUT bytes, END "exit signal killed limit leaked milliseconds pid…", CLEARED "pid…" (sent by init
+                    after the host has died)
 
-The fork server gets the control socket of each call, and its stdin and stdout if it has its own, through a SEQPACKET
-socket, never the launch: nothing of a call is in its memory, which all later hosts copy. It never runs a call, and ends
-when that socket does. FAILED "host errno" is its report that it could not fork.
+The fork server gets the control socket of each call, and the call's stdin and stdout if it has its own, through a
+SEQPACKET socket. It never gets the launch and never runs a call, so no data of a call is in its memory, which all later
+hosts copy. It ends when that socket ends. It sends FAILED "host errno" if it could not fork.
 
 Launch: argv [bytes], python bool (argv[0] is source to run, not a program to exec), cwd bytes, env {bytes: bytes},
 limits {name: number, 0 none}, namespace bool, mark number or 0, groups [(path bytes, controllers text, unified bool,
@@ -59,17 +60,19 @@ Restriction. All requested restrictions apply, or main does not exec (FAILED "re
 by processes of the call itself, so none remains after the call, and in this order, because each step needs rights that
 the next one takes away:
 
-    host   user and PID namespace; in tier A for root, too: init's capabilities then reach nothing outside
-    init   mount namespace, own /proc, pid_max; tier A: also network, IPC and host name namespaces, masks over what is
-           hidden, every mount read-only, private tmpfs over the private directory and /dev/shm
+    host   user and PID namespace; in tier A even for root, so that init's capabilities reach nothing outside
+    init   mount namespace, own /proc, pid_max; tier A: also network, IPC and host name namespaces, masks over hidden
+           paths, every mount read-only, private tmpfs over the private directory and /dev/shm
     main   capabilities dropped permanently, no_new_privs, Landlock, seccomp, exec
 
-Tier A needs all of it, tier B only what main does. Masks hide directories; a file in a directory that is shared with
-others gets no Landlock rule either, so that a file which replaces it stays inaccessible. In B nothing is masked, and no
-protected path has a rule. Mounts are bound to init's namespace and end with it; none propagates outwards.
+There are two kinds of restriction: tier A uses namespaces and needs all of these steps; tier B needs only those of
+main. In tier A masks hide directories; a protected file in a directory that others share gets no Landlock rule either,
+so that a file which replaces it stays inaccessible. In tier B nothing is masked, and no protected path has a rule.
+Mounts belong to init's namespace and end with it; none propagates outwards.
 
-With a workspace, init is also the broker of main's changes beneath it, see write_broker.py, and has no capabilities
-then either; in tier A it has the only place where the workspace is writable: a copy of its mounts that has no path.
+In workspace mode, init is also the broker, which carries out main's changes beneath the workspace (see
+write_broker.py), and drops its capabilities. In tier A it has the only descriptor through which the workspace can be
+changed: a copy of the workspace's mounts that has no path.
 """
 
 # ruff: noqa: SIM105 -- contextlib is one more import at every tool call
@@ -142,11 +145,10 @@ def serve(control: int, *streams: int, lease: int = -1) -> "NoReturn":
 
 
 def serve_forks(channel: int, lease: int = -1) -> "NoReturn":
-    """Fork a host for each packet on `channel`, which passes its control socket and streams, until the server ends.
+    """Fork a host for each packet on `channel`, until the server ends; the packet passes the host's socket and streams.
 
-    The packet is PROGRAM, or PYTHON for a program that a host runs itself. All hosts have the same lease.
-    Other processes of the same user must not be able to inspect or change this one, because all later hosts are copies
-    of it.
+    The packet is PROGRAM, or PYTHON for a program that a host runs itself. All hosts have the same lease. Other
+    processes of the same user must not be able to inspect or change this one, because all later hosts are copies of it.
     """
     kernel.libc.prctl(kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
     gc.freeze()

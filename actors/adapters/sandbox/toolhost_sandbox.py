@@ -1,4 +1,4 @@
-"""Starts tool hosts: the server's side of every program that runs as a tool."""
+"""Starts a tool host for each program that runs as a tool, and describes to it how the program is restricted."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class ToolHostSandbox:
     user namespace for a PID namespace, in which programs cannot become another user (sudo).
 
     `protected` paths are hidden from restricted programs, and from others if the report's `hides_protected` is True.
-    Concurrent calls do not wait for each other's private directories: in tier A they share one mount point, on which
-    each has its own tmpfs; in tier B each has its own directory, removed when the call has ended.
+    Concurrent calls do not wait for each other's private directories: with namespaces (tier A) they share one mount
+    point, on which each has its own tmpfs; without (tier B) each has its own directory, removed when it has ended.
 
     `cpus`: the CPUs for the programs, if this process itself runs on fewer. `threads`: supplies the threads that read
     the output of programs.
@@ -263,7 +263,8 @@ class ToolHostSandbox:
     def _private_directory(self, launch: Launch, unowned: ExitStack) -> str:
         """Return the private directory of a program, "" in unrestricted mode. Raises OSError.
 
-        In tier B the directory is new, and closing `unowned` removes it.
+        With namespaces (tier A) all calls have the same path. Without them (tier B) the directory is new, and closing
+        `unowned` removes it.
         """
         if launch.mode is Mode.UNRESTRICTED or self._private is None:
             return ""
@@ -280,9 +281,10 @@ class ToolHostSandbox:
         return orphans.CallMarks(orphans.new_number(), tuple(folder for folder, *_ in groups)), groups
 
     def _restriction(self, launch: Launch, directory: str, hidden: tuple[str, ...]) -> dict[str, Any]:
-        """Describe the restriction of a program. In tier B the private directories of other calls are protected too.
+        """Describe the restriction of a program for the tool host.
 
-        In tier A directories are masked instead, which is quicker than excluding them from the readable paths.
+        Without namespaces (tier B) the private directories of other calls are protected, too. With namespaces (tier A)
+        directories are masked instead, which is quicker than excluding them from the readable paths.
         """
         protected = self._unmasked(hidden)
         return {
@@ -302,7 +304,7 @@ class ToolHostSandbox:
         return tuple(path for path in hidden if not os.path.isdir(path))
 
     def _workspace(self, launch: Launch, directory: str, hidden: tuple[str, ...]) -> dict[str, Any] | None:
-        """Describe where a program may write beside its private directory; None unless it is in workspace mode."""
+        """Describe the workspace, where a program may write beside its private directory; None in other modes."""
         if launch.mode is not Mode.WORKSPACE or self._private is None:
             return None
         return self._workspaces.describe(launch.cwd, directory, (*self._files.real(), *hidden, self._private.path))

@@ -1,6 +1,7 @@
 """Checks for names beneath a working directory that programs may not change, and for git repositories.
 
-This module is part of the tool host (see toolhost.py), so it imports only modules of this package and of `host`.
+This module is part of the tool host, the small program that runs a tool (see toolhost.py), so it imports only modules
+of this package and of `host`.
 """
 
 import os
@@ -10,7 +11,7 @@ GIT_PARTS = frozenset(("head", "commondir", "objects", "refs"))
 
 
 def folded(name: bytes) -> "set[str]":
-    """Return the forms by which a name is compared: file systems may ignore case and some non-ASCII characters."""
+    """Return the forms of a name to compare, because file systems may ignore case and some non-ASCII characters."""
     text = os.fsdecode(name)
     if text.isascii():
         return {text.lower()}
@@ -42,7 +43,7 @@ class Names:
 
 
 def is_repository(folder: bytes, adding: str = "") -> bool:
-    """Return whether git takes a directory for a repository, or would with one more entry `adding` (in lower case)."""
+    """Return whether git takes a directory for a repository; `adding`, in lower case, counts as an entry of it."""
 
     def has(name: bytes) -> bool:
         return name.decode().lower() == adding or os.path.lexists(folder + b"/" + name)

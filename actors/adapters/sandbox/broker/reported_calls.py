@@ -1,6 +1,7 @@
-"""A system call that the kernel reports to the broker (seccomp user notification): reads its arguments and answers it.
+"""Reads and answers the system calls that the kernel reports to the broker, by seccomp user notification.
 
-This module is part of the tool host (see toolhost.py), so it imports only modules of this package and of `host`.
+This module is part of the tool host, the small program that runs a tool (see toolhost.py), so it imports only modules
+of this package and of `host`.
 """
 
 import array
@@ -27,16 +28,16 @@ MAX_PATH = 4096
 
 
 class NotBrokeredError(Exception):
-    """The broker does not carry out a call.
+    """Raised for a system call that the broker does not carry out.
 
     The kernel then continues the call, with the rights of the restricted mode.
     """
 
 
 def install(program: "ctypes.Structure") -> int:
-    """Install a seccomp filter for this process and its descendants; return the listener of its notifications.
+    """Install a seccomp filter for this process and its descendants; return the descriptor that reports their calls.
 
-    Since Linux 5.19, a signal does not interrupt a call that the listener has received. Raises OSError.
+    Since Linux 5.19, a signal does not interrupt a call that was read from this descriptor. Raises OSError.
     """
     number = NR_SECCOMP[os.uname().machine]
     for flags in (NEW_LISTENER | WAIT_KILLABLE, NEW_LISTENER):
@@ -90,7 +91,7 @@ class SystemCall:
             os.close(file)
 
     def base(self, directory: int) -> int:
-        """Open the directory from which a relative path starts: the caller's descriptor, or AT_FDCWD.
+        """Open the directory from which a relative path starts: a descriptor of the caller, or AT_FDCWD.
 
         Raises OSError.
         """

@@ -1,4 +1,4 @@
-"""Decides which directories can be the workspace of a call (MODE_WORKSPACE), and which names in them are protected."""
+"""Decides which directories programs may change in workspace mode, and which names in these are protected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WITH_OTHER_NAMES = {
 
 
 class Workspaces:
-    """Describes workspaces to the tool host. Safe to call from any thread.
+    """Decides whether a directory can be a workspace, and describes it to the tool host. Safe to call from any thread.
 
     `names` are the protected names, each one or several components separated by slashes.
     """
@@ -61,7 +61,7 @@ class Workspaces:
         return protected_names.why_not(os.fsencode(root), list(self._names))
 
     def describe(self, directory: str, private: str, denied: Iterable[str]) -> dict[str, Any]:
-        """Return the description of a workspace for the tool host: the section `workspace` of a launch."""
+        """Return the description of a workspace for the tool host: the section `workspace` of its launch message."""
         kept = {
             *denied,
             self._programs,
@@ -76,7 +76,6 @@ class Workspaces:
 
 
 def _within(path: str, folder: str) -> bool:
-    """Return whether `path` is `folder` or below it."""
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 

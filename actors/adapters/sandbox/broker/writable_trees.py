@@ -1,6 +1,7 @@
-"""The directory trees that programs may change: finds the real place of a path, and refuses what is protected.
+"""Finds the directory entry that a program's path leads to, and refuses entries that the program may not change.
 
-This module is part of the tool host (see toolhost.py), so it imports only modules of this package and of `host`.
+This module is part of the tool host, the small program that runs a tool (see toolhost.py), so it imports only modules
+of this package and of `host`.
 """
 
 import array
@@ -47,7 +48,10 @@ class Root:
 
 
 class TreeEntry:
-    """The location of an existing or new entry: a name in the directory `parent`, which is an open descriptor."""
+    """A directory entry that exists or is to be created: `name` in the directory `parent`, an open descriptor.
+
+    `folder` is the real path of that directory.
+    """
 
     def __init__(self, root: Root, parent: int, folder: bytes, name: bytes) -> None:
         self.root = root
@@ -87,7 +91,8 @@ class WritableTrees:
         """Return the entry at a path, following links, the last one only if `follow`.
 
         `directory` is the caller's descriptor from which a relative path starts. With `private`, the entry may also be
-        in the private directory of tier B. Raises NotBrokeredError for an entry outside of the trees, or OSError.
+        in the private directory, if there is one (see WritableTrees). Raises NotBrokeredError for an entry outside of
+        the trees, or OSError.
         """
         base = reported_calls.AT_FDCWD if path.startswith(b"/") else call.base(directory)
         try:
@@ -128,7 +133,7 @@ class WritableTrees:
             root = self.root_of(folder, private)
             parent = open_place(root.place, folder[len(root.path) :].lstrip(b"/") or b".", RESOLVE_INSIDE)
             place = TreeEntry(root, parent, folder, name)
-            if not os.path.samestat(os.fstat(visible), os.fstat(parent)):  # a mount hides it, or it was moved
+            if not os.path.samestat(os.fstat(visible), os.fstat(parent)):  # a mount hides it, or it has moved
                 place.close()
                 raise reported_calls.NotBrokeredError
             return place
@@ -148,7 +153,7 @@ class WritableTrees:
     def check(self, place: TreeEntry, *, new: bool = False, above: bool = False) -> None:
         """Raise NotBrokeredError for a protected entry.
 
-        With `new`, the entry is about to be created; with `above`, entries below it change, too.
+        With `new`, the entry is about to be created; with `above`, the change also affects the entries below it.
         """
         if not place.root.guarded:
             return
@@ -171,7 +176,7 @@ class WritableTrees:
                 raise reported_calls.NotBrokeredError
 
     def check_movable(self, place: TreeEntry, target: TreeEntry) -> None:
-        """Raise NotBrokeredError if a directory contains a protected entry, at its present path or at the new one.
+        """Raise NotBrokeredError if moving the directory `place` to `target` would move or create a protected entry.
 
         Also raises it for a directory with too many entries to check.
         """
@@ -193,7 +198,7 @@ class WritableTrees:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def writable(self, place: TreeEntry, status: os.stat_result) -> bool:
-        """Return whether the broker may change an entry: it is not protected and has only one name. Raises OSError."""
+        """Return whether the broker may change an entry: it is not protected and has one hard link. Raises OSError."""
         try:
             self.check(place)
             check_single(status)
@@ -216,7 +221,7 @@ class WritableTrees:
         Raises NotBrokeredError or OSError.
         """
         path = call.text(address)
-        if private and follow and path.startswith(OWN_FILES):  # so the C library implements AT_SYMLINK_NOFOLLOW
+        if private and follow and path.startswith(OWN_FILES):  # how the C library passes AT_SYMLINK_NOFOLLOW
             return self.open_number(call, number_in(path))
         place = self.find(call, directory, path, follow, private=private)
         try:
@@ -236,8 +241,8 @@ class WritableTrees:
     def open_number(self, call: reported_calls.SystemCall, number: int) -> int:
         """Open the file that a descriptor of the program refers to, for changes. Raises NotBrokeredError or OSError.
 
-        In tier A, a file that the broker has opened has no path and is left to the kernel, which allows changes because
-        the file's mount is writable.
+        If the sandbox uses namespaces, a file that the broker has opened has no path. It is then left to the kernel,
+        which allows changes because the file's mount is writable.
         """
         file = call.file(number & 0xFFFFFFFF)
         try:

@@ -1,8 +1,8 @@
-"""Carries out a program's changes beneath its working directory: what MODE_WORKSPACE adds to the restricted mode.
+"""Carries out a program's changes beneath its working directory: this is what workspace mode adds to restricted mode.
 
-The program itself has the rights of the restricted mode, so that the kernel refuses every change of it outside of its
-private directory. Its system calls that would change the file system are reported to init (seccomp user notification),
-which is not restricted, and whose broker decides by the real path:
+The program itself has the rights of restricted mode, so that the kernel refuses all its changes outside of its private
+directory. The kernel reports its system calls that would change the file system to the process init (by seccomp user
+notification). Init is not restricted, and its broker decides by the real path:
 
     beneath the working directory, not protected   the broker does it, and gives the program the descriptor or result
     anything else                                  the kernel continues the call, and refuses it as always
@@ -15,7 +15,8 @@ These are protected: certain names (`.git`, `node_modules/.bin`) in every direct
 not; directories that git considers a repository although they have another name; the server's own paths; and files with
 several hard links, because another link may be outside. Mount points beneath the working directory are not changed.
 
-This module is part of the tool host (see toolhost.py), so it imports only modules of this package and of `host`.
+This module is part of the tool host, the small program that runs a tool (see toolhost.py), so it imports only modules
+of this package and of `host`.
 """
 
 # ruff: noqa: SIM105 -- contextlib is one more import at every tool call
@@ -46,20 +47,21 @@ OWN_BITS = 0o1777
 METADATA = frozenset(
     "chmod fchmodat fchmodat2 fchmod chown lchown fchownat fchown utime utimes futimesat utimensat".split()
 )
-"""System calls that Landlock does not restrict: without namespaces (tier B) the kernel must not continue them."""
+"""System calls that Landlock does not restrict: if the sandbox has no namespaces, the kernel must not continue them."""
 
 
 class Broker:
-    """Serves the system calls of one program and its descendants, in init.
+    """Serves the system calls of one program and its descendants, in the process init.
 
-    `section` describes the workspace, as in a launch (see toolhost.py). `writable` has a descriptor of the workspace's
-    root, and in tier B, where programs cannot change metadata themselves, one of the private directory, else -1.
+    `section` describes the workspace (see toolhost.py). `writable` has a descriptor of the workspace's root, and a
+    descriptor of the private directory if the sandbox has no namespaces, because programs then cannot change metadata
+    there themselves; otherwise -1.
     """
 
     def __init__(self, section: "dict[str, Any]", writable: "tuple[int, int]", file_bytes: int) -> None:
         self.file_bytes = file_bytes
         self.alone = writable[1] < 0
-        """Whether the kernel refuses changes of metadata, too, when it continues a call: only in tier A."""
+        """Whether the kernel itself refuses changes of metadata (METADATA), because the sandbox has namespaces."""
         private = None if self.alone else writable_trees.Root(section["private"], writable[1], False)
         root = writable_trees.Root(section["root"], writable[0], True)
         self.trees = writable_trees.WritableTrees(
@@ -132,7 +134,10 @@ class Broker:
             call.answer(errno.EPERM)
 
     def refuse(self, call: reported_calls.SystemCall, name: str) -> None:
-        """Let the kernel refuse the call. Refuse it here if the kernel would not: changes of metadata in tier B."""
+        """Let the kernel refuse the call.
+
+        Refuse it here if the kernel would carry it out: without namespaces, METADATA.
+        """
         if not self.alone and name in METADATA:
             call.answer(errno.EPERM)
         else:
@@ -368,7 +373,7 @@ def check_no_link(entry: int) -> None:
 
 
 class Service:
-    """Serves a broker's calls while init waits for signals, which are blocked."""
+    """Lets the broker serve reported calls while init waits for `signals`, which are blocked."""
 
     def __init__(self, broker: Broker, listener: int, signals: "tuple[int, ...]") -> None:
         self.broker = broker

@@ -1,1 +1,1 @@
-"""The program that runs one tool, as three processes: host, init and main; see toolhost.py."""
+"""The program that runs one tool call, as three processes: host, init and main; see toolhost.py."""

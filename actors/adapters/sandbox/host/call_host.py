@@ -49,7 +49,8 @@ class Host(one_call.HostedCall):
     def run(self) -> None:
         """Run the call.
 
-        Raises ServerGoneError or NotStartedError; the process tree is then dead or reported as leaked.
+        Raises ServerGoneError or NotStartedError; the process tree is then dead, or the server knows that it may not
+        be.
         """
         try:
             self.begin()
@@ -73,7 +74,7 @@ class Host(one_call.HostedCall):
         try:
             self.namespace = bool(self.launch["namespace"]) and namespaces.enter_pid_namespace(restricted)
             self.census = call_limits.Census(self.launch["limits"], self.namespace, self.groups)
-            if self.census.processes and os.geteuid() == 0:  # processes of other users fail to fork at their own limits
+            if self.census.processes and os.geteuid() == 0:  # the kernel limits the forks of other users
                 self.behind = call_limits.step_ahead()
             self.init = self.groups.fork()
         except OSError as error:
@@ -97,7 +98,8 @@ class Host(one_call.HostedCall):
     def watch(self) -> None:
         """Forward output until the process tree must be killed.
 
-        That is on KILL, at a limit, when init has ended, or when the main process has ended and its output was read.
+        It must be killed when the server sends KILL, when a limit is exceeded, when init has ended, or when the main
+        process has ended and its output was read.
         """
         while not self.over():
             ready = {source for source, _ in self.poll.poll(self.patience())}
@@ -111,7 +113,7 @@ class Host(one_call.HostedCall):
                 self.pump()
 
     def over(self) -> bool:
-        """Return whether the tree must be killed now; store which limit is exceeded, if one is, the lease included."""
+        """Return whether the tree must be killed now; if that is because of a limit, store its number in `limit`."""
         if self.drain_until:
             drained = time.monotonic() >= self.drain_until or not (self.output_open or self.unsent)
             return drained or self.lease.over()
@@ -235,7 +237,7 @@ class Host(one_call.HostedCall):
         process_walk.send_signal(self.init, signal.SIGKILL)
         if not self.namespace and (self.killed is None or len(self.killed) >= process_walk.SNAPSHOT):
             self.groups.kill()
-        if self.namespace:  # the kernel kills the others; a process scan in `clear` would delay that
+        if self.namespace:  # the kernel kills the rest of the namespace; a process scan in `clear` would delay that
             signal.sigtimedwait({signal.SIGCHLD}, process_walk.CLEAR_SECONDS)
         cleared = process_walk.clear(self.killed, process_walk.CLEAR_SECONDS)
         while self.kill_requested and not cleared:

@@ -21,9 +21,9 @@ CENSUS_SECONDS = 0.05, 0.2, 0.5
 memory ran out."""
 
 LOOK_SECONDS = 1.0
-"""Seconds between inspections of the tree while the machine's figures stay the same.
+"""Seconds between inspections of the process tree while the figures of the whole machine stay the same.
 
-These figures do not show memory that was taken from caches.
+The tree is inspected nevertheless, because these figures do not show memory that was taken from caches.
 """
 
 LOOKING_SHARE = 20
@@ -41,7 +41,7 @@ LIMITS = {
 
 
 class Groups:
-    """The control groups of one call, which init joins first. The host monitors the limits of groups that are missing.
+    """The control groups of one call, which init joins first. If a group cannot be made, the host monitors its limits.
 
     Some ways of joining block all forks of the machine for a time. They are avoided: in version 2 init is created in
     the group, in version 1 it joins as a single thread.
@@ -172,7 +172,10 @@ class Census:
         return False
 
     def over_memory(self, pids: "list[int]", now: float) -> bool:
-        """Return whether these processes together exceed the memory limit; measured only if an upper bound does."""
+        """Return whether these processes together exceed the memory limit.
+
+        They are measured exactly only if an upper bound of their memory exceeds the limit.
+        """
         grown = max(0, self.shared - self.shared_before)
         if sum(map(unshared_at_most, pids)) + grown <= self.memory or now < self.measure_at:
             return False
@@ -299,7 +302,8 @@ def step_ahead() -> int:
 def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
     """Limit the resources of one process.
 
-    `mark` is set as a limit that has no effect: exec keeps it, so the processes of the call are recognised by it.
+    `mark` is set as a limit that has no effect. All processes of the call inherit it, also through exec, and are
+    recognised by it.
     """
     if mark:
         lower(resource.RLIMIT_RTTIME, mark)

@@ -26,7 +26,7 @@ def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), 
 
     `section` describes the restriction (see toolhost.py); None means no restriction. `keepers` are the pids of init and
     the host if the program shares their PID namespace, because it must not be able to kill them; else (). `channel` is
-    the socket by which init gets the listener of a workspace's system calls; it is then closed.
+    the socket over which init gets the descriptor that reports system calls in workspace mode; it is then closed.
     """
     if section is None:
         return
@@ -50,7 +50,10 @@ def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), 
 
 
 def hand_over(listener: int, channel: int) -> None:
-    """Pass a listener to init over `channel`, wait until init serves it, and close both here. Raises OSError."""
+    """Pass the descriptor that reports system calls to init over `channel`, and wait until init serves it.
+
+    Closes both here. Raises OSError.
+    """
     sender = socket.socket(fileno=channel)
     sender.sendmsg([b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, listener.to_bytes(4, sys.byteorder))])
     os.close(listener)
@@ -111,9 +114,9 @@ def ruleset_attributes(abi: int) -> "list[int]":
 def apply_landlock(section: "dict[str, Any]") -> None:
     """Allow reading anything but protected paths and writing in the private directory only; close the network.
 
-    With `readable` paths, nothing else can be read; in tier A, nothing else exists. Only DEVICES can be opened: a disk
-    would reveal protected files, a terminal the user's input. In tier A masks hide protected directories, so that
-    usually no rules for the paths around them are needed.
+    If `readable` paths are given, nothing else can be read; with namespaces (tier A), nothing else exists. Only DEVICES
+    can be opened: a disk would reveal protected files, a terminal the user's input. With namespaces, masks hide
+    protected directories, so that usually no rules for the paths around them are needed.
     """
     abi = min(section["abi"], kernel.LANDLOCK_ABI)
     if abi < 1:
@@ -136,7 +139,11 @@ def apply_landlock(section: "dict[str, Any]") -> None:
 
 
 def grant_reading(ruleset: int, section: "dict[str, Any]") -> None:
-    """Allow reading everything that is not protected, or in tier B only what is `readable`, and names in `listable`."""
+    """Allow reading everything that is not protected.
+
+    If `readable` paths are given and there are no namespaces to hide the others, allow reading these paths only, and
+    listing the names in `listable`.
+    """
     tops = [b"/"]
     if section["readable"] is None or section["tier"] == "A":
         grant(ruleset, b"/", READ_DIR)

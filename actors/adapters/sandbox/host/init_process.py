@@ -49,7 +49,7 @@ def run_init(call: one_call.HostedCall) -> "NoReturn":
 
 
 def joined_or_why_not(groups: call_limits.Groups) -> bytes:
-    """Join the control groups; return "stage errno" if that failed, b"" if not."""
+    """Join the control groups; return b"" or, if that failed, the error for the server: b"group" and the errno."""
     try:
         groups.join()
     except OSError as error:
@@ -106,7 +106,8 @@ def make_broker(launch: "dict[str, Any]") -> "write_broker.Broker | None":
 def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "write_broker.Service | None":
     """Return the service that carries out the program's changes, and drop all capabilities.
 
-    Returns None if the main process did not become the program. Raises OSError; then the program is not executed.
+    Returns None if the main process failed before it became the program. Raises OSError; then the program is not
+    executed.
     """
     received = kernel.received_files(channel.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)[1])
     if not received:
@@ -119,9 +120,10 @@ def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "writ
 
 
 def attend(main: int, pipes: one_call.Pipes, service: "write_broker.Service | None") -> None:
-    """Reap children, and report how `main` ended, until the host has ended. In a namespace this process then ends, too.
+    """Reap children, and report how `main` ended, until the host has ended.
 
-    Signals for main are sent by its parent, because only the parent knows for certain that the pid is still main's.
+    In a PID namespace the kernel kills this process together with the host. Signals for main are sent by its parent,
+    because only the parent knows for certain that the pid is still main's.
     """
     os.set_blocking(pipes.life, False)
     running = True

@@ -21,7 +21,7 @@ NR_MOUNT_SETATTR, NR_LANDLOCK_CREATE, NR_LANDLOCK_ADD, NR_LANDLOCK_RESTRICT = 44
 
 libc = ctypes.CDLL(None, use_errno=True)
 forking_libc = ctypes.PyDLL(None, use_errno=True)
-"""The C library, called without releasing the interpreter's lock, so that a forked child holds it, too."""
+"""The C library, called without releasing the interpreter's lock, so that a forked child also holds the lock."""
 
 
 def contents(path: "str | bytes") -> bytes:

@@ -20,7 +20,8 @@ else:
 def become(call: one_call.HostedCall, host: int, channel: int) -> "NoReturn":
     """Turn this process into the program; if that fails, write "stage errno" to the report pipe and end.
 
-    `host` is the host's pid. `channel` is the socket by which init gets the listener of this process's filter, or -1.
+    `host` is the host's pid. `channel` is the socket over which init gets the descriptor that reports the program's
+    system calls, or -1.
     """
     launch, namespace, pipes = call.launch, call.namespace, call.pipes
     report = pipes.report_end

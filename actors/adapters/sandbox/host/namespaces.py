@@ -1,4 +1,4 @@
-"""The namespaces and mounts of a call: what init arranges before the program exists."""
+"""Sets up the namespaces and mounts of a call, in its init process, before the program is started."""
 
 # ruff: noqa: SIM105 -- contextlib is one more import at every tool call
 
@@ -22,9 +22,9 @@ RESERVED_PIDS = 300
 """The kernel reserves the pids below this one, so a namespace's pid_max counts from here."""
 
 PRIVATE_BYTES, SHARED_BYTES, PRIVATE_FILES = 1 << 30, 256 << 20, 1 << 18
-"""Maximum content of the private directory and of /dev/shm with namespaces (tier A).
+"""The maximum bytes in the private directory and in /dev/shm, and the maximum number of files in each of them.
 
-Without them (tier B) only the size of each file is limited.
+These limits exist if the call has namespaces (tier A). Without them (tier B) only the size of each file is limited.
 """
 
 
@@ -47,7 +47,8 @@ def enter_pid_namespace(restricted: bool = False) -> bool:
 def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
     """Set up the mounts of init and all its descendants. Raises OSError if that is required but impossible.
 
-    In tier A, the key `place` is added to the launch's workspace: a descriptor of the only mount where it is writable.
+    With namespaces (tier A), the key `place` is added to the launch's workspace: a descriptor of the only mount through
+    which the workspace can be changed.
     """
     restriction, hidden = launch["restrict"], launch["hide"]
     closed = restriction["private"] if restriction is not None and restriction["tier"] == "A" else None
@@ -75,7 +76,7 @@ def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
 
 
 def arrange_mounts_or_why_not(launch: "dict[str, Any]", namespace: bool) -> bytes:
-    """Set up the mounts; return "stage errno" if that failed, b"" if not."""
+    """Set up the mounts; return b"" or, if that failed, the error for the server: the stage and the errno."""
     try:
         arrange_mounts(launch, namespace)
     except OSError as error:
@@ -84,10 +85,10 @@ def arrange_mounts_or_why_not(launch: "dict[str, Any]", namespace: bool) -> byte
 
 
 def unshare_mounts(closed: bool, hiding: bool) -> None:
-    """Enter a mount namespace whose changes stay inside, and for tier A the other namespaces too.
+    """Enter a mount namespace whose changes stay inside; if `closed`, enter the other namespaces, too.
 
-    Later mounts outside become visible inside, except in tier A, where they would be writable. If there is nothing to
-    hide, only /proc is separated, so that mounts behave for the program as they do outside.
+    Mounts that are made outside later appear inside, except if `closed`, because they would be writable. If there is
+    nothing to hide, only /proc is separated, so that mounts behave for the program as they do outside.
     """
     others = kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
     kernel.checked(kernel.libc.unshare(kernel.CLONE_NEWNS | (others if closed else 0)))
@@ -118,7 +119,7 @@ def enter_root(private: bytes, readable: "list[bytes]") -> None:
 
 
 def show(path: bytes, root: bytes) -> None:
-    """Make a path appear beneath a new root, with all that is mounted below it. Raises OSError."""
+    """Make a path appear beneath a new root directory, with all that is mounted below it. Raises OSError."""
     place = root + path
     if not os.path.lexists(path) or os.path.lexists(place):
         return
@@ -169,7 +170,7 @@ def mount(source: bytes, target: bytes, kind: bytes | None, flags: int, options:
 
 
 def make_read_only(path: bytes, how: int) -> None:
-    """Make a mount read-only. Raises OSError."""
+    """Make a mount read-only, and with `how` AT_RECURSIVE all mounts below it. Raises OSError."""
     attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, 0, 0)
     kernel.checked(
         kernel.libc.syscall(

@@ -15,7 +15,10 @@ else:
     import _signal as signal
 
 CLEAR_SECONDS = 3.0
-"""Seconds in which the remaining processes must have exited; then the host reports a leak, and continues to kill."""
+"""Seconds in which the remaining processes must have exited.
+
+After that the host reports that processes may still run, and continues to kill.
+"""
 
 PASS_SECONDS = 0.005
 """Minimum seconds between a kill and the next search for remaining processes."""
@@ -61,7 +64,7 @@ def descendants(root: int) -> list[int]:
 
 
 def below(root: int, most: int) -> list[int]:
-    """Return processes below `root`, also ended ones, parents first: all, or at least `most` if there are more."""
+    """Return processes below `root`, including zombies, parents first: all, or at least `most` if there are more."""
     seen = children(root)
     for pid in seen:
         if len(seen) >= most:
@@ -145,7 +148,7 @@ def reap_until(deadline: float) -> bool:
 
 
 def descendants_unseen(root: int) -> "Iterator[int]":
-    """Yield processes below `root`, also ended ones, parents first; only the children of main threads are found.
+    """Yield processes below `root`, including zombies, parents first; only the children of main threads are found.
 
     Children of other threads become children of a subreaper once their parent has been killed.
     """

@@ -15,7 +15,7 @@ REFUSE, UNKNOWN, PRETEND = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 
 """Filter results: the system call fails with this error, or does nothing and reports success."""
 
 UNSUPPORTED, NOTIFY = 0x00050000 | errno.EOPNOTSUPP, 0x7FC00000
-"""Filter results: the system call fails with this error, or waits for the process that has the listener."""
+"""Filter results: the system call fails with this error, or is reported to a process and waits for its answer."""
 
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 """Offsets in struct seccomp_data; an argument takes 8 bytes, the lower half first."""
@@ -40,7 +40,7 @@ chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futime
 setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr shmat shmctl semget semop
 semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
 """
-"""System calls that are also refused in tier B, without namespaces.
+"""System calls that are also refused if the sandbox has no namespaces (tier B).
 
 They change metadata, which Landlock does not restrict, or use memory and queues that are shared by name.
 """
@@ -49,7 +49,7 @@ REPORTED = """
 creat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 symlink symlinkat truncate
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
 """
-"""System calls that are reported to the broker of a workspace regardless of arguments.
+"""System calls that in workspace mode are reported to the broker, which carries them out, whatever their arguments are.
 
 Hard links, pipes, sockets and devices cannot be made in a workspace, nor can attributes be set by name.
 """
@@ -62,7 +62,7 @@ copy.
 """
 
 READ_ATTRIBUTES = "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr getxattrat listxattrat"
-"""System calls that fail as on a file system without attributes, if tier B (no namespaces) keeps principals apart."""
+"""System calls that fail as on a file system without attributes, if principals are kept apart without namespaces."""
 
 O_TMPFILE = os.O_TMPFILE & ~os.O_DIRECTORY
 
@@ -85,8 +85,7 @@ TERMINAL_INPUT = (0x5412, 0x541C)
 """The ioctls TIOCSTI and TIOCLINUX, which insert input into a terminal."""
 
 SIGNAL_OWNER = (8, 15)
-"""Requests that select a process to be signalled: F_SETOWN and F_SETOWN_EX for files, FIOSETOWN and SIOCSPGRP for
-sockets."""
+"""The fcntl commands F_SETOWN and F_SETOWN_EX, which select a process to be signalled; SOCKET_OWNER are the ioctls."""
 
 SOCKET_OWNER = (0x8901, 0x8902)
 LEASES = (1024, 1040)
@@ -98,9 +97,11 @@ only read."""
 
 IOCTL_WRITES, IOCTL_READS = 0x40000000, 0x80000000
 IOCTL_KINDS = (0x5400, 0x8900)
-"""Allowed types of ioctls: those of terminals and of all files, and those of sockets. Of other types only ioctls that
-read are allowed: those of file systems change attributes, versions and subvolumes even through a file opened for
-reading; the others are for devices."""
+"""The types of ioctls that are allowed: those of terminals and of all files, and those of sockets.
+
+Of other types only ioctls that read are allowed. The others are for devices, or for file systems, where they change
+attributes, versions and subvolumes even through a file opened for reading.
+"""
 
 
 def seccomp_program(
@@ -108,8 +109,8 @@ def seccomp_program(
 ) -> bytes:
     """Return the filter for an architecture. Raises OSError if the numbers of its system calls are not known here.
 
-    With `brokered`, calls that change the file system are reported to init's broker. With `apart`, ways of reading that
-    Landlock does not restrict are refused, too.
+    With `brokered`, calls that change the file system are reported to the broker in init (see write_broker.py). With
+    `apart`, ways of reading that Landlock does not restrict are refused, too.
     """
     table = system_calls.NUMBERS.get(machine)
     if table is None or sys.maxsize < 1 << 32:
@@ -127,7 +128,10 @@ def seccomp_program(
 
 
 def denied_names(tier: str, abi: int) -> "list[str]":
-    """Return the names of the system calls that are always refused. From version 3 on, Landlock handles truncation."""
+    """Return the names of the system calls that are always refused.
+
+    Landlock restricts truncation if `abi` is 3 or more.
+    """
     names = list[str](DENIED.split())
     if tier == "B":
         names += DENIED_IN_B.split()
@@ -176,7 +180,7 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
 
 
 def reported() -> "dict[str, list[bytes]]":
-    """Return the system calls that can be reported to the broker of a workspace, each with the code that decides."""
+    """Return the system calls that can be reported to the broker in workspace mode, each with the code that decides."""
     ask = result(NOTIFY)
     calls: dict[str, list[bytes]] = dict.fromkeys(REPORTED.split(), ask)
     calls["open"], calls["openat"] = unless_reading(1), unless_reading(2)
@@ -194,13 +198,16 @@ def unread() -> "dict[str, list[bytes]]":
 
 
 def unless_reading(flags: int) -> "list[bytes]":
-    """Return code that reports an open to the broker, unless it only reads; argument `flags` has the open flags."""
+    """Return code that reports an open to the broker, unless it only reads.
+
+    `flags` is the number of the flags argument.
+    """
     program = argument(flags) + mask_word(os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | O_TMPFILE)
     return program + test(EQUAL, os.O_RDONLY, 0, 1) + result(ALLOW) + result(NOTIFY)
 
 
 def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
-    """Return code that refuses signals to these processes and their groups, to all processes, and through pidfds."""
+    """Return code that refuses signals to `keepers` and their groups, to all processes, and through pidfds."""
     spared = tuple(number & 0xFFFFFFFF for number in (-1, *keepers, *(-each for each in keepers)))
     first, second = (argument(each) + choice(spared, found=REFUSE, other=ALLOW) for each in (0, 1))
     return {
@@ -228,7 +235,10 @@ def ioctls(tier: str) -> "list[bytes]":
 
 
 def unless_truncating_reader(flags: int) -> "list[bytes]":
-    """Return code that refuses O_RDONLY with O_TRUNC, which old Landlock misses; argument `flags` has the flags."""
+    """Return code that refuses O_RDONLY with O_TRUNC, which Landlock before version 3 does not restrict.
+
+    `flags` is the number of the argument with the open flags.
+    """
     truncates = mask_word(os.O_ACCMODE | os.O_TRUNC) + test(EQUAL, os.O_RDONLY | os.O_TRUNC, 0, 1)
     return argument(flags) + truncates + result(REFUSE) + result(ALLOW)
 
@@ -286,7 +296,7 @@ def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
 
 
 filters: "dict[tuple[str, int, bool], bytes]" = {}
-"""Filters that were built in advance, by tier, version of Landlock, and whether there is a broker.
+"""Filters that were built in advance, by tier, version of Landlock, and whether there is a broker (workspace mode).
 
 Filters that protect processes from signals are not among them.
 """
