@@ -30,9 +30,9 @@ _OPTIONS: list[tuple[str, str | int]] = [
 
 
 CONNECT_SECONDS = 2.0
-"""How many seconds the client tries a new connection before it raises the failure.
+"""How many seconds the client tries a new connection after a failed one, before it raises the failure.
 
-A channel that failed only repeats its last error.
+A channel that has failed only repeats its last error, so a new channel is tried.
 """
 
 CONNECT_ENDS = frozenset(

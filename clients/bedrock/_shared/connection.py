@@ -89,7 +89,7 @@ class Connection(Generic[ChannelT]):
         return settings, self._open_channel(settings)
 
     def use(self, settings: Settings, channel: ChannelT) -> None:
-        """Send all following calls through this channel, which this connection then owns."""
+        """Send all following calls through this channel, and add it to `channels`."""
         with self._lock:
             self._route = _Route(settings, channel)
             self.channels.append(channel)

@@ -47,9 +47,9 @@ class EventCursor:
     _snapshot_due: bool = field(init=False)
     _caught_up_due: bool = True
     _shown: dict[tuple[Slot, str], int] = field(default_factory=dict)
-    """How much of each part of an open slot was already returned, in code points."""
+    """The length of the text that was already returned for each attempt in progress, in code points."""
     _held: list[v1.Event] = field(default_factory=list)
-    """Deltas from a snapshot with the text of the open slot, held back until the stream has caught up."""
+    """Deltas with the unfinished text from a snapshot, held back until the stream has caught up."""
 
     def __post_init__(self) -> None:
         self._snapshot_due = self.revision is None

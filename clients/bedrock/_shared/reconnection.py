@@ -165,7 +165,7 @@ class Reconnection:
             self._backoff.progress()
 
     def delay_after(self, error: BedrockError) -> float:
-        """Return the seconds to wait before the next stream; zero if that begins with a snapshot after a gap.
+        """Return the seconds to wait before the next stream; zero if the server no longer has the events in between.
 
         Raises:
             BedrockError: The given error itself, if another stream would not help or the time limit is reached.

@@ -190,10 +190,7 @@ def latest_cycles(name: str) -> v1.ListRequestCyclesRequest:
 
 
 def child_name(conversation: str, kind: str, name: str) -> str:
-    """Return the full name of something in a conversation, e.g.
-
-    a question, from its name or id; "" if that is empty.
-    """
+    """Return ``{conversation}/{kind}/{id}`` for a full name or an id; "" if `name` is empty."""
     child = name.rpartition(f"{kind}/")[2]
     return f"{conversation}/{kind}/{child}" if child else ""
 
@@ -206,7 +203,7 @@ def cycle_name(conversation: str, run: RequestCycle | str) -> str:
 def wait_for_cycle(
     conversation: str, run: RequestCycle | str, view: CycleView, seconds: float | None
 ) -> v1.WaitRequestCycleRequest:
-    """Make the request that waits for a run to end, for `seconds` but at most for `LONGEST_WAIT`, also if None."""
+    """Make the request that waits for the end of a run: `seconds` or, if that is None or longer, `LONGEST_WAIT`."""
     request = v1.WaitRequestCycleRequest(
         name=cycle_name(conversation, run), view=enum_value(v1.ListRequestCyclesRequest.View, view)
     )

@@ -1,4 +1,4 @@
-"""Follows a run by its events: the agent's text, open approvals and questions, how the run ended. No I/O."""
+"""Follows a run by its events: the agent's text, open approvals and questions, and how the run ended. Does no I/O."""
 
 from __future__ import annotations
 

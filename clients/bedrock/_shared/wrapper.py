@@ -196,7 +196,7 @@ def moment(timestamp: Timestamp) -> datetime:
 
 
 def length(duration: Duration) -> timedelta:
-    """Convert a protobuf duration into a timedelta. A duration out of range becomes the longest possible timedelta."""
+    """Convert a protobuf duration into a timedelta. One out of range becomes `timedelta.max` or `timedelta.min`."""
     try:
         return duration.ToTimedelta()
     except (OverflowError, ValueError):

@@ -123,7 +123,7 @@ def create_conversation(
 
 
 def _text(given: str) -> str:
-    """Return a text of the command line or, if it begins with @, the content of the file that it names.
+    """Return a text given on the command line or, if it begins with @, the content of the file that it names.
 
     Raises BadParameter if the file cannot be read.
     """
@@ -159,7 +159,8 @@ def open_conversation(client: Client, *, latest: bool, resume: str | None, **cre
 def _latest(client: Client, directory: str) -> Conversation:
     """Return the conversation of a directory that has changed last, ignoring archived ones and sub-agents.
 
-    If its context is used up, its successor is returned instead, which is created if there is none.
+    If the context of that conversation is used up, return its successor instead, and create the successor if there is
+    none.
 
     Raises:
         CommandError: The directory has no such conversation.

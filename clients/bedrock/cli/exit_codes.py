@@ -30,7 +30,7 @@ USAGE = 2
 NEEDS_APPROVAL = 3
 #: No server can be reached.
 UNREACHABLE = 4
-#: Cancelled, by Ctrl-C or by another client.
+#: The command or the run was cancelled, by Ctrl-C or by another client.
 CANCELLED = 130
 #: The reader of the output has closed the pipe; the same code as of a program killed by SIGPIPE.
 CLOSED_PIPE = 141

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def write_file(path: Path, pieces: Iterable[bytes], *, force: bool, follow_link: bool = True) -> None:
-    """Write a file: a temporary one in the same directory, which is renamed once it is complete.
+    """Write a temporary file in the same directory, and rename it to `path` when it is complete.
 
     A device or a pipe is written to directly. The first piece is requested before the file system is changed, so that
     an error of the server leaves no file.

@@ -110,7 +110,10 @@ class Exchange:
         self.closed.set()
 
     def wait_for_go(self) -> None:
-        """Set `reached`, then block until the test sets `go`. Raises AssertionError if the test never does."""
+        """Set `reached`, then block until the test sets `go`.
+
+        Raises AssertionError if it takes longer than PATIENCE.
+        """
         self.reached.set()
         if not self.go.wait(PATIENCE):
             raise AssertionError("the test never let this play go on")

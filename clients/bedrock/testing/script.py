@@ -21,7 +21,7 @@ _UNEXPECTED = "the script of the test has no answer for this request"
 
 
 class Script:
-    """The answers to one conversation's requests, in order; or to all conversations without a script of their own."""
+    """The answers to the requests of one conversation, in order, or of all conversations that have no own script."""
 
     def __init__(self, text: str = "", *plays: Play, otherwise: Play | None = None) -> None:
         """Start with the answers `plays`. `otherwise` answers all requests after those; if None, they fail the test.

@@ -1,4 +1,4 @@
-"""The terminal's title and bell: the title shows the state of the chat, the bell rings when it needs the user."""
+"""Sets the terminal's title to the state of the chat, and rings the bell when the chat needs the user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG_RUN_SECONDS = 10.0
 #: Maximum columns of a title.
 TITLE_COLUMNS = 60
 
-#: Values of TERM for terminals that would print the escape sequences as text, or that have no title.
+#: Values of the variable TERM for terminals that have no title, or would print the escape sequences as text.
 _WITHOUT = ("", "dumb", "linux", "unknown")
 
 NOTIFY_OPTION = click.option(
@@ -35,7 +35,7 @@ NOTIFY_OPTION = click.option(
 
 
 class Attention:
-    """The title and the bell of a terminal. The previous title is restored at the end."""
+    """Controls the title and the bell of a terminal. `release` restores the previous title."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class Attention:
         self._asked: set[str] | None = None
         """The names of the approvals and questions that were open at the last update; None before the first update."""
         self._since: float | None = None
-        """When this object first saw the run in progress; None if there is none."""
+        """The time, by the given clock, when this object first saw the run in progress; None if there is no run."""
 
     def observe(self, view: ConversationView) -> None:
         """Set the title from a conversation's state.
 
-        Ring if a new question waits for the user, or a long run has ended.
+        Ring the bell if a new question waits for the user, or a long run has ended.
         """
         if not view.slug:  # the first snapshot has not arrived yet
             return

@@ -1,4 +1,4 @@
-"""The interface that a chat offers to its slash commands, so that they do not depend on the session."""
+"""The interface that a chat offers to its slash commands, so that the commands do not import the chat session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class ChatActions(Protocol):
-    """What slash commands can do with a chat. Use it only on the chat's event loop."""
+    """The operations of a chat that slash commands use. Call them only on the chat's event loop."""
 
     images: list[v1.Image]
     """The images that are sent with the next message."""
@@ -34,7 +34,7 @@ class ChatActions(Protocol):
 
     @property
     def conversation(self) -> AsyncConversation:
-        """Return the conversation of the chat; `move_to` replaces it."""
+        """Return the conversation of the chat; `move_to` switches to another one."""
         ...
 
     @property

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bedrock.cli.text.output import Write
     from bedrock.cli.text.style import Paint, Width
 
-#: How many messages are shown of a resumed conversation.
+#: How many of the latest messages are shown when the chat enters a conversation.
 RECENT_MESSAGES = 20
 
 
@@ -38,7 +38,7 @@ class ConversationFollower:
         width: Width | None,
         refresh: Callable[[], None],
     ) -> None:
-        """Prepare. `move_to` then selects the conversation to follow.
+        """Prepare to follow conversations; `move_to` selects the first one.
 
         Args:
             conversation: Returns a conversation by its name.
@@ -59,7 +59,7 @@ class ConversationFollower:
         self._moved = asyncio.Event()
         self._recount = asyncio.Event()
         self._server_ended = False
-        """Whether the hint that the server has ended was printed in the present outage."""
+        """Whether the user was already told, during the present loss of the connection, that the server has ended."""
 
     def move_to(self, name: str) -> None:
         """Select the conversation to show; a running `follow` switches to it."""

@@ -1,4 +1,4 @@
-"""The persistent input history of chats, and completion of the input."""
+"""The input history of chats, which is kept in a file, and the completion of input."""
 
 from __future__ import annotations
 

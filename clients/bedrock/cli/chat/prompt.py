@@ -37,7 +37,8 @@ TICK = 0.5
 ESCAPE_SECONDS = 0.05
 #: Minimum seconds between redraws of the screen.
 REDRAW_SECONDS = 0.03
-#: Seconds after which a single letter is the answer to a question; a further key makes it the start of a text.
+#: Seconds after which a single letter counts as the answer to a question. A further key within this time makes the
+#: letter the start of a text.
 ANSWER_SECONDS = 0.5
 #: An unfinished text is shown in at most TAIL_LINES lines, and in at most 1 / TAIL_SHARE of the terminal's rows. Lines
 #: that a resize scrolls away cannot be erased, so they must still fit if the terminal becomes half as wide.
@@ -95,7 +96,7 @@ class ChatPrompt:
         return self._prompt.default_buffer
 
     def use(self, keys: KeyBindings) -> None:
-        """Set key bindings in addition to those of a shell."""
+        """Add key bindings to prompt_toolkit's defaults, which are those of a shell."""
         self._prompt.key_bindings = keys
 
     def print(self, line: SafeText) -> None:
@@ -152,7 +153,7 @@ class ChatPrompt:
             self._app.create_background_task(self.session.cancel())
 
     def suspend(self) -> None:
-        """Handle Ctrl-Z: suspend the whole job, as the terminal would; redraw the prompt when it continues."""
+        """Handle Ctrl-Z: suspend this process group, as the terminal would; redraw the prompt when it continues."""
 
         def stop() -> None:
             self._attention.release()

@@ -28,7 +28,7 @@ class PromptRenderer(Renderer):
     """
 
     def __init__(self, style: BaseStyle, output: Output, *, reflow: bool | None = None) -> None:
-        """Prepare. `reflow` is whether the terminal rewraps lines when it is resized; None to detect that."""
+        """Prepare. `reflow` tells whether the terminal rewraps lines when it is resized; None to detect that."""
         self._above: list[SafeText] = []
         self._reflow = reflows() if reflow is None else reflow
         super().__init__(style, output)
@@ -52,7 +52,7 @@ class PromptRenderer(Renderer):
         super().render(app, layout, is_done)
 
     def erase(self, leave_alternate_screen: bool = True) -> None:
-        """Erase the prompt, including rows added by rewrapping."""
+        """Erase the prompt, including rows that the terminal has added by rewrapping lines."""
         self.output.cursor_up(self._rows_gained())
         super().erase(leave_alternate_screen)
 
@@ -67,7 +67,7 @@ class PromptRenderer(Renderer):
         self._min_available_height = max(1, room - taken) if room else 0
 
     def _rows_gained(self) -> int:
-        """Return how many rows above the cursor the terminal has added by breaking the rows that were drawn."""
+        """Return how many rows above the cursor the terminal has added by rewrapping lines when it became narrower."""
         drawn, before, now = self._last_screen, self._last_size, self.output.get_size()
         if drawn is None or before is None or not self._reflow or now.columns >= before.columns:
             return 0

@@ -47,7 +47,7 @@ class ChatSession:
         """Prepare the session. No call is made before `follow`.
 
         Args:
-            client: The client; its connection is used.
+            client: The client that calls the server.
             name: The conversation.
             paint: How to colour lines.
             write: Prints a line.
@@ -55,9 +55,9 @@ class ChatSession:
             refresh: Called when the prompt or the status line may have changed.
         """
         self.clear_screen: Callable[[], None] = lambda: None
-        """Clears the screen; set by the prompt."""
+        """Clears the screen. The prompt sets this function."""
         self.write = write
-        """Prints a line; replaced by the prompt."""
+        """Prints a line. The prompt replaces this function."""
         self.over = asyncio.Event()
         """Set when the chat ends: the user exits, or the conversation was deleted."""
         self.paint = paint
@@ -119,7 +119,7 @@ class ChatSession:
         return self._filling
 
     def agent_lines(self) -> list[SafeText]:
-        """Return the tree of sub-agents; empty unless the run waits for them."""
+        """Return the lines of the tree of sub-agents; [] unless the run waits for sub-agents."""
         return self._follower.onlooker.agent_lines()
 
     def status(self) -> SafeText:
@@ -309,7 +309,7 @@ class ChatSession:
             self.say(self.paint.dim("· " + rule_line(made, "/approvals {}")))
 
     async def decline(self) -> None:
-        """Refuse to answer the tool's question that comes first; if no tool asks anything, print that."""
+        """Refuse to answer the first open question of a tool; if no question is open, print that."""
         if (form := self._form()) is None:
             self.say(self.paint.dim("· no tool asks anything"))
         else:

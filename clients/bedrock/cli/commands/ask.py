@@ -223,7 +223,7 @@ def _reply(conversation: Conversation, asked: Question) -> None:
 
 
 def _answer_at_terminal(conversation: Conversation, form: QuestionForm) -> None:
-    """Ask the user for the fields of a form and send them, again if they are invalid. Decline if the input ends."""
+    """Ask the user to fill in a form, and send it; again if the server rejects it. Decline if the input ends."""
     while True:
         try:
             content = fill_in(form, err=True)

@@ -30,7 +30,7 @@ else:
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 #: Seconds between two reads of the audit trail with --follow.
 FOLLOW_SECONDS = 1.0
-#: With --follow, entries of this last period are read again, because an entry may be stored later than its time says.
+#: With --follow, each read goes back this far, because an entry may be stored later than its time says.
 LATE = timedelta(seconds=30)
 
 

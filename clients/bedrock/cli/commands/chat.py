@@ -46,7 +46,7 @@ NOT_FOR_THE_DEMO = (
     "mcp_servers",
     "generation",
 )
-#: The number of latest conversations that are checked for runs which the end of the chat's own server will stop.
+#: How many of the latest conversations are checked for runs that stop when the chat's own server ends.
 OTHERS = 50
 
 

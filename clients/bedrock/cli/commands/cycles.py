@@ -1,7 +1,4 @@
-"""`bedrock cycles`: lists the request cycles of a conversation or of a file of events.
-
-`bedrock wait`: waits for a run.
-"""
+"""`bedrock cycles`: lists the runs of a conversation, or of a file of events. `bedrock wait`: waits for a run."""
 
 from __future__ import annotations
 
@@ -105,7 +102,8 @@ def wait(ctx: click.Context, name: str, *, run: str, timeout: float | None, outp
 def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[RequestCycle, str]:
     """Wait for the end of a run, and print meanwhile what it waits for.
 
-    Returns the run's request cycle and, if the time is up, what the run waits for; "" if it has ended or is working.
+    Returns the run's request cycle, and what the run waits for when the time is up; "" if it waits for nothing or has
+    ended.
     """
     told = ""
     while True:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from bedrock.catalog import Model, Sandbox
 
-#: The entry point group of the server package's check functions. Each takes the path of the settings file, or None, and
-#: returns the arguments of findings as tuples.
+#: The entry point group of the server package's check functions. Each function takes the path of the settings file, or
+#: None, and returns tuples of arguments for `Finding`.
 GROUP = "bedrock.doctor"
 
 #: The environment variables that make a model available to a server; their values are never shown.

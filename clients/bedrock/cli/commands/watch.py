@@ -66,7 +66,7 @@ def watch(ctx: click.Context, name: str | None, output: str, filter_: str, plain
 
 
 async def _until_closed(following: Coroutine[Any, Any, None]) -> None:
-    """Run `following` to its end, but no longer than standard output has a reader.
+    """Run `following` to its end, but stop as soon as the reader of standard output is gone.
 
     Raises:
         BrokenPipeError: The output is closed.

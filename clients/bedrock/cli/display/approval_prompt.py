@@ -50,9 +50,9 @@ _DENY = re.compile(r"no?(?:[,:.]?\s+(?P<note>.*))?", re.IGNORECASE | re.DOTALL)
 #: The prefixes of lines from a tool call and of the program's own lines. They differ, so that no call can imitate the
 #: program.
 INDENT, OWN_INDENT = SafeText("    "), SafeText("  ")
-#: By kind of approval rule: the key that approves a call and makes such a rule.
+#: For each kind of approval rule, the key that approves a call and creates a rule of this kind.
 RULE_KEYS = {"command": "e", "command_prefix": "b", "path": "d", "tool": "t", "mcp_server": "s"}
-#: The kinds of rules by the names that command-line options have for them.
+#: The kinds of approval rules, by their names in command-line options.
 RULE_KINDS = {"exact": "command", "prefix": "command_prefix", "path": "path", "tool": "tool", "server": "mcp_server"}
 _ALWAYS = {
     "command": "this [e]xact command",
@@ -95,7 +95,7 @@ def question_lines(approval: Approval, working_directory: str, paint: Paint) -> 
 
 
 def _why_asked(rule: ApprovalRule | None) -> SafeText:
-    """Return the reason why a person is asked: a rule demands it or might deny the call, or no rule allows the call."""
+    """Return why a person is asked: a rule demands it, a rule might deny the call, or no rule allows the call."""
     if rule is None:
         return SafeText("asked, because no rule allows it")
     about = one_line(rule_title(rule), RULE_TITLE_COLUMNS)
@@ -130,7 +130,7 @@ def question_title(asked: Asked) -> SafeText:
 
 
 def offers_workspace(asked: Asked | None) -> bool:
-    """Return whether granting only the workspace mode answers a question, because the agent asks for a wider mode."""
+    """Return whether the agent asks for a wider mode than workspace, so that a person can grant only workspace."""
     return isinstance(asked, Approval) and asked.mode_upgrade is not None and asked.mode_upgrade.mode != "workspace"
 
 
@@ -140,7 +140,7 @@ def call_title(tool: str, given: dict[str, Any]) -> SafeText:
 
 
 def parse_reply(text: str, asked: Asked | None) -> Reply | None:
-    """Parse the reply to a question from typed text; None if it is an ordinary message, or fills in a form."""
+    """Return the reply that a typed text contains; None if the text is an ordinary message, or fills in a form."""
     if isinstance(asked, QuestionForm):
         return None
     text, rules = text.strip(), rules_by_key(asked)

@@ -1,4 +1,4 @@
-"""Detects the loss and the recovery of the connection to the server, and reports each once."""
+"""Detects the loss and the recovery of the connection to the server, and reports each change once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TRYING_AGAIN = "connection lost, trying again…"
 CONNECTED_AGAIN = "connected again"
-#: Seconds between attempts to reconnect.
+#: Seconds between tests whether the connection is back.
 RETRY_SECONDS = 1.0
 
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 RESULTS = "sub_agent_results"
 
-#: When the parent continues, its next events are printed after at most this many seconds of waiting for sub-agents'
-#: ends.
+#: The longest wait in seconds for the last events of sub-agents, when their parent conversation continues.
 SETTLE_SECONDS = 1.0
 #: Seconds until a sub-agent that was announced but does not exist yet is looked up again.
 LOOKUP_SECONDS = 0.05
@@ -44,7 +43,7 @@ class Onlooker:
         refresh: Callable[[], None] = lambda: None,
         hint: str = "",
     ) -> None:
-        """Prepare. No call is made before `follow`.
+        """Prepare to show a conversation. No call is made before `follow`.
 
         Args:
             agent: Returns a conversation by its name: this one, or one of its sub-agents.
@@ -131,7 +130,7 @@ class Onlooker:
             self.transcript.print_agent_ends()
 
     async def _read(self, name: str) -> None:
-        """Apply the events of a sub-agent, until nothing more will happen without a user, normally at its end."""
+        """Apply the events of a sub-agent until it has ended, or until nothing more will happen without a user."""
         events = self._agent(name).events(recent_messages=0, omit_deltas=True, until_settled=True)
         async with aclosing(events):
             async for event in events:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bedrock.conversations import ConversationInfo, ConversationListEvent
 
-#: Lines of the terminal reserved for other output than the table.
+#: The number of the terminal's lines that the table leaves free.
 MARGIN = 3
 #: Maximum columns of a directory.
 DIRECTORY_COLUMNS = 30
@@ -91,7 +91,7 @@ class Listing:
     def lines(self, paint: Paint, width: int, height: int) -> list[SafeText]:
         """Return the table in at most `width` columns and `height` lines.
 
-        Conversations without room are only counted.
+        If there is no room for all conversations, the last line counts the others.
         """
         latest = sorted(self._active.values(), key=lambda each: each.update_time, reverse=True)
         if not latest:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def queue_lines(conversation: AsyncConversation) -> list[str]:
-    """Return lines about the queued messages for a chat, one for each message; one that says so if there are none."""
+    """Return a line for each queued message, to be shown in a chat; if none is queued, one line that says so."""
     now = datetime.now(UTC)  # noqa: TID251 -- ages are computed with this machine's clock
     waiting = [queue_row(entry, now) async for entry in conversation.queue()]
     return [f"· {delivery}, sent {sent} ago: “{one_line(text, 60)}”" for _, delivery, sent, _, text in waiting] or [

@@ -36,7 +36,7 @@ _SUMMARIES = ("summary", "summary_fallback")
 
 
 class Transcript:
-    """Prints events. With `live`, text appears as it is being written, else when it is complete.
+    """Prints the events of a conversation. With `live`, text appears as it is being written, else when it is complete.
 
     The agent's text is rendered as Markdown if there are colours and a `width`; else it is printed as it is.
     """
@@ -50,7 +50,7 @@ class Transcript:
         width: Width | None = None,
         hint: str = "",
     ) -> None:
-        """Prepare. `hint` says how to show the omitted part of a long output; "" for no such hint."""
+        """Prepare to print. `hint` says how to show the omitted part of a long output; "" for no such hint."""
         self._paint = paint
         self._say = write
         self._write = folding(write, width)
@@ -282,7 +282,7 @@ class Transcript:
         if event.queue_changed and event.fate not in (
             "delivered",
             "discarded",
-        ):  # shown by the message itself, and by the end of its run
+        ):  # not printed: the message itself, or the end of its run, shows these
             self._write(fate_line(event.queue_changed, self._paint))
 
     def _show_retrying(self, event: Event) -> None:

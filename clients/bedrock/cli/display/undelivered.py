@@ -42,9 +42,10 @@ def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list
 
 
 async def fates_of_snapshot(conversation: AsyncConversation, snapshot: Snapshot) -> list[Fate]:
-    """Return the queued messages of a snapshot, those that have left the queue, and the interrupted runs.
+    """Return a snapshot's queued messages, the messages that have left the queue, and the interrupted runs.
 
-    The time range is that of the snapshot's messages; later outcomes are in the events that follow.
+    The outcomes are those between the snapshot's first message and the snapshot. Events after the snapshot report later
+    outcomes.
     """
     if not snapshot.messages:
         return []

@@ -49,7 +49,7 @@ class LineFlow:
     """A Flow that leaves text as it is and breaks it into lines."""
 
     def __init__(self, width: Width | None = None, clean: Callable[[str], SafeText] = for_terminal) -> None:
-        """Prepare. `width` returns the maximum columns of a line; lines are broken at blanks. None: only at line ends.
+        """Prepare. `width` returns the maximum columns of a line, which is broken at blanks; None for no maximum.
 
         `clean` makes a line safe to print.
         """
@@ -114,7 +114,7 @@ class LineFlow:
 
 
 def flow_of(paint: Paint, width: Width | None) -> Flow:
-    """Return the flow for an agent's text: rendered Markdown if there are colours and a width, else plain lines."""
+    """Return the `Flow` for an agent's text: rendered Markdown if there are colours and a width, else plain lines."""
     if not paint.enabled or width is None:
         return LineFlow(width, paint.clean)
     from bedrock.cli.text.markdown_stream import MarkdownFlow  # noqa: PLC0415 -- loads rich, which not every command needs

@@ -28,7 +28,7 @@ class LiveBlock:
         self._draw(self._lines, above=line + "\n")
 
     def show(self, lines: Sequence[SafeText]) -> None:
-        """Redraw the block with these lines."""
+        """Replace the lines of the block, and redraw it."""
         if list(lines) != list(self._lines):
             self._draw(lines)
 

@@ -36,7 +36,7 @@ separate ones are the widest.
 """
 
 _MARK = re.compile(r" *(?:[│●◦?·⋯↻■✓✗>•] )?(?: *\d+\. )? *")
-"""The prefix of a line before its text: a bar, a bullet, a number or spaces."""
+"""Matches what precedes the text of a line: a bar, a bullet, a number or spaces."""
 
 _THEME = Theme(
     {

@@ -145,7 +145,7 @@ class MarkdownFlow:
         return [self._paint.text(" " * fence.indent, CODE_INDENT, shown) if shown else SafeText()]
 
     def _end(self) -> list[SafeText]:
-        """Return the lines of the open block, and close it; nothing within a code block."""
+        """Close the open block and return its lines; [] within a code block."""
         if self._fence is not None:
             return []
         block, self._block = self._block, []

@@ -109,7 +109,7 @@ def without_reordering(text: SafeText) -> SafeText:
 
 
 def _without_surplus(found: re.Match[str]) -> str:
-    """Remove the combining marks of a match beyond MOST_COMBINING in a row, and put "…" in their place."""
+    """Return the matched text; in each run of combining marks, "…" replaces those beyond the first MOST_COMBINING."""
     return "".join(
         "…" if row == MOST_COMBINING + 1 else each for each, row in _rows(found) if row <= MOST_COMBINING + 1
     )

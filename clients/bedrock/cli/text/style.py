@@ -37,7 +37,7 @@ class Paint:
         """
         self.enabled = enabled
         self.clean = for_terminal if terminal else for_pipe
-        """Makes text safe for the stream."""
+        """The function that makes text safe for the stream."""
 
     @classmethod
     def for_stream(cls, stream: TextIO, environ: Mapping[str, str] = os.environ, *, plain: bool = False) -> Paint:
@@ -142,7 +142,7 @@ def columns(stream: TextIO) -> Width | None:
 
 
 def _columns(stream: TextIO) -> int:
-    """Return the terminal's width minus one: after the last column, terminals place the cursor differently."""
+    """Return the terminal's width minus one, because terminals differ in where the cursor is after the last column."""
     try:
         size = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):  # the stream is closed, or not really a terminal

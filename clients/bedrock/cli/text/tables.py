@@ -89,7 +89,7 @@ def _narrowed(widths: list[int], room: int) -> list[int]:
 
 
 def _limit(widths: list[int], room: int) -> int:
-    """Return the largest maximum width with which all columns fit into `room`, but at least LEAST."""
+    """Return the largest column width with which all columns fit into `room`, but at least LEAST."""
     limits = range(min(max(widths, default=LEAST), room), LEAST, -1)
     return next((limit for limit in limits if sum(min(width, limit) for width in widths) <= room), LEAST)
 
