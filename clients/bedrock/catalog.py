@@ -1,4 +1,4 @@
-"""What a server reports about itself: models, tools, directories, sandbox, limits, quotas, nodes, audit trail."""
+"""Classes for what a server reports: models, tools, directories, sandbox, limits, quotas, nodes and audit entries."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Model(Wrapper[v1.Model]):
     protocol: ModelProtocol
     """The API protocol in which the server talks to the provider."""
     context_window_tokens: int
-    """Tokens of input and output together; zero if unknown."""
+    """Maximum tokens of input and output together; zero if unknown."""
     input_limit_tokens: int
     """Maximum tokens of input; zero if no such limit is known."""
     max_output_tokens: int
@@ -88,7 +88,7 @@ class Tool(Wrapper[v1.Tool]):
     group: ToolGroup
     """The kind of work that the tool does."""
     retry_safe: bool
-    """Whether a call may be tried again after an infrastructure failure."""
+    """Whether the server may repeat a call after a technical failure; true only for tools that change nothing."""
     requires_approval: bool
     """Whether calls need approval under every approval policy."""
     writes: bool
@@ -163,7 +163,7 @@ class Limits(Wrapper[v1.GetServerInfoResponse.Limits]):
     max_images_per_message: int
     """Maximum number of images in one message."""
     max_queue_length: int
-    """Maximum number of steers and follow-ups that wait in one conversation."""
+    """Maximum number of messages that wait in one conversation's queue."""
     max_conversations_page_size: int
     """Maximum number of conversations on one page."""
     max_messages_page_size: int
@@ -249,7 +249,7 @@ class McpServer(Value[v1.McpServer]):
 
 @dataclass(frozen=True, slots=True)
 class Quota(Wrapper[v1.Quota]):
-    """A limit of what one principal, or all principals together, may use."""
+    """A limit on what one principal (a user of the server), or all principals together, may use."""
 
     principal: str
     """The name of the principal; empty if the quota is for all principals together."""
@@ -260,7 +260,7 @@ class Quota(Wrapper[v1.Quota]):
     used: int
     """How much is used at present, in the unit of `limit`."""
     reset_time: datetime | None
-    """When counting starts again at zero; None if usage falls as runs end, streams close or data is deleted."""
+    """When counting starts again at zero; None for quotas that fall as runs end, streams close or data is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,10 @@ class Node(Wrapper[v1.Node]):
     answering: bool
     """Whether this is the server that answered the call."""
     workspaces: tuple[str, ...]
-    """Directories that this node has and other nodes may lack. Only such nodes serve conversations in them."""
+    """Directories that this node has and other nodes may lack.
+
+    Only nodes that have a directory serve conversations in it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +319,7 @@ class AuditDecision(Wrapper[v1.AuditEntry.Decision]):
     verdict: AuditVerdict
     """The decision: "run", "ask" or "deny"; or "approved" or "denied" by a person."""
     decider: AuditDecider
-    """The person or the part of the server that decided."""
+    """Who decided: "rules" (the approval rules), "policy" (the approval policy) or "person"."""
     approval_rules: tuple[str, ...]
     """The resource names of the rules that decided."""
 

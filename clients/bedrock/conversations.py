@@ -45,7 +45,7 @@ class ContextUsage(Value[v1.ContextUsage]):
     used_tokens: int = 0
     """Tokens in the context, as of the last response that reported them."""
     usable_window_tokens: int = 0
-    """Maximum tokens in the context. The server warns at 80 percent of it, and starts a continuation at 90 percent."""
+    """Maximum tokens in the context. The server warns at 80 percent, and summarizes the conversation at 90 percent."""
     warning: bool = False
     """Whether at least 80 percent are used."""
 
@@ -146,11 +146,11 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     name: str
     """The resource name, ``conversations/{id}``. It never changes."""
     slug: str
-    """A short readable handle, unique among the conversations of a principal."""
+    """A short readable handle, unique among the conversations of one principal (user of the server)."""
     title: str
     """A title to show to people."""
     working_directory: str
-    """The absolute real path of the directory that tools start in."""
+    """The absolute path, without symbolic links, of the directory that tools start in."""
     model: str
     """The resource name of the model that the conversation uses."""
     state: ConversationState
@@ -173,9 +173,9 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     Empty if this is no fork.
     """
     forked_at: str
-    """The last request cycle that the fork took over, by its resource name in `forked_from`; empty if it is no fork."""
+    """The resource name, in `forked_from`, of the last request cycle that was copied; empty if this is no fork."""
     continuation_summary: str
-    """The summary that was written when the context was used up; empty before."""
+    """The summary that was written when the context was used up; empty before that."""
     create_time: datetime
     """When the conversation was created."""
     update_time: datetime

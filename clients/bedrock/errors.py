@@ -292,7 +292,7 @@ class SubAgent(FailedPrecondition):
 
 
 class Terminal(FailedPrecondition):
-    """The conversation has ended for good, as that of a finished sub-agent, and accepts no more commands."""
+    """The conversation has ended for good, e.g. because its sub-agent has finished, and accepts no more commands."""
 
 
 class Internal(BedrockError):

@@ -79,7 +79,7 @@ class ToolOutputDelta(Wrapper[v1.Event.ToolOutputDelta]):
     tool_use_id: str
     """Id of the tool call."""
     attempt: int
-    """The attempt of the call, counted from 1. Output of earlier attempts is void."""
+    """The attempt of the call, counted from 1. Output of earlier attempts no longer counts."""
     offset: int
     """Where `text` begins, in code points from the start of the attempt's output."""
     text: str
@@ -119,9 +119,9 @@ class Snapshot(Wrapper[v1.Event.Snapshot]):
     pending_approvals: tuple[Approval, ...]
     """The open approvals."""
     queue: tuple[QueuedMessage, ...]
-    """The queued steers and follow-ups, oldest first."""
+    """The queued messages, oldest first."""
     sub_agents: SubAgentsChanged | None
-    """The sub-agents that the conversation waits for; None in other states."""
+    """The sub-agents that the conversation waits for; None if it waits for none."""
     pending_client_tool_calls: tuple[ClientToolCallChanged, ...]
     """The call that waits for a client's answer; empty if no call waits."""
     pending_questions: tuple[Question, ...]
@@ -194,12 +194,12 @@ class Retrying(Wrapper[v1.Event.Retrying]):
 
 @dataclass(frozen=True, slots=True)
 class StreamDiscarded(Wrapper[v1.Event.StreamDiscarded]):
-    """The text deltas of one attempt are void: their text is not in the history, and should be removed."""
+    """The text deltas of one attempt no longer count: their text is not in the history, and should be removed."""
 
     llm_request_id: str
     """Id of the request to the model."""
     attempt: int
-    """The attempt whose text is void, counted from 1."""
+    """The attempt whose text no longer counts; attempts are numbered from 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ class Message(Wrapper[v1.Message]):
 
 @dataclass(frozen=True, slots=True)
 class QueuedMessage(Wrapper[v1.QueuedMessage]):
-    """A queued steer or follow-up, and what became of it."""
+    """A message that was queued, for the run in progress ("steer") or for the next run ("follow_up"), and its fate."""
 
     message: Message
     """The message. Its `delivery` is "steer" or "follow_up"."""

@@ -275,7 +275,7 @@ def _plain_value(value: StructValue) -> Any:
 def _values(wrapper: Any, proto: Message) -> dict[str, Any]:
     """Return the attribute values of a wrapper.
 
-    Fields that are not set, as most are, cost nothing: they take cached defaults.
+    Fields that are not set, which are most of them, take cached defaults without any conversion.
     """
     converters = _converters(wrapper)
     values = dict(_values_of_unset(wrapper))

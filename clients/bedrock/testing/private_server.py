@@ -69,7 +69,7 @@ class PrivateServer:
 
     @property
     def token(self) -> str:
-        """The token that every call must carry."""
+        """The bearer token that every call to the server must carry."""
         return (self.data / TOKEN_FILE).read_text().strip()
 
     @property

@@ -1,4 +1,4 @@
-"""Finds the processes that a server has left, by reading /proc."""
+"""Finds the processes that a server has left behind, by reading /proc."""
 
 from __future__ import annotations
 

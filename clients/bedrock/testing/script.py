@@ -172,5 +172,5 @@ class ScriptedModel(Script):
 
     @property
     def scripts(self) -> list[Script]:
-        """This script and those for single conversations."""
+        """All scripts: this one, and those for single conversations."""
         return [self, *self._scripts]

@@ -18,7 +18,7 @@ __all__ = ["AsyncConversationBase"]
 
 
 class AsyncConversationBase:
-    """A conversation on the server, known by its name. Subclasses add the methods."""
+    """A conversation on the server, identified by its name. The subclasses add the methods."""
 
     def __init__(self, transport: AsyncTransport, name: str, functions: Sequence[ToolFunction] = ()) -> None:
         """Create the object. Programs call `AsyncClient.conversation` or `AsyncClient.create` instead.

@@ -19,7 +19,7 @@ __all__ = ["ConversationBase"]
 
 
 class ConversationBase:
-    """A conversation on the server, known by its name. Subclasses add the methods."""
+    """A conversation on the server, identified by its name. The subclasses add the methods."""
 
     def __init__(self, transport: Transport, name: str, functions: Sequence[ToolFunction] = ()) -> None:
         """Create the object. Programs call `Client.conversation` or `Client.create` instead.

@@ -144,7 +144,7 @@ def _server(client: Client) -> Iterator[Finding]:
 
 
 def _sandbox(sandbox: Sandbox) -> Finding:
-    """Report how well the sandbox restricts tools. A level that the operator chose is no problem."""
+    """Report how well the sandbox restricts tools. A level that the operator has chosen counts as ok."""
     tier = sandbox.tier.upper()
     kept = f"tier {tier}, Landlock {sandbox.landlock_abi}"
     text = kept if sandbox.restricted_available else "the restricted mode is not available"

@@ -80,7 +80,7 @@ class Onlooker:
         return self.view.status(time.monotonic(), _wall(), self._width(), keys="Esc cancels")
 
     def agent_lines(self) -> list[SafeText]:
-        """Return the tree of sub-agents; empty unless the run waits for them."""
+        """Return the lines of the tree of sub-agents; [] unless the run waits for sub-agents."""
         return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width())
 
     async def _fates(self, event: Event) -> list[Fate]:

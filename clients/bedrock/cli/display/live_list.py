@@ -1,4 +1,4 @@
-"""`bedrock watch` without a name: a live table of the active conversations, or one line per change in a pipe."""
+"""`bedrock watch` without a name: a live table of the active conversations or, in a pipe, one line for each change."""
 
 from __future__ import annotations
 

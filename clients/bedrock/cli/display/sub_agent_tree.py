@@ -36,7 +36,7 @@ class AgentView:
     """Whether the end of the sub-agent has been printed."""
 
     def observe(self, event: Event, now: float) -> None:
-        """Apply an event of the sub-agent's own conversation. `now` is in monotonic seconds."""
+        """Update this view with an event of the sub-agent's own conversation. `now` is in monotonic seconds."""
         self.view.observe(event, now)
         if event.conversation is not None:
             self.began = event.conversation.create_time
@@ -67,7 +67,7 @@ class AgentView:
 
     @property
     def end_to_print(self) -> bool:
-        """Return whether the end of the sub-agent is known in full, and was not printed yet."""
+        """Whether the end of the sub-agent is to be printed now: it is known in full, and was not printed yet."""
         return bool(self.status.outcome) and not self.end_printed and (self.seen_to_the_end or not self.followed)
 
     def figures(self, until: datetime) -> list[str]:
@@ -93,7 +93,7 @@ class AgentTree:
         self._agents: dict[int, AgentView] = {}
 
     def observe(self, event: Event) -> None:
-        """Apply an event of the parent's conversation."""
+        """Update the tree with an event of the parent's conversation."""
         if event.state is not None and event.kind != "conversation_updated":
             waiting = self._waits(event, event.state)
             if waiting and not self.waiting:
@@ -111,7 +111,7 @@ class AgentTree:
         return state.kind == "awaiting_sub_agents"
 
     def observe_agent(self, name: str, event: Event, now: float) -> None:
-        """Apply an event of one sub-agent's own conversation. `now` is in monotonic seconds."""
+        """Update the tree with an event of one sub-agent's own conversation. `now` is in monotonic seconds."""
         for agent in self._agents.values():
             if agent.status.name == name:
                 agent.observe(event, now)
@@ -141,7 +141,7 @@ class AgentTree:
         return any(agent.seen_to_the_end for agent in self._agents.values() if agent.status.name == name)
 
     def endings(self, paint: Paint) -> Iterator[SafeText]:
-        """Yield a line for each ended sub-agent whose end was not printed yet."""
+        """Yield a line for each ended sub-agent whose end was not printed yet, and mark the end as printed."""
         for agent in self._in_order():
             if agent.end_to_print:
                 agent.end_printed = True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Maximum columns of a line if the output is not a terminal.
 WIDTH = 80
-#: The columns before the text of a line about a model request, and of a line about tools.
+#: How many columns precede the text in a line about a model request, and in a line about tools.
 _BEFORE_TEXT, _BEFORE_TOOLS = 15, 17
 #: Minimum columns of a text, also in a narrow terminal.
 _LEAST = 20

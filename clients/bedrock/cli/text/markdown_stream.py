@@ -42,7 +42,7 @@ class _Fence:
 
 
 class MarkdownFlow:
-    """A Flow that renders Markdown with colours."""
+    """Converts streaming Markdown into coloured lines. Implements `Flow`."""
 
     def __init__(self, paint: Paint, width: Width) -> None:
         """Prepare. Lines have at most `width` columns, except code, which is not wrapped."""

@@ -44,11 +44,11 @@ class SafeText(str):
     __slots__ = ()
 
     def __add__(self, other: str) -> SafeText:
-        """Append a text; a plain `str` is cleaned."""
+        """Append a text; a plain `str` is made safe to print."""
         return SafeText(str.__add__(self, for_terminal(other)))
 
     def __radd__(self, other: str) -> SafeText:
-        """Prepend a text; a plain `str` is cleaned."""
+        """Prepend a text; a plain `str` is made safe to print."""
         return SafeText(str.__add__(for_terminal(other), self))
 
     def lines(self) -> list[SafeText]:

@@ -25,7 +25,7 @@ PLAIN_OPTION = click.option("--plain", is_flag=True, help="No colours, and Markd
 class Paint:
     """Makes text fit for one stream: safe to print, and coloured if that is wanted.
 
-    Parts that are `SafeText` already are taken as they are; every other `str` is cleaned.
+    Parts that are `SafeText` already are taken as they are; every other `str` is made safe.
     """
 
     def __init__(self, enabled: bool, *, terminal: bool = True) -> None:
@@ -47,7 +47,7 @@ class Paint:
         return cls(coloured, terminal=terminal)
 
     def text(self, *parts: str) -> SafeText:
-        """Join parts; those that are not `SafeText` are cleaned."""
+        """Join texts; those that are not `SafeText` are made safe to print."""
         return SafeText("".join(map(self.clean, parts)))
 
     def flat(self, text: str) -> SafeText:
@@ -137,7 +137,7 @@ def _cells_of() -> Callable[[str], int]:
 
 
 def columns(stream: TextIO) -> Width | None:
-    """Return a function for the maximum columns of a line on a stream; None if the stream is not a terminal."""
+    """Return a function that returns the maximum columns of a line on a stream; None if the stream is no terminal."""
     return partial(_columns, stream) if stream.isatty() else None
 
 
