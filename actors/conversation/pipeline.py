@@ -132,7 +132,8 @@ class LoadedConversation:
         stored = [(row.step, row.epoch, row.event) for row in rows]
         if stored != [(entry.step, unit.record.epoch, entry.event) for entry in unit.entries]:
             return False
-        record = store.load(unit.record.id)  # another server may use the same epoch, but another node name
+        # Another server may have written the same rows with the same epoch; only the node's name tells them apart.
+        record = store.load(unit.record.id)
         return record is not None and record.node == unit.record.node
 
     def _publish(self, unit: UnitOfWork) -> None:

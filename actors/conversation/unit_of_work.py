@@ -43,13 +43,13 @@ class UnitOfWork:
         self.record = record
         self.context = context
         self.logged_context = logged_context
-        """The context in the last log row that contains a context; None if unknown."""
+        """The context that was last written to the log, where a row contains it only if it changed; None if unknown."""
         self.entries: list[LogEntry] = []
         self.messages: list[Message] = []
         self.text_deltas: list[TextDelta] = []
         self.effects: list[ActEffect] = []
         self.used = (0, 0)
-        """The tokens and micro-dollars that this conversation's model requests used, except those of sub-agents."""
+        """How many tokens and micro-dollars the conversation's own model requests used, without its sub-agents."""
 
     @property
     def begins_run(self) -> bool:

@@ -207,7 +207,7 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True):
     run: str = ""
     """The id of the run (the work on one user message) that this message belongs to; "" if it belongs to none."""
     delivery: str = ""
-    """For user messages: "direct", "steer" or "follow_up"; "" for others."""
+    """For user messages: how the message was handled, which is "direct", "steer" or "follow_up"; "" for others."""
     request_id: str = ""
     """For agent messages: id of the model request that the message answers."""
     attempt: int = 0

@@ -204,7 +204,7 @@ class ToolAborted(Struct, frozen=True, tag="tool_aborted"):
 
 
 class AgentsSpawned(Struct, frozen=True, tag="agents_spawned"):
-    """The arguments of a spawn_sub_agent call are all valid: its sub-agents are to be started."""
+    """All arguments of a spawn_sub_agent call are valid, so that its sub-agents can be started."""
 
     at: int
     tool_use_id: str

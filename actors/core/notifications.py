@@ -86,7 +86,7 @@ class ApprovalRequested(Struct, frozen=True, omit_defaults=True, tag="approval_r
     kind: ApprovalKind
     since: int
     suggestions: tuple[ApprovalRule, ...] = ()
-    """Rules that would allow calls like this one, the narrowest first. They have no ids yet."""
+    """Rules that would allow calls like this one, the narrowest first. Their `id` is ""."""
     asked_by: ApprovalRule | None = None
     """The rule because of which a person is asked: its action is ASK, or it denies calls that this one might be.
 

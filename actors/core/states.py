@@ -114,7 +114,10 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     grace: bool = False
     """For sub-agents: whether the turn limit is reached; the running request is then the last one."""
     last_text: str = ""
-    """For sub-agents: the last text, which becomes the partial result if the sub-agent fails."""
+    """For sub-agents: the model's last text.
+
+    If the sub-agent fails, its parent gets this text as the partial result.
+    """
     used_tokens: int = 0
     """The number of tokens in the context window after the last response."""
     total_usage: Usage = Usage()
@@ -127,9 +130,9 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     It counts towards the conversation's budget, but not towards a run's budget.
     """
     run_mode: Mode | None = None
-    """The mode in which the latest run began; only it decides which tools that clients run are offered.
+    """The mode in which the latest run began. It decides which tools of clients are offered during the whole run.
 
-    None if unused.
+    None if the conversation has no tools that clients run.
     """
     generation: Generation | None = None
     """Settings for the requests of the latest run, from the message that began it."""
@@ -265,7 +268,7 @@ class AgentTask(Struct, frozen=True):
 
 
 class PendingAgent(Struct, frozen=True):
-    """A sub-agent that has no outcome yet."""
+    """A sub-agent that has not ended yet."""
 
     agent_id: str
     index: int
@@ -322,7 +325,7 @@ class AwaitingSubAgents(Struct, frozen=True, tag="awaiting_sub_agents"):
 
     @property
     def pending_ids(self) -> tuple[str, ...]:
-        """The ids of the sub-agents that have no outcome yet."""
+        """The ids of the sub-agents that have not ended yet."""
         return tuple(agent.agent_id for agent in self.pending)
 
 

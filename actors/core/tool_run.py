@@ -25,7 +25,7 @@ QUIESCE_MS = 2_000
 
 
 class KillReceipt(Struct, frozen=True):
-    """How the processes of an execution ended; the content of a ToolTreeReaped notification."""
+    """A report on how the processes of a tool call ended. Its content becomes the notification ToolTreeReaped."""
 
     tool_use_id: str
     execution_id: int
@@ -57,7 +57,7 @@ class Quiescing(Struct, frozen=True, tag="quiescing"):
 
     call: ExecuteTool
     waiting: ExecuteTool | None = None
-    """The one tool that starts next, or None."""
+    """The call that starts as soon as these processes have ended; None if no call waits."""
 
 
 ToolRun: TypeAlias = Ready | Running | Quiescing
@@ -86,26 +86,29 @@ Input: TypeAlias = ExecuteTool | AbortTool | ToolEnded | QuiesceTimeout
 
 
 class StartTool(Struct, frozen=True, tag="start"):
-    """Output: start this call."""
+    """Output of `advance`: start this call."""
 
     call: ExecuteTool
 
 
 class KillTool(Struct, frozen=True, tag="kill"):
-    """Output: kill this call's processes, and send QuiesceTimeout after `QUIESCE_MS`."""
+    """Output of `advance`: kill this call's processes, and send QuiesceTimeout after `QUIESCE_MS`."""
 
     tool_use_id: str
     execution_id: int
 
 
 class ReportOutcome(Struct, frozen=True, tag="report_outcome"):
-    """Output: send the tool's outcome to the conversation."""
+    """Output of `advance`: send the tool's outcome to the conversation."""
 
     outcome: ToolOutcomeEvent
 
 
 class ReportReceipt(Struct, frozen=True, tag="report_receipt"):
-    """Output: send the conversation the receipt of a cancelled call, whose processes have ended or count as leaked."""
+    """Output of `advance`: send the receipt of a cancelled call to the conversation.
+
+    The processes of the call have ended, or count as leaked.
+    """
 
     receipt: KillReceipt
 

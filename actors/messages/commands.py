@@ -106,7 +106,7 @@ class CancelConversationResult(Struct, frozen=True):
 
 
 class ResolveApprovalCommand(Struct, frozen=True):
-    """Approve or deny a tool call. The result is the conversation's record."""
+    """Approve or deny a tool call. The result is the conversation's ConversationRecord."""
 
     tool_use_id: str
     approve: bool
@@ -185,11 +185,14 @@ class SetModeResult(Struct, frozen=True):
 
 
 class TriggerContinuationCommand(Struct, frozen=True):
-    """Write the summary of the conversation now, so that a new one can continue it. The result is its record."""
+    """Write the summary of the conversation now, so that a new one can continue it.
+
+    The result is the ConversationRecord.
+    """
 
 
 class UpdateConversationCommand(Struct, frozen=True):
-    """Change settings; None leaves a field unchanged. The result is the conversation's record."""
+    """Change settings; None leaves a field unchanged. The result is the conversation's ConversationRecord."""
 
     etag: str = ""
     slug: str | None = None
@@ -211,7 +214,10 @@ class UpdateConversationCommand(Struct, frozen=True):
 
 
 class SetGeneratedTitleCommand(Struct, frozen=True):
-    """Set a title that a model wrote, unless the title was changed in the meantime. The result is the record."""
+    """Set a title that a model wrote, unless the title was changed in the meantime.
+
+    The result is the ConversationRecord.
+    """
 
     title: str
     """The new title; "" if the query failed, so that only its usage is recorded."""
@@ -222,13 +228,16 @@ class SetGeneratedTitleCommand(Struct, frozen=True):
 
 
 class ArchiveConversationCommand(Struct, frozen=True):
-    """Set or clear the archive flag; setting it kills the background jobs. The result is the conversation's record."""
+    """Set or clear the archive flag; setting it kills the background jobs. The result is the ConversationRecord."""
 
     archived: bool
 
 
 class ContinueConversationCommand(Struct, frozen=True):
-    """Create the conversation that continues one whose context is full, or find it. The result is its record."""
+    """Create the conversation that continues one whose context is full, or find it if it exists already.
+
+    The result is its ConversationRecord.
+    """
 
     include_summary: bool = False
     request_id: str = ""
@@ -236,7 +245,10 @@ class ContinueConversationCommand(Struct, frozen=True):
 
 
 class ForkConversationCommand(Struct, frozen=True):
-    """Create a conversation with the history of another one up to the end of a run. The result is the new record."""
+    """Create a conversation with the history of another one up to the end of a run.
+
+    The result is the ConversationRecord of the new conversation.
+    """
 
     principal: str
     origin: str

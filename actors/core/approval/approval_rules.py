@@ -36,19 +36,19 @@ class ApprovalRule(Struct, frozen=True, omit_defaults=True):
     """Unique among the rules of the same origin in a conversation; "" for a suggestion."""
     action: Action
     tool: str = ""
-    """The name of a tool."""
+    """The rule is for calls of the tool with this name."""
     command: str = ""
-    """An exact command: either the whole text of a call, or one simple command with exactly these words."""
+    """The rule is for this command: the whole text of a call, or one simple command with exactly these words."""
     command_prefix: str = ""
-    """The first words of a simple command."""
+    """The rule is for simple commands that begin with these words."""
     path: str = ""
     """An absolute directory without symbolic links: the rule is for tools that read or write files beneath it."""
     mcp_server: str = ""
-    """The name of an MCP server."""
+    """The rule is for calls of all tools of the MCP server with this name."""
     words: tuple[str, ...] = ()
     """The words of `command_prefix`, or of `command` if that is one simple command, without the shell's quoting."""
     created_at: int = 0
-    """In milliseconds since the epoch; 0 if unknown."""
+    """When the rule was made, in milliseconds since the epoch; 0 if unknown."""
     creator: str = ""
     """The principal (person or service) that made the rule; "" if unknown."""
     origin: Origin = Origin.CONVERSATION
@@ -86,7 +86,7 @@ class CallSubject(Struct, frozen=True, omit_defaults=True):
     trees: tuple[str, ...] = ()
     """The directories that the tool reads with everything beneath them; absolute, without symbolic links."""
     also_reads: tuple[str, ...] = ()
-    """Further paths that the tool reads. Permission to read only these does not permit the call."""
+    """Further paths that the tool reads. A rule that allows these paths alone does not allow the call."""
 
 
 class Suggested(Struct, frozen=True, omit_defaults=True):
@@ -94,6 +94,6 @@ class Suggested(Struct, frozen=True, omit_defaults=True):
 
     tool_use_id: str
     rules: tuple[ApprovalRule, ...]
-    """Rules that would allow calls like this one, the narrowest first. They have no ids yet."""
+    """Rules that would allow calls like this one, the narrowest first. Their `id` is ""."""
     asked_by: ApprovalRule | None = None
     """The rule that made approval necessary; None if no rule did."""

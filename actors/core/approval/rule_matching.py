@@ -80,7 +80,7 @@ def server_of(tool: str) -> str:
 
 
 def suggestions(call: ToolUse, subject: CallSubject | None, working_dir: str) -> tuple[ApprovalRule, ...]:
-    """Return rules with which a person could allow calls like this one, the narrowest first. They have no ids yet."""
+    """Return rules with which a person could allow calls like this one, the narrowest first. Their `id` is ""."""
     if subject is None:
         return ()
     if subject.text:

@@ -114,7 +114,7 @@ class TurnBuilder:
             if role == "user":
                 self._turns[-1][1].extend(blocks)
                 return
-            # If two answers follow each other, the request of the second one ended with this block when it was sent.
+            # When two answers follow each other, the request of the second one ended with a turn of this text.
             self._turns.append(("user", [Text(CONTINUE)]))
         self._turns.append((role, blocks))
 

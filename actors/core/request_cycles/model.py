@@ -162,7 +162,7 @@ class CycleCall(Struct, frozen=True):
 
 
 class CallGroup(Struct, frozen=True):
-    """Adjacent calls of the same tool group."""
+    """Calls that directly follow each other and whose tools belong to the same group."""
 
     group: ToolGroup
     calls: tuple[CycleCall, ...]

@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 def spawn_agents(
     builder: TransitionBuilder, tasks: tuple[AgentTask, ...], *through: ContextState, call: ToolExecuting | None = None
 ) -> TransitionResult:
-    """Start sub-agents and wait for all of them. `call`: the state whose tool call starts them; None for a command."""
+    """Start sub-agents and wait for all of them.
+
+    `call` is the state whose running tool call starts the sub-agents; None if a command starts them.
+    """
     builder.place_state()
     pending = tuple(_start(builder, task, index) for index, task in enumerate(tasks))
     state = AwaitingSubAgents(builder.ledger, pending, ())
