@@ -21,7 +21,7 @@ class CancelToken:
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
         self._waited_for: threading.Event | None = None
-        """Set when the token is cancelled. Created by the first `wait`, because code seldom waits for a token."""
+        """An event that is set when the token is cancelled; None until the first `wait`, because code seldom waits."""
 
     def cancel(self) -> None:
         """Cancel the work, and run the callbacks on the caller's thread.

@@ -122,7 +122,7 @@ class ModelRequest(Struct, frozen=True):
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """The turns of the view."""
+        """The conversation's turns, as the model gets them."""
         return self.view.turns
 
 

@@ -2,7 +2,7 @@
 
 `Telemetry` itself observes nothing; observers derive from it. The reported facts contain no contents (what people,
 models and tools said). Contents are separate arguments, which only traces use, and only if the operator has enabled
-that. Safe to call from any thread; no method blocks or raises.
+that. Safe to call from any thread; no method raises, and only `close` blocks.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Telemetry:
         """
 
     def written(self, changes: int, seconds: float) -> None:
-        """Observe a committed transaction of the store; `changes` is their number in it.
+        """Observe that the store has committed a transaction with this number of changes.
 
         Called on the store's thread.
         """

@@ -56,7 +56,7 @@ def no_sub_agents(_tasks: tuple[AgentTask, ...], _context: ToolContext) -> tuple
 
 
 def no_side_queries(query: SideQuery) -> str:  # noqa: ARG001 -- the port's signature
-    """Refuse side queries, because there is no small model."""
+    """Refuse to send a side query (a small extra request), because there is no small model."""
     raise SideQueryError("there is no small model")
 
 

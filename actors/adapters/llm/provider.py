@@ -102,7 +102,7 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
     idle: float = 300.0
     """Time between two chunks of the answer; a ping counts as a chunk."""
     total: float = 3600.0
-    """Time for the whole answer after the headers; 0 for no limit."""
+    """Time for the whole answer after its headers; 0 for no limit."""
 
     def __post_init__(self) -> None:
         if min(self.connect, self.first_byte, self.idle) <= 0 or self.total < 0:
@@ -118,7 +118,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     name: str
     preset: str = ""
-    """The table of presets.toml from which settings were taken that were not given; "" for none."""
+    """The table of presets.toml that supplied the settings that the operator has not given; "" for none."""
     protocol: str
     """"anthropic", "openai-chat" or "openai-responses". There is no default."""
     base_url: str
@@ -268,7 +268,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         return is_loopback(urlsplit(self.base_url).hostname or "")
 
     def url(self, path: str) -> str:
-        """Return the URL of an endpoint, whose path begins with "/"."""
+        """Return the URL of the endpoint with this path, which begins with "/"."""
         return self.base_url.rstrip("/") + path
 
     @property

@@ -61,7 +61,7 @@ class Server(Struct, frozen=True, eq=False):
         return presumed != ONLY_MODEL or len(names) != 1
 
     def presumes(self, name: str) -> bool:
-        """Return whether `name` is this provider's presumed default model."""
+        """Return whether `name` is this provider's default model and that default is only a guess."""
         return self.provider.presumed and name == self.provider.default_model
 
 

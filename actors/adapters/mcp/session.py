@@ -202,8 +202,8 @@ class McpSession:
                 self._become(McpState.STOPPED)
 
     async def _connect(self, stack: AsyncExitStack) -> None:
-        from mcp import Client  # noqa: PLC0415 -- see `_live`
-        from mcp_types import Implementation, ToolListChangedNotification  # noqa: PLC0415 -- see `_live`
+        from mcp import Client  # noqa: PLC0415 -- slow to import
+        from mcp_types import Implementation, ToolListChangedNotification  # noqa: PLC0415 -- slow to import
 
         async def on_message(message: object) -> None:
             if isinstance(message, ToolListChangedNotification):
@@ -225,7 +225,7 @@ class McpSession:
         stack.callback(asyncio.ensure_future(self._listen(self._client, relist)).cancel)
 
     async def _http(self, stack: AsyncExitStack) -> Any:
-        from actors.adapters.mcp.web_transport import http_transport  # noqa: PLC0415 -- see _live
+        from actors.adapters.mcp.web_transport import http_transport  # noqa: PLC0415 -- slow to import
 
         def refused(words: str) -> None:
             self._words = words.encode()
@@ -239,7 +239,7 @@ class McpSession:
 
     async def _program(self, stack: AsyncExitStack) -> Any:
         """Start the server's program in the sandbox, and return the transport over its pipes. Raises ServerError."""
-        from actors.adapters.mcp.pipes import pipe_transport  # noqa: PLC0415 -- see _live
+        from actors.adapters.mcp.pipes import pipe_transport  # noqa: PLC0415 -- slow to import
 
         theirs_in, ours_in = os.pipe()
         stack.callback(os.close, ours_in)
@@ -263,7 +263,7 @@ class McpSession:
             os.close(theirs_out)
         os.set_blocking(ours_in, False)
         os.set_blocking(ours_out, False)
-        assert self._over is not None  # noqa: S101 -- set by _live
+        assert self._over is not None  # noqa: S101 -- `_live` has set it
         return pipe_transport(ours_in, ours_out, self._over)
 
     def _start(self, launch: Launch) -> None:
@@ -287,7 +287,7 @@ class McpSession:
         Older versions need no subscription. Changes before the subscription are not reported, so the tools are listed
         again whenever a subscription begins.
         """
-        from mcp.client.subscriptions import ListenNotSupportedError  # noqa: PLC0415 -- see _live
+        from mcp.client.subscriptions import ListenNotSupportedError  # noqa: PLC0415 -- slow to import
 
         offered = client.server_capabilities.tools
         while offered is not None and offered.list_changed:
@@ -324,7 +324,7 @@ class McpSession:
 
     async def _until_over(self) -> None:
         """Wait until the connection ends: by `stop`, by the program's end, or after `idle_seconds` without a call."""
-        assert self._over is not None  # noqa: S101 -- set by _live
+        assert self._over is not None  # noqa: S101 -- `_live` has set it
         while not self._over.is_set():
             activity = self._activity
             try:
@@ -396,7 +396,7 @@ class McpSession:
         return await put_to_person(self.server, self._calls[-1] if self._calls else None, params)
 
     async def _call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> CallToolResult:
-        from mcp import MCPError  # noqa: PLC0415 -- see _live
+        from mcp import MCPError  # noqa: PLC0415 -- slow to import
 
         assert self._settled is not None  # noqa: S101 -- set by `_live`, which begins before any call
         await asyncio.shield(self._settled)

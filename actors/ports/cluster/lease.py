@@ -23,7 +23,7 @@ class Lease(Protocol):
         ...
 
     def young(self) -> bool:
-        """Return whether tools may be started and commands carried out now, because the lease has not expired."""
+        """Return whether tools may be started and commands carried out now; False once the lease has expired."""
         ...
 
     def age(self) -> float:

@@ -25,7 +25,8 @@ class LeaseClock:
         """Create the file (needs Linux 5.1). Raises OSError.
 
         `seconds`: how long tools may start and live after a heartbeat was sent. This must be shorter than the time for
-        which a heartbeat keeps the node alive in the database: tool hosts need the difference to end running tools.
+        which a heartbeat keeps the node alive in the database: the processes that run tools need the difference to end
+        them.
         """
         self._seconds = seconds
         self._lock = threading.Lock()  # guards the fields below
@@ -67,7 +68,10 @@ class LeaseClock:
                 self._renewed = sent
 
     def close(self) -> None:
-        """End the lease, which tool hosts notice when they next read it, and free the file. Idempotent."""
+        """End the lease and free the file. Idempotent.
+
+        The processes that run tools notice the end when they next read the file.
+        """
         with self._lock:
             if self._fd is None:
                 return

@@ -161,11 +161,11 @@ class SandboxReport(Struct, frozen=True):
     reason: str = ""
     """Why no better isolation than this tier is possible, as human-readable text."""
     hides_protected: bool = False
-    """Whether even unrestricted tools cannot access `Sandbox.protected`."""
+    """Whether `Sandbox.protected` is inaccessible even to unrestricted tools."""
     by_setting: bool = False
     """Whether the operator chose this tier, so that the machine may support a better one."""
     kernel_bounds_processes: bool = False
-    """Whether the kernel limits the number of processes of a call; otherwise its tool host counts them."""
+    """Whether the kernel limits the number of processes of a call; otherwise Bedrock itself counts them."""
     kernel_bounds_memory: bool = False
     """Whether the kernel limits the memory of all processes of a call together."""
     workspace_available: bool = False

@@ -44,7 +44,7 @@ class Comparisons:
     """Estimates the work of validating values against one schema, which must be a valid JSON Schema."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Analyse the whole schema. Raises UnboundedSchemaError."""
+        """Analyse the whole schema. Raises UnboundedSchemaError if validation against it could take unbounded time."""
         self._root = schema
         self._anchors = _anchors(schema)
         self._at_one_place: dict[int, int] = {}

@@ -164,6 +164,6 @@ def _place(fault: ValidationError) -> str:
 def _fault_text(fault: ValidationError) -> str:
     place, message = _place(fault), fault.message
     options: list[Any] = getattr(fault.kind, "options", [])
-    if options:  # the library's own message names only two of them
+    if options:  # the library's own message names only two of the allowed values
         message = f"{json.dumps(fault.instance)} is not one of {json.dumps(options)[1:-1]}"
     return shortened(f"`{place}`: {message}" if place else message)

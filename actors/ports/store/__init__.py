@@ -1,6 +1,6 @@
 """The port for the store, which keeps conversations durably.
 
-It has parts, so that a class can depend on a few methods.
+A class can depend on a part of it, such as StoreReader.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from actors.ports.store.writer import ConversationWriter
 
 
 class StoreReader(ConversationReader, LogReader, Protocol):
-    """All methods that read conversations, except for their attachments."""
+    """All methods that read conversations, their messages and their logs, but not their attachments."""
 
 
 class Store(

@@ -47,7 +47,7 @@ class CallDecision(Struct, frozen=True, omit_defaults=True):
 
 
 class LogAudit(Struct, frozen=True, omit_defaults=True):
-    """The data in a log row that belongs to the audit trail."""
+    """The audit data that is stored in a row of a conversation's log."""
 
     origin: CommandOrigin | None = None
     """Who sent the command; None for events that nobody sent."""
@@ -62,7 +62,7 @@ class Outcome(StrEnum):
 
 
 class AuditEntry(Struct, frozen=True):
-    """An entry of the audit trail."""
+    """A record in the audit trail, of one call or of several equal calls."""
 
     at: int
     """The time of the entry, in milliseconds since the epoch."""
@@ -77,7 +77,7 @@ class AuditEntry(Struct, frozen=True):
     conversation: str = ""
     """The id of the conversation; "" if the call concerned none, or was refused before the conversation was found."""
     count: int = 1
-    """The number of calls that this entry stands for, in one minute.
+    """The number of calls in one minute that this entry stands for.
 
     These calls have the same caller, method, conversation and reason.
     """
@@ -95,13 +95,13 @@ class AuditEntry(Struct, frozen=True):
 
 
 class AuditPlace(Struct, frozen=True, order=True):
-    """A position in the order of all entries: by time; at the same time, entries of logs come first."""
+    """A position in the order of all audit entries: by time; at the same time, entries in logs come first."""
 
     at: int
     source: int
-    """0 for an entry of a log, 1 for an entry that is stored separately."""
+    """0 for an entry in a conversation's log, 1 for an entry that is stored separately."""
     id: str
-    """The id of the conversation, for an entry of its log."""
+    """The id of the conversation whose log contains the entry; "" for an entry that is stored separately."""
     number: int
     """The number of the log row, or the number of an entry that is stored separately."""
 
@@ -117,7 +117,7 @@ class AuditFilter(Struct, frozen=True):
     outcome: Outcome | None = None
 
     def admits(self, entry: AuditEntry) -> bool:
-        """Return whether this entry is wanted."""
+        """Return whether the filter selects this entry."""
         return (
             self.since <= entry.at
             and (self.until is None or entry.at < self.until)
@@ -135,7 +135,7 @@ class AuditStore(Protocol):
         ...
 
     def put_audit(self, entries: Sequence[AuditEntry]) -> None:
-        """Store entries that belong to no log, and return once they are durable."""
+        """Store audit entries that are not part of a conversation's log, and return once they are durable."""
         ...
 
     def prune_audit(self, *, before: int, keep: int) -> int:
@@ -148,4 +148,4 @@ class AuditStore(Protocol):
 
 
 command_origin: ContextVar[CommandOrigin | None] = ContextVar("command_origin", default=None)
-"""Who sends the commands that code in this context passes to conversations; None: the server itself."""
+"""The sender of the gRPC call that the current code carries out; None: the server acts by itself."""

@@ -208,7 +208,7 @@ def matches(condition: Condition, record: ConversationRecord) -> bool:
 
 
 def selects(selection: Selection, record: ConversationRecord) -> bool:
-    """Return whether the list contains this record."""
+    """Return whether a list with this selection contains the record."""
     return (
         record.principal == selection.principal
         and (selection.sub_agents or record.parent_conversation_id == selection.parent)
@@ -247,7 +247,10 @@ def leaves(condition: Condition) -> Iterator[Condition]:
 
 
 def conjuncts(condition: Condition) -> tuple[Condition, ...]:
-    """Return the conditions that must all hold, given a condition that may be a nested Every."""
+    """Split a condition into conditions that must all hold: the parts of an Every, also of nested ones.
+
+    Any other condition is returned alone.
+    """
     if isinstance(condition, Every):
         return tuple(part for each in condition.parts for part in conjuncts(each))
     return (condition,)

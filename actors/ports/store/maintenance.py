@@ -27,7 +27,7 @@ class StoreMaintenance(Protocol):
         ...
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
-        """Delete the oldest logged transitions and return their number; 0 means that none is left to delete.
+        """Delete the oldest state changes (transitions) from a log; return their number, 0 if none is left to delete.
 
         Deletes only transitions whose events all precede `before_revision` and, if given, that were written before the
         time `older_than` (ms since the epoch), and never the transition of the latest event. A call deletes at most a
@@ -46,11 +46,11 @@ class StoreMaintenance(Protocol):
         ...
 
     def prune_audit(self, *, before: int, keep: int) -> int:
-        """Delete the oldest entries of the audit trail that belong to no log. See `AuditStore.prune_audit`."""
+        """Delete the oldest audit entries that are not part of a conversation's log. See `AuditStore.prune_audit`."""
         ...
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Return up to `max_bytes` of free space to the file system; return whether there was any to return.
+        """Give up to `max_bytes` of free space back to the file system; return False if there was none to give back.
 
         `spare_bytes` of free space are kept for future writes.
         """

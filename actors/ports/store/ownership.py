@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Owner(Struct, frozen=True):
-    """A server process as the store knows it, from its start to its end."""
+    """A server process that can own conversations, from its start to its end."""
 
     incarnation: int
     """A number that is never used again: after a restart the server is another owner."""

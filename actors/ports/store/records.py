@@ -130,12 +130,12 @@ class Commit(Struct, frozen=True):
     record: ConversationRecord
     """The new row; the store sets its `log_hash`."""
     expected_step: int
-    """The `step` of the stored row; 0 with `create`."""
+    """The `step` that the stored row must have, otherwise nothing is written; 0 with `create`."""
     messages: tuple[Message, ...] = ()
     log: tuple[LogEntry, ...] = ()
     command: CommandRecord | None = None
     profile_changed: bool = False
-    """Whether the record's profile differs from the stored one; otherwise it is not written. Ignored with `create`."""
+    """Whether to write the record's profile, because it differs from the stored one. Ignored with `create`."""
     create: bool = False
     create_command: bool = False
     """Whether `command` is identified by (principal, request id) instead of (conversation, request id)."""

@@ -68,7 +68,7 @@ _ASK = "request_mode_upgrade"
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _NOTICE = "<system-notice>\n"
 _RESULTS = re.compile(re.escape(_NOTICE) + r'(Task: ".*)\n</system-notice>', re.DOTALL)
-"""Matches the notice with the results of sub-agents that a user has started."""
+"""Matches the system message with the results of sub-agents that a user has started."""
 
 
 class Scene(Struct, frozen=True):

@@ -23,8 +23,8 @@ ABSENT = Raw(b"")
 #: Maximum number of content blocks of one answer: their overhead also has to fit into the largest message to clients.
 MAX_BLOCKS = 2_048
 
-#: Maximum bytes of JSON that one byte of text can take. If the raw JSON of a block is longer than its text can need,
-#: the excess counts as content.
+#: Maximum bytes of JSON that one byte of text can take when it is escaped. Raw JSON beyond that is not text, and is
+#: counted as content, too.
 _ESCAPED_BYTES = 6
 
 _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
@@ -109,12 +109,12 @@ class AnswerReader(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether the terminal marker has arrived, so that the stream may end from now on."""
+        """Whether the marker of the answer's end has arrived, so that the stream may end from now on."""
         ...
 
     @property
     def finished(self) -> bool:
-        """Whether nothing relevant can follow."""
+        """Whether nothing relevant can follow any more, not even token counts."""
         ...
 
     @property

@@ -81,12 +81,12 @@ def image_placeholder(image: Image) -> str:
 
 
 def view_of(image: Image, prepared: PreparedRequest) -> ImageView | None:
-    """Return the version of an image for the model; None if `image_placeholder` has to replace the image."""
+    """Return an image in the form for the model; None if `image_placeholder` has to replace the image."""
     return prepared.request.view_of(image) if prepared.info.images else None
 
 
 def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[ToolResult, tuple[ImageView, ...]]:
-    """Split a result into the result without those images that the model can see, and the versions of these images."""
+    """Return a tool result without the images that the model can see, and these images in the form for the model."""
     if not isinstance(result, ToolSuccess) or not result.images:
         return result, ()
     views = [(image, view_of(image, prepared)) for image in result.images]

@@ -75,7 +75,7 @@ class HttpConnection:
             raise TimeoutError from None
 
     def release(self) -> bool:
-        """End the request; return whether the connection can be kept. The end of the response may arrive later."""
+        """End the request; return whether the connection can be reused. The end of the response may arrive later."""
         announced = _ANNOUNCED.search(self._response.headers.get("keep-alive", ""))
         seconds = min(IDLE_SECONDS, int(announced[1]) - _MARGIN_SECONDS) if announced else IDLE_SECONDS
         self.idle_until = time.monotonic() + seconds

@@ -122,7 +122,7 @@ class KeptLogins:
     def _take(self, found: Mapping[str, McpLogin], *, tell: bool = True) -> None:
         """Use the logins that were read from the store.
 
-        For those in `_unsaved`, the renewed logins stay in use. With `tell`, `changed` is called for each change.
+        For the logins in `_unsaved`, the renewed ones stay in use. With `tell`, `changed` is called for each change.
         """
         before = self._logins
         self._unsaved = {name: spent for name, spent in self._unsaved.items() if found.get(name) == spent}
@@ -170,7 +170,7 @@ class KeptLogins:
         async with self._storing:
             replaced = await self._store(name, login, after)
         if not replaced and after is not None:
-            await revoked(after)  # after a logout or another login meanwhile, nobody uses these tokens
+            await revoked(after)  # after a logout or a new login in the meantime, nobody uses them
 
     async def _store(self, name: str, login: McpLogin, after: McpLogin | None) -> bool:
         """Replace `login` in the store by the renewed login `after`, or remove it if `after` is None.
