@@ -1,1 +1,4 @@
-"""Implementations of the ports: models, stores, tools, sandbox, images, workspace. They do not import each other."""
+"""Implementations of the ports (interfaces): models, stores, tools, sandbox, images, workspace.
+
+None imports another.
+"""

@@ -67,7 +67,7 @@ class Decoded(Struct, frozen=True):
 
 
 class ImageStore(AttachmentStore, Protocol):
-    """The methods of the store that images need."""
+    """The methods of the store that SandboxedImages uses."""
 
     def owner(self, conversation_id: str) -> str | None:
         """Return the principal that a conversation belongs to; None if there is no such conversation."""

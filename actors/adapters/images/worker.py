@@ -46,7 +46,7 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""The operation that undoes each EXIF orientation."""
+"""The operation that turns an image upright, by its EXIF orientation."""
 
 SIDEWAYS = (5, 6, 7, 8)
 """EXIF orientations that swap width and height."""

@@ -37,7 +37,7 @@ class StoredRows(NamedTuple):
     prompt: Row | None
     """The row of the system prompt, with the columns PROMPT."""
     begins: LogPosition
-    """The position after which the stored log begins: the end of the pruned rows."""
+    """The position after which the stored log begins; older rows of the log may have been pruned."""
     log: Iterable[LogRow]
     """The rows of the log, in order of their revisions."""
     messages: Iterable[Row]
@@ -150,9 +150,9 @@ def _follows(place: LogPosition, row: LogRow) -> Iterator[str]:
 
 
 def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPosition) -> Iterator[str]:
-    """Compare stored ends, of runs or of queued messages, with the log. Yield a sentence for each violation.
+    """Compare rows about how runs (or queued messages) ended with the log. Yield a sentence for each violation.
 
-    `logged` contains the revisions of such ends in the log. Ends up to the revision in `begins` are not compared with
+    `logged` contains the revisions of such ends in the log. Rows up to the revision in `begins` are not compared with
     the log, because those rows of the log are pruned.
     """
     kept: set[int] = set()
@@ -189,7 +189,6 @@ class _Messages:
         yield from self._look(row, message)
 
     def rest(self) -> Iterator[str]:
-        """Verify the stored messages after the last message of the log. Yield a sentence for each violation."""
         yield from self._until(None)
 
     def _until(self, sequence: int | None) -> Iterator[str]:

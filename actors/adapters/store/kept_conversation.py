@@ -76,7 +76,7 @@ class KeptConversation(NamedTuple):
     def aged(self, before: int, keep: int) -> bool:
         """Return whether the log has rows to prune.
 
-        It has if its oldest row was written before `before` (milliseconds since 1970) and the conversation has more
+        That is so if its oldest row was written before `before` (milliseconds since 1970) and the conversation has more
         than `keep` revisions.
         """
         return bool(self.log) and self.log[0].at < before and self.record.last_seq > keep

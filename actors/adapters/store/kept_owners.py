@@ -35,7 +35,7 @@ class KeptOwners:
         return other
 
     def kill(self, incarnation: int) -> None:
-        """Declare a server dead for ever: it loses its conversations, and can never own one again."""
+        """Declare a server dead for ever: it loses its conversations, and can never own conversations again."""
         self._dead.add(incarnation)
         self.release(incarnation)
 

@@ -88,7 +88,7 @@ def _digest(
 
 
 def hash_of(row: LogRow) -> str:
-    """Return the hash computed from a row's content and its `prev_hash`; an unchanged row has the same one in `hash`.
+    """Compute the hash of a row from its content and `prev_hash`; in an unchanged row, `hash` has the same value.
 
     Raises TypeError if a numeric column is not a number.
     """

@@ -414,7 +414,7 @@ class MemoryStore:
             return tuple(each for each in self._data.spent.values() if each.day >= since)
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes that a principal has stored; with "" those of all principals; see ports.Store."""
+        """Return the bytes that a principal has stored; for the principal "", the bytes of all; see ports.Store."""
         return sum(
             sum(len(msgspec.json.encode(message.content)) for message in kept.messages)
             + sum(len(attachment.data) for attachment in kept.attachments.values())
@@ -480,7 +480,6 @@ def _add_audit(data: StoredData, entries: Sequence[AuditEntry]) -> None:
 
 
 def _add(spent: dict[tuple[str, int], Spending], more: Spending) -> None:
-    """Add the amount `more` to what the same principal has spent on the same day."""
     key = more.principal, more.day
     before = spent.get(key, Spending(*key, 0, 0))
     spent[key] = Spending(*key, before.tokens + more.tokens, before.cost_micros + more.cost_micros)

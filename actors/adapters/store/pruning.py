@@ -19,7 +19,7 @@ ROWS = 256
 CHARACTERS = 4 * 1024 * 1024
 """Approximate maximum of characters per batch.
 
-Large rows occupy further pages, and the database has to free each page.
+The limit is needed because a large row occupies several pages, each of which the database has to free.
 """
 
 

@@ -40,7 +40,7 @@ def stopped_runs(part: Commit) -> Iterator[StoppedRun]:
 
 
 def settled_inputs(part: Commit) -> Iterator[SettledInput]:
-    """Yield how messages left the queue in `part` (delivered, returned, discarded or withdrawn), in order."""
+    """Yield what became of queued messages in the commit `part` (such as delivered, returned, withdrawn), in order."""
     runs = {message.id: message.run for message in part.messages}
     for entry in part.log:
         for revision, event in enumerate(entry.notifications, entry.first_revision):
@@ -71,7 +71,7 @@ def run_of(row: tuple[Any, ...]) -> StoppedRun:
 
 
 def fate_values(conversation_id: str, settled: SettledInput) -> tuple[str | int, ...]:
-    """Return the values of the columns FATE for a settled input."""
+    """Return the values of the columns FATE about what became of a queued message."""
     outcome = settled.outcome
     waited = _encode(outcome.input).decode()
     values = (
@@ -82,7 +82,7 @@ def fate_values(conversation_id: str, settled: SettledInput) -> tuple[str | int,
 
 
 def fate_of(row: tuple[Any, ...]) -> SettledInput:
-    """Convert a row with the columns FATE to a settled input.
+    """Convert a row with the columns FATE to an object that describes what became of a queued message.
 
     Raises msgspec.DecodeError or ValueError if the row is damaged.
     """

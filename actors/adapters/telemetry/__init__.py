@@ -1,1 +1,1 @@
-"""Observers that write log lines, metrics and traces, and wrappers that report what other adapters do to them."""
+"""Observers that write log lines, metrics and traces, and wrappers of other adapters that report to these observers."""

@@ -179,7 +179,7 @@ class Metrics(Telemetry):
     measures = True
 
     def __init__(self, exporter: Exporter, clock: Clock, gauges: Mapping[Metric, Callable[[], float]]) -> None:
-        """`gauges` are the functions that return the values of those gauges that other objects supply."""
+        """`gauges` contains the gauges whose values other objects have, each with a function that returns the value."""
         self._exporter = exporter
         self._clock = clock
         self._models: set[str] = set()

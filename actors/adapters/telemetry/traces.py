@@ -156,7 +156,7 @@ class Traces(Telemetry):
 
 
 def _tokens(usage: Usage) -> dict[str, AttributeValue]:
-    """Return the attributes for the tokens used. By the conventions, input tokens include those read from the cache."""
+    """Return the attributes for the tokens used. By convention, input tokens include those read from the cache."""
     counted = {
         "gen_ai.usage.input_tokens": usage.context_tokens - usage.output_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,

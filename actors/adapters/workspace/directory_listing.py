@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_ENTRIES = 100_000
-"""Maximum number of entries in a listing. For larger directories some of the first entries may be missing."""
+"""Maximum number of entries in a listing. For larger directories any of the entries may be missing."""
 
 
 def list_entries(directory: str, hidden: Sequence[str], within: Sequence[str] | None = None) -> DirectoryListing:
@@ -45,7 +45,7 @@ def home_directory() -> str:
 def _visible(
     directory: str, found: Iterator[os.DirEntry[str]], hidden: Sequence[str], within: Sequence[str] | None
 ) -> Iterator[tuple[bool, str]]:
-    """Yield (is not a directory, name) of each entry that is not hidden; the pairs sort in the order of the listing."""
+    """Yield a pair (is not a directory, name) for each entry that is not hidden; sorted, the pairs give the listing."""
     for entry in found:
         path = os.path.join(directory, entry.name)
         link = entry.is_symlink()

@@ -79,7 +79,7 @@ def _is_root(folder: str, trusted: set[int]) -> bool:
 
 
 def _private_directory(root: str, refusal: Refusal) -> str:
-    """Return the directory with HEAD: .git, or the one that a file of that name (worktree, submodule) points to."""
+    """Return the directory that contains HEAD: `.git`, or the target of a file `.git` (worktree, submodule)."""
     path = os.path.join(root, ".git")
     if not os.path.isdir(path):
         data, _ = read_start(path, SMALL, refusal)

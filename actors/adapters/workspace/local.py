@@ -30,7 +30,7 @@ SHOWN = 200
 """Maximum characters of a refused path in an error message."""
 
 MAX_FILES = 16
-"""Maximum number of files with instructions, read or refused, that the prompt names: those nearest to the directory."""
+"""Maximum number of files with instructions that the prompt names: those nearest to the working directory."""
 
 
 class LocalWorkspace(Workspace):
@@ -142,7 +142,7 @@ def _is_within(path: str, within: Sequence[str] | None) -> bool:
 
 
 def _upwards(directory: str, top: str) -> Iterator[str]:
-    """Yield `directory` and those above it, up to `top`."""
+    """Yield `directory` and the directories above it, up to and including `top`."""
     folder = directory
     while folder != top:
         yield folder

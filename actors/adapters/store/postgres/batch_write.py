@@ -114,7 +114,6 @@ class WriteBatch:
         return [change for id_, (change, _, _) in self.taken.items() if id_ not in done]
 
     def _statement(self) -> tuple[str, dict[str, object], dict[str, Head]]:
-        """Return the SQL statement, its parameters, and the heads that the conversations have after it, by id."""
         changed: list[dict[str, object]] = []
         tables: dict[str, list[dict[str, object]]] = {
             name: [] for name in ("messages", "log", "runs", "fates", "commands", "spendings")

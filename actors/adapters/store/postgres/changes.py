@@ -36,7 +36,7 @@ _TOP = f"SELECT owner = :me AND {ALIVE} FROM conversations WHERE id = :family FO
 
 
 class Change(Protocol):
-    """A unit of work for the thread that writes."""
+    """One change of the database, which the thread that writes to the database applies."""
 
     def apply(self, session: PostgresConnection, /) -> None:
         """Write the change. Runs on the thread that writes. Raises StoreError or psycopg.Error."""
@@ -123,7 +123,7 @@ class CommitPart(EncodedCommit):
         """Return the id of the top-level conversation above this one, and lock its row until the transaction ends.
 
         The lock keeps other servers from taking over that conversation before the sub-agent is added. Raises
-        FencedError if the parent does not exist, NotOwnerError if this server does not own it.
+        FencedError if the parent does not exist, NotOwnerError if this server does not own the top-level conversation.
         """
         if not self.parent:
             return self.id
@@ -297,7 +297,6 @@ class NewAttachment:
 
 
 def _refusal(error: psycopg.errors.IntegrityError) -> StoreError:
-    """Return the store port's exception that reports a violated database constraint."""
     constraint = error.diag.constraint_name or ""
     text = f"{constraint}: {error.diag.message_primary}"
     if constraint == "conversations_slug":

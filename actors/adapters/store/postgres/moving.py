@@ -158,7 +158,7 @@ def _compare(source: sqlite3.Connection, session: PostgresConnection, table: _Ta
 
 
 def _more(source: sqlite3.Connection) -> dict[str, Callable[[Any], tuple[str, ...]]]:
-    """Return functions, by table, that compute the columns that only PostgreSQL has from a row of SQLite."""
+    """For each table with columns that only PostgreSQL has, return a function that computes them from a SQLite row."""
     parents: dict[str, str | None] = dict(source.execute("SELECT id, parent_conversation_id FROM conversations"))
     text, audit = rows.PROFILE.index("profile"), LOG.index("audit")
 

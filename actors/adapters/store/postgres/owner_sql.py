@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def has_workspace(conversation: str) -> str:
-    """Return the SQL condition that the node `mine` has the workspace of a row; the same as `placement.has` in Python.
+    """Return the SQL condition that the node `mine` has the workspace of a conversation.
 
-    `conversation` is the name or alias of the table `conversations` in the statement.
+    `placement.has` is the same condition in Python. `conversation` is the name or alias of the table `conversations` in
+    the statement.
     """
     label = f"{conversation}.workspace_label"
     return f"({label} = '' OR mine.labels && ARRAY[{label}, '{EVERYTHING}'])"

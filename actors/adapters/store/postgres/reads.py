@@ -58,6 +58,6 @@ class PostgresReads(StoreReads):
         return self._column(MINE_UNSETTLED, (self._me,))
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes that a principal has stored; with "" the size of the whole database; see ports.Store."""
+        """Return the bytes that a principal has stored; for the principal "", the database's size; see ports.Store."""
         query = STORED_BYTES if principal else "SELECT pg_database_size(current_database())"
         return self._read(lambda connection: int(connection.execute(query, {"principal": principal}).fetchone()[0]))

@@ -66,9 +66,9 @@ def hide(connection: Connection, conversation_id: str, me: int) -> bool:
 
 
 def remove_slice(connection: Connection) -> bool:
-    """Remove some rows of one deleted conversation; return False if no conversation is to be removed.
+    """Remove some rows of one deleted conversation; return False if no deleted conversation is left.
 
-    Runs on the thread that writes.
+    Runs on the thread that writes to the database.
     """
     connection.execute(_ABANDON_OF_THE_DEAD)
     found = connection.execute(_NEXT).fetchone()

@@ -110,7 +110,7 @@ def update_many(tables: tuple[str, ...]) -> str:
 
 
 def _insert_done(table: str) -> str:
-    """Return the part that adds rows to a table, for those conversations that the statement has changed."""
+    """Return the part of the statement that adds rows to `table` for the conversations that the statement changed."""
     if table == "spendings":
         return f"into_spendings AS ({_SPENDINGS})"
     columns = _TABLES[table]

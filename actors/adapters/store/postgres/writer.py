@@ -109,7 +109,6 @@ class Writer(ChangeQueue[Change]):
             self._one_by_one(session, [tickets[change] for change in together.left])
 
     def _one_by_one(self, session: PostgresConnection, tickets: list[Ticket[Change]]) -> None:
-        """Write changes in one transaction, in which each change has a savepoint."""
         session.execute("BEGIN")
         for ticket in tickets:
             session.execute("SAVEPOINT change")
@@ -144,7 +143,6 @@ class Writer(ChangeQueue[Change]):
         return None
 
     def _connected(self) -> PostgresConnection:
-        """Return the connection; open a new one if it was lost."""
         if self._session is not None and self._session.ended:
             self._disconnect()
         if self._session is None:

@@ -129,14 +129,14 @@ class ChangeQueue(ABC, Generic[ChangeT]):
     def _serve(self, batch: list[Ticket[ChangeT]]) -> None:
         """Write the changes of a batch and wake their callers. The callers must be woken even if this method raises.
 
-        An exception ends all writing.
+        If it raises, nothing can be written any more.
         """
 
     @abstractmethod
     def _between(self, batch: int) -> None:
         """Do the background work that is due, after `batch` changes were written.
 
-        Called on the queue's thread. An exception ends all writing.
+        Called on the queue's thread. If this method raises, nothing can be written any more.
         """
 
     def _has_work(self) -> bool:
@@ -147,7 +147,6 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         """Close the connection. Called on the queue's thread when it ends."""
 
     def _write_next(self) -> None:
-        """Write a batch on a caller's thread, then pass on the right to write."""
         try:
             with self._lock:
                 batch = self._take()

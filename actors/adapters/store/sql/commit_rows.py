@@ -1,6 +1,6 @@
 """Converts a commit to database rows.
 
-The calling thread encodes them; the thread that writes adds the hashes of the log.
+The caller's thread encodes the rows; the thread that writes to the database adds the hashes of the log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PIECE_BYTES = 1 << 20
 
 
 class Head(NamedTuple):
-    """The current position of a stored conversation, which the next commit must continue."""
+    """The step, revision and hash at which a stored conversation is now; its next commit must continue from there."""
 
     id: str
     epoch: int

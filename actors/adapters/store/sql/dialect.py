@@ -71,7 +71,7 @@ class Dialect(NamedTuple):
     forked_from: str
     """An SQL expression for the id of the conversation of which a row's conversation is a fork; "" if it is none."""
     audited: str
-    """A condition that a row of `log` has a command that the principal `:principal` sent; "" stands for nobody."""
+    """A condition that the principal `:principal` sent the command in a row of `log`; "" means that nobody sent it."""
     contains: Callable[[str, str], Clause]
     """Returns the condition that a text (an SQL expression) contains another, case-folded text, regardless of case."""
     has_label: Callable[[str, str | None], Clause]

@@ -104,7 +104,10 @@ def refuse_broken_texts(row: rows.Row) -> None:
 
 
 def _has_index(selection: Selection) -> bool:
-    """Return whether an index has the order of the list, and no other index finds the matches sooner."""
+    """Return whether the list can be read in the order of an index.
+
+    False for lists of sub-agents and of unsettled conversations: other indexes find their few rows sooner.
+    """
     return (
         selection.order.key in _ORDERED_BY_INDEX
         and selection.parent is None
@@ -122,7 +125,7 @@ def _unsettled(selection: Selection) -> bool:
 
 
 def _in_index(condition: Condition, key: OrderKey) -> bool:
-    """Return whether a condition can be decided from the entries of the index that is ordered by `key`."""
+    """Return whether the index that is ordered by `key` contains the column that a condition tests."""
     match condition:
         case TimeCompares(field):
             return field == {OrderKey.UPDATED: TimeField.UPDATED, OrderKey.CREATED: TimeField.CREATED}.get(key)
@@ -133,9 +136,10 @@ def _in_index(condition: Condition, key: OrderKey) -> bool:
 
 
 def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Condition, ...]]:
-    """Return conditions that divide a list into parts, so that each part has the order of an index.
+    """Split a list into parts that are each sorted in the index; return the additional condition of each part.
 
-    `()` stands for no condition. The entries of the index on update times begin with `archived`, so it has two parts.
+    The index on update times begins with the column `archived`. So it sorts the archived conversations by time, and the
+    others, but not all of them together. `()` is the condition of a list that is not split.
     """
     if selection.order.key is OrderKey.CREATED or any(isinstance(part, IsArchived) for part in indexed):
         return [()]
@@ -145,7 +149,7 @@ def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Co
 def _entries(
     selection: Selection, indexed: Sequence[Condition], after: ListPosition | None, limit: int, dialect: Dialect
 ) -> Query:
-    """Return the query for the next entries of the index that has the order of the list."""
+    """Return the query for the next `limit` entries of the index that satisfy the conditions `indexed`."""
     known = [clause_of(each, dialect) for each in indexed]
     wanted = joined(" AND ", "TRUE", [*_scope(selection), *known, *_between(selection, after, None)])
     key = selection.order.key

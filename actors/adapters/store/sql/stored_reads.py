@@ -42,7 +42,10 @@ Found = TypeVar("Found")
 
 
 class Reading(Protocol):
-    """A function that runs a read on a connection. Raises StoreUnavailableError or StoreDamagedError."""
+    """A function that lends a connection to a function that reads.
+
+    Raises StoreUnavailableError or StoreDamagedError.
+    """
 
     def __call__(
         self, body: Callable[[Connection], Found], *, at_one_moment: bool = False, texts: str = "strict"

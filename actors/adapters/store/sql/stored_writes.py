@@ -59,7 +59,7 @@ class AuditPruning:
 
 
 class StoreWriter(Protocol):
-    """The methods of ChangeQueue that these writes use."""
+    """The methods of ChangeQueue that StoreWrites uses."""
 
     def write(self, change: NewSpending | AuditEntries | AuditPruning, /) -> None:
         """Return once `change` is durable."""
@@ -78,7 +78,10 @@ class StoreWrites(Generic[WriterT]):
     """Implements the writes of ports.Store that concern no conversation, and `close`. Safe to call from any thread."""
 
     def __init__(self, writer: WriterT, clock: Clock | None, closing: ExitStack) -> None:
-        """`writer` writes the changes; `close` runs the callbacks in `closing`; `clock` may be None."""
+        """`writer` writes the changes; `close` runs the callbacks in `closing`.
+
+        The system's clock is used if `clock` is None.
+        """
         self._writer = writer
         self._clock = clock
         # This lock is held while a batch of a fork's attachments is copied, so that no transaction copies two batches.

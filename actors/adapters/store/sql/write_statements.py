@@ -1,4 +1,4 @@
-"""The SQL statements that write and are the same for SQLite and PostgreSQL."""
+"""SQL statements for writing that are the same in SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

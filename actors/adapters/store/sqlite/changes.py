@@ -245,7 +245,6 @@ class NewAttachment:
 
 
 def _refusal(error: sqlite3.IntegrityError) -> StoreError:
-    """Return the store port's exception that reports a violated database constraint."""
     text = str(error)
     if "conversations.slug" in text:
         return SlugTakenError(text)

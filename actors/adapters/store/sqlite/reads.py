@@ -36,7 +36,6 @@ class SqliteReads(StoreReads):
     def _read_pooled(
         self, body: Callable[[Connection], Found], *, at_one_moment: bool = False, texts: str = "strict"
     ) -> Found:
-        """Call `body` with a connection and return its result; see `Reading`."""
         with self._reading(at_one_moment=at_one_moment) as connection:
             if texts == "strict":
                 return body(connection)

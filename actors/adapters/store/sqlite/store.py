@@ -114,7 +114,7 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
         return len(going)
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Return at most `max_bytes` of free space to the file system; return if there was any; see ports.Store."""
+        """Shrink the file by at most `max_bytes` of free space; return whether there was any; see ports.Store."""
         pragmas = ("freelist_count", "page_size", "auto_vacuum")
         free, page_size, mode = self._read(
             lambda connection: [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]

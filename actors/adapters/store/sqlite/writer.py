@@ -68,7 +68,6 @@ class Writer(ChangeQueue[Change]):
         self._thread.start()
 
     def _between(self, batch: int) -> None:
-        """Do background work, checkpoint and check the open files, each if it is due."""
         self._tidy_if_due(batch)
         self._log.move_if_due(self._space)
         self._watch_if_due()

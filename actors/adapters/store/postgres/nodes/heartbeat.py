@@ -1,4 +1,4 @@
-"""Sends this node's heartbeats, which renew its lease in the database, and its advisory lock after a reconnect."""
+"""Sends this node's heartbeats, which renew its lease in the database and, after a reconnect, its advisory lock."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Heartbeat:
         self.listening = False
         """Whether the node accepts connections at its address.
 
-        Before that, a closed port does not prove that the process is dead.
+        While it does not yet do so, a closed port does not prove that the process is dead.
         """
         self._opened = 0
         self._locked = False

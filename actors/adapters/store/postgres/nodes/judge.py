@@ -100,7 +100,7 @@ class Judge:
 
     @property
     def suspects(self) -> bool:
-        """Whether a node's session has lost its advisory lock, so that this node should look again soon."""
+        """Whether the session of any node has lost its advisory lock, so that this node should look again soon."""
         return any(signs.missed is not None for signs in self._signs.values())
 
     def keep(self, incarnations: Collection[int]) -> None:
@@ -126,10 +126,11 @@ class Judge:
         return said.GONE if sure and (steady or row.address == self._me.address) else None
 
     def _looked_for(self, row: NodeRow, signs: _Signs, now: float) -> _Signs:
-        """Return the observations, updated after probing the port of a node whose session has lost its lock.
+        """Look at a node whose session may have lost its advisory lock, and return the updated observations.
 
-        The port is not probed if the node is draining, since it has then closed its port but still works. Nor is it
-        probed if the node does not listen yet (OPEN), or behind a connection pooler, where sessions keep no locks.
+        If the lock is lost, the node's port is probed. It is not probed if the node is draining, since such a node has
+        closed its port but still works; nor if the node has no address or does not listen yet; nor behind a connection
+        pooler, where sessions keep no locks.
         """
         if row.held or not row.session or row.draining or not row.address:
             return signs._replace(missed=None, refused=None)

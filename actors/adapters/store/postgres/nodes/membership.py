@@ -182,7 +182,7 @@ class PostgresCluster:
         return self._with(label)
 
     def label_of(self, directory: str) -> str:
-        """Return the workspace label for a new conversation of this node in a directory; see Cluster."""
+        """Return the workspace label for a conversation that this node creates in a directory; see Cluster."""
         return label_of(directory, self._me, self.nodes())
 
     def forget(self, conversation_id: str) -> None:
@@ -224,13 +224,13 @@ class PostgresCluster:
         self._lease.close()
 
     def _stored_owner(self, conversation_id: str) -> tuple[str, Node | None]:
-        """Return the workspace label of a conversation, "" for none, and its owner, None if no living node owns it."""
+        """Return the workspace label of a conversation ("" for none) and its owner (None if no living node owns it)."""
         found = self._looks.rows(said.OWNER, {"conversation": conversation_id})
         label, *owner = found[0] if found else ("", None)
         return label, None if owner[0] is None else node_of(owner)
 
     def _with(self, workspace: str) -> Node | None:
-        """Return another node that has a workspace; None if this node has the workspace and serves it.
+        """Return the other node that has to serve a workspace; None if this node serves it.
 
         A retired node serves a workspace only if no other node has it. Raises Rejected (WORKSPACE_OFFLINE) if no node
         has it.

@@ -27,7 +27,10 @@ _HELD = f"""
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 """  # noqa: S608
 _OVER = "(expires < clock_timestamp() OR expires > clock_timestamp() + 2 * make_interval(secs => lease_seconds))"
-"""Matches leases that have run out. A lease that ends far ahead was given before the database's clock was set back."""
+"""Matches leases that have run out.
+
+A lease that ends far in the future was given before the database's clock was set back; it has run out, too.
+"""
 
 NEXT = "SELECT nextval('node_incarnations')"
 

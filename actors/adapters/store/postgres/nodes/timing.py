@@ -8,10 +8,10 @@ LONGEST_TTL = 60.0
 
 
 class Timing(Struct, frozen=True):
-    """The durations of a cluster's protocol, in seconds."""
+    """The durations, in seconds, by which the servers of a cluster renew leases and find dead servers."""
 
     ttl: float = 10.0
-    """The length of a lease: how long a heartbeat keeps a node alive, from the heartbeat's arrival in the database.
+    """The length of a lease: how long a node counts as alive after a heartbeat has arrived in the database.
 
     With a shorter time, stopped nodes are found sooner, but slow nodes are declared dead, as happened with 3 s on a
     busy machine.
@@ -21,7 +21,7 @@ class Timing(Struct, frozen=True):
     grace: float = 0.5
     """How long a process must be known to be gone before its node is declared dead.
 
-    In this time its tool hosts notice that their server is gone, and end their tools.
+    In this time the processes that run its tools notice that their server is gone, and end the tools.
     """
 
     @property

@@ -38,7 +38,6 @@ class _Driver(Psycopg3Adapter):
         """Do nothing: the driver is imported by this module."""
 
     def connect(self, db: PostgresqlDatabase, **parameters: Any) -> psycopg.Connection[tuple[Any, ...]]:
-        """Open a connection with psycopg."""
         return psycopg.connect(dbname=db.database, **parameters)
 
 

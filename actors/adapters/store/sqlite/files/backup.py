@@ -167,7 +167,7 @@ def _refuse_if_no_backup(path: Path) -> None:
 def _reading(path: Path, how: str) -> Generator[SqliteDatabase]:
     """Open a connection that cannot write; `how` is _LIVE or _AT_REST.
 
-    Closing this connection does not checkpoint the write-ahead log, as closing a last connection otherwise would.
+    Closing it does not checkpoint the write-ahead log, as closing the last connection to a database normally does.
     """
     address = f"{path.absolute().as_uri()}?{how}"
     database = SqliteDatabase(address, uri=True, timeout=BUSY_SECONDS, thread_safe=False)

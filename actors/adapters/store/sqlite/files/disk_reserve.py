@@ -69,7 +69,10 @@ def disk_is_full(directory: Path) -> str:
 
 
 class DiskReserve:
-    """Owns the reserve file. Used by the thread that writes, except while the store is opened and closed."""
+    """Creates and releases the reserve file.
+
+    Used by the thread that writes to the database, except while the store is opened and closed.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Create the object, but not the file (see `make`). This process must have locked the data directory."""

@@ -78,9 +78,9 @@ class WriteAheadLog:
 
 
 def close_database(database: peewee.SqliteDatabase, space: DiskReserve) -> None:
-    """Close the last connection, by which SQLite checkpoints and removes the log, if the disk has space for that.
+    """Close the last connection to the database; SQLite then checkpoints and removes the write-ahead log.
 
-    Otherwise leave the log to the next start, as after a crash.
+    If the disk has no space for that, the log stays for the next start, as after a crash.
     """
     if database.is_closed():
         return

@@ -1,4 +1,4 @@
-"""The SQLite tables as peewee models. They are compared with the migrations, and used for rare reads.
+"""The SQLite tables as peewee models, for tests that compare them with the migrations, and read or damage rows.
 
 `conversations` and `messages` have the columns of the specification plus later additions. Values without a column are
 derived, or part of the JSON in `state_data`, `content`, `usage_data` and `display_data`.
