@@ -1,4 +1,4 @@
-"""Converts audit entries to and from rows of the log (accepted commands) and of the table `audit` (all others)."""
+"""Converts audit entries to and from rows of the event log (accepted commands) and of the table `audit` (others)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def entry_of(number: int, row: Row) -> AuditEntry:
 
 
 def logged_entry(at: int, conversation_id: str, step: int, audit: str) -> AuditEntry:
-    """Return the audit entry for a row of the log.
+    """Return the audit entry for a row of the event log.
 
     If `audit` cannot be decoded, the entry has no origin, and the reason "UNREADABLE".
     """
@@ -54,7 +54,7 @@ def logged_entry(at: int, conversation_id: str, step: int, audit: str) -> AuditE
 def logged_query(
     wanted: AuditFilter, after: AuditPlace | None, visible: str, audited: str
 ) -> tuple[str, dict[str, str | int]] | None:
-    """Return the query for the rows of the log that match `wanted`, with its parameters except `limit`.
+    """Return the query for the rows of the event log that match `wanted`, with its parameters except `limit`.
 
     Returns None if no row of the log can match, because refused calls are wanted. The columns of the query are the
     parameters of `logged_entry`. `visible` is an SQL condition that excludes deleted conversations. `audited` is the

@@ -37,9 +37,9 @@ class StoredRows(NamedTuple):
     prompt: Row | None
     """The row of the system prompt, with the columns PROMPT."""
     begins: LogPosition
-    """The position after which the stored log begins; older rows of the log may have been pruned."""
+    """The position after which the stored event log begins; older rows of the log may have been pruned."""
     log: Iterable[LogRow]
-    """The rows of the log, in order of their revisions."""
+    """The rows of the event log, in order of their revisions."""
     messages: Iterable[Row]
     """The rows of the messages, with the columns MESSAGE, by ascending sequence number."""
     runs: Iterable[Row]
@@ -91,18 +91,21 @@ def violations(stored: StoredRows) -> Iterator[str]:
 
 
 class _Log:
-    """Verifies the rows of the log one after the other, and compares the messages in them with the stored messages."""
+    """Verifies the rows of the event log one by one, and compares the messages in them with the stored messages."""
 
     def __init__(self, begins: LogPosition, messages: Iterable[Row]) -> None:
         self.place = begins
         self.messages = _Messages(messages)
         self.stops: set[int] = set()
-        """The revisions at which runs ended, according to the log."""
+        """The revisions at which runs ended, according to the event log."""
         self.fates: set[int] = set()
-        """The revisions at which queued messages were delivered, returned or withdrawn, according to the log."""
+        """The revisions at which queued messages were delivered, returned or withdrawn, according to the event log."""
 
     def take(self, row: LogRow) -> Iterator[str]:
-        """Verify the next row of the log and the stored messages that it added. Yield a sentence for each violation."""
+        """Verify the next row of the event log and the stored messages that it added.
+
+        Yield a sentence for each violation.
+        """
         try:
             yield from _follows(self.place, row)
             for revision, notification in enumerate(notifications_of(row), row.first_revision):
@@ -150,7 +153,7 @@ def _follows(place: LogPosition, row: LogRow) -> Iterator[str]:
 
 
 def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPosition) -> Iterator[str]:
-    """Compare rows about how runs (or queued messages) ended with the log. Yield a sentence for each violation.
+    """Compare rows about how runs (or queued messages) ended with the event log. Yield a sentence for each violation.
 
     `logged` contains the revisions of such ends in the log. Rows up to the revision in `begins` are not compared with
     the log, because those rows of the log are pruned.
@@ -167,7 +170,7 @@ def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPositio
 
 
 class _Messages:
-    """Verifies the stored messages one after the other, while `_Log` reads the log."""
+    """Verifies the stored messages one after the other, while `_Log` reads the event log."""
 
     def __init__(self, stored: Iterable[Row]) -> None:
         self._stored = iter(stored)
@@ -176,7 +179,7 @@ class _Messages:
         """The sequence number of the last message that was checked."""
 
     def logged(self, message: Message) -> Iterator[str]:
-        """Compare a message of the log with the stored message of the same sequence number.
+        """Compare a message of the event log with the stored message of the same sequence number.
 
         Yield a sentence per violation.
         """

@@ -35,7 +35,7 @@ class KeptConversation(NamedTuple):
     messages: tuple[Message, ...]
     log: tuple[LogRow, ...]
     begins: LogPosition
-    """The position after which the log begins: the end of the pruned rows."""
+    """The position after which the event log begins: the end of the pruned rows."""
     runs: tuple[StoppedRun, ...]
     fates: tuple[SettledInput, ...]
     commands: Mapping[str, CommandRecord]
@@ -74,7 +74,7 @@ class KeptConversation(NamedTuple):
         )
 
     def aged(self, before: int, keep: int) -> bool:
-        """Return whether the log has rows to prune.
+        """Return whether the event log has rows to prune.
 
         That is so if its oldest row was written before `before` (milliseconds since 1970) and the conversation has more
         than `keep` revisions.
@@ -88,7 +88,7 @@ class KeptConversation(NamedTuple):
 
 
 def created_by(kept: Mapping[str, KeptConversation], part: Commit) -> KeptConversation:
-    """Return the conversation that the commit `part` creates, still without messages and without rows of the log.
+    """Return the conversation that the commit `part` creates, still without messages and without rows of the event log.
 
     The log of a fork will begin after the revisions of its origin, and the fork has the origin's attachments. Raises
     FencedError if the conversation exists already or its parent or origin does not exist, SlugTakenError if its slug is

@@ -1,4 +1,4 @@
-"""Encodes, hashes and decodes the rows of the log (the table with one row for each transition of a conversation).
+"""Encodes, hashes and decodes the rows of the event log (the table with one row for each transition of a conversation).
 
 The rows form a hash chain: a row's hash is SHA-256 over the row's content followed by the hash of the previous row. The
 caller's thread hashes the content in advance. The thread that writes to the database, which alone knows the previous
@@ -48,7 +48,7 @@ class LogRow(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """An encoded row of the log and the digest of its content; only the hash of the previous row is missing."""
+    """An encoded row of the event log and the digest of its content; only the hash of the previous row is missing."""
 
     numbers: tuple[str, int, int, int, int, int]
     """The first six columns of LOG, from `conversation_id` to `count`."""
@@ -57,13 +57,13 @@ class Sealed(NamedTuple):
     digest: hashlib._Hash
 
     def after(self, prev_hash: str) -> tuple[str, tuple[str | int, ...]]:
-        """Return the hash of this row and the complete row, for a log whose last row has the hash `prev_hash`."""
+        """Return this row's hash and the complete row, for an event log whose last row has the hash `prev_hash`."""
         link = _link(self.digest, prev_hash)
         return link, (*self.numbers, prev_hash, link, *self.texts)
 
 
 def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
-    """Encode a log entry, and digest its content.
+    """Encode an event log entry, and digest its content.
 
     Runs on the caller's thread, so that the only thread that writes to the database need not do this work.
     """
@@ -133,7 +133,7 @@ def next_revision(part: Commit) -> int:
 
 
 def notifications_of(row: LogRow) -> tuple[Durable, ...]:
-    """Decode the durable events in a row of the log. Raises msgspec.DecodeError."""
+    """Decode the durable events in a row of the event log. Raises msgspec.DecodeError."""
     return _NOTIFICATIONS.decode(row.notifications)
 
 
@@ -171,13 +171,13 @@ def events_after(
 
 
 def refuse_before(begins: int, conversation_id: str, after: int) -> None:
-    """Raise RevisionTooOldError if `after` is less than `begins`, the last revision that was pruned from the log."""
+    """Raise RevisionTooOldError if `after` is less than `begins`, the last revision pruned from the event log."""
     if after < begins:
         raise RevisionTooOldError(f"the events of {conversation_id} begin after revision {begins}", oldest=begins)
 
 
 def stored_transition(row: LogRow) -> StoredTransition:
-    """Convert a row of the log to the port's StoredTransition. Raises msgspec.DecodeError or ValueError."""
+    """Convert a row of the event log to the port's StoredTransition. Raises msgspec.DecodeError or ValueError."""
     refuse_non_numbers(row.step, row.epoch, row.at, row.first_revision)
     context = None if row.context is None else row.context.encode()
     return StoredTransition(

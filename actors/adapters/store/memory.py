@@ -55,7 +55,7 @@ class StoredData:
         self.created: dict[tuple[str, str], CommandRecord] = {}
         self.spent: dict[tuple[str, int], Spending] = {}
         self.audit: tuple[AuditEntry, ...] = ()
-        """The audit entries that belong to no conversation's log, oldest first."""
+        """The audit entries that are in no event log, oldest first."""
         self.owners = KeptOwners()
 
 
@@ -139,7 +139,7 @@ class MemoryStore:
             data.owners.forget(conversation_id)
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
-        """Delete one batch of old rows of a log and return their number; see ports.Store."""
+        """Delete one batch of old rows of an event log and return their number; see ports.Store."""
         with self._writing() as data:
             self._check_owned(conversation_id, or_nobody=True)
             kept = data.kept.get(conversation_id)
@@ -169,13 +169,13 @@ class MemoryStore:
             data.kept[conversation_id] = kept._replace(attachments=attachments)
 
     def put_audit(self, entries: Sequence[AuditEntry]) -> None:
-        """Store audit entries that belong to no conversation's log; see ports.Store."""
+        """Store audit entries that are in no event log; see ports.Store."""
         with self._writing() as data:
             self._hit("store.before_commit")
             _add_audit(data, entries)
 
     def prune_audit(self, *, before: int, keep: int) -> int:
-        """Delete the oldest audit entries that belong to no conversation's log; return how many; see ports.Store."""
+        """Delete the oldest audit entries that are in no event log; return how many; see ports.Store."""
         with self._writing() as data:
             self._hit("store.before_commit")
             oldest = data.audit[-1].number - keep if data.audit else 0
@@ -281,7 +281,7 @@ class MemoryStore:
         return _unsettled(mine)
 
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """Return the ids of at most `limit` conversations whose log has rows to prune; see ports.Store."""
+        """Return the ids of at most `limit` conversations whose event log has rows to prune; see ports.Store."""
         found = (id_ for id_, kept in sorted(self._read().items()) if id_ > after and kept.aged(before, keep))
         return tuple(islice(found, limit))
 
@@ -376,7 +376,7 @@ class MemoryStore:
         return Snapshot(kept.record, kept.messages[max(0, len(kept.messages) - recent_messages) :])
 
     def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
-        """Return at most `limit` rows of the log after the step `after_step`; see ports.Store."""
+        """Return at most `limit` rows of the event log after the step `after_step`; see ports.Store."""
         kept = self._read().get(conversation_id)
         found = [row for row in (kept.log if kept else ()) if row.step > after_step]
         return tuple(stored_transition(row) for row in found[:limit])

@@ -1,4 +1,4 @@
-"""Decides which of the oldest rows of a log are pruned (deleted) in one batch, and where the log begins afterwards.
+"""Decides which of the oldest rows of an event log are pruned (deleted) in one batch, and where the log then begins.
 
 The store records that position, which distinguishes a pruned log from a log whose beginning is missing for another
 reason. A log with rows that fail verification is not pruned, so that they are kept as evidence.
@@ -24,7 +24,7 @@ The limit is needed because a large row occupies several pages, each of which th
 
 
 class LogPosition(NamedTuple):
-    """A position between two rows of a log: the step, last revision and hash of the row before it.
+    """A position between two rows of an event log: the step, last revision and hash of the row before it.
 
     Zeros and "" mean the beginning of a log from which nothing was pruned.
     """
@@ -60,8 +60,8 @@ class Bounds(NamedTuple):
 def prunable(begins: LogPosition, rows: Iterable[LogRow], bounds: Bounds) -> list[LogRow]:
     """Return the rows to prune in the next batch, oldest first; [] if there are none.
 
-    `rows` are the rows of the log after the position `begins`. Raises StoreDamagedError if a row to prune does not
-    follow the row before it, or differs from its hash.
+    `rows` are the rows of the event log after the position `begins`. Raises StoreDamagedError if a row to prune does
+    not follow the row before it, or differs from its hash.
     """
     going: list[LogRow] = []
     characters, place = 0, begins

@@ -31,7 +31,7 @@ CHANGING = (
     "labels", "approval_policy", "approval_rules", "follow_up_policy", "budget", "continued_by", "node", "epoch",
     "step", "last_seq", "digest",
 )  # fmt: skip
-"""Columns that every transition writes, except `log_hash`, which is known only when the rows of the log are written."""
+"""Columns that every transition writes, except `log_hash`, which is known only when the event log is written."""
 RECORD = (*FIXED, *CHANGING, "slug", "log_hash")
 """The columns of a conversation. `record_of` takes them, followed by the system prompt and the profile.
 

@@ -1,4 +1,4 @@
-"""Converts rows that record how runs and queued messages ended. These rows are kept when the log is pruned.
+"""Converts rows that record how runs and queued messages ended. These rows are kept when the event log is pruned.
 
 The table `runs` has a row for every run (request cycle) that has ended. The table `fates` has a row for every message
 to a busy agent (steer or follow-up) that no longer waits. Together with the messages these rows contain everything that

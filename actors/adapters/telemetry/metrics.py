@@ -1,4 +1,4 @@
-"""Defines the metrics, in one table for every exporter, and the observer that updates them."""
+"""Defines the metrics, in one table that all exporters use, and the observer that updates them."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class OpenSpan:
         *,
         recorded: bool,
     ) -> None:
-        """`begun` is the name and the kind of the span; `context` its identity, `parent` that of the span around it."""
+        """`begun` is the name and kind of the span; `context` and `parent` identify the span and the one around it."""
         self.name, self.kind = begun
         self.attributes = attributes
         self.context = context

@@ -49,7 +49,7 @@ An escaped backslash before "u0000" matches, too; then the texts are converted f
 class KnownHeads:
     """Remembers the current positions (heads) of conversations that this server writes.
 
-    Used only by the thread that writes.
+    Used only by the thread that writes to the database.
     """
 
     def __init__(self) -> None:

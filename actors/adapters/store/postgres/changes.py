@@ -1,8 +1,8 @@
 """The changes that the PostgreSQL store writes. Each belongs to one caller, and is written completely or not at all.
 
-A change is built and encoded on the calling thread. `apply` runs on the thread that writes, inside a savepoint;
-exceptions that it raises are raised again in the caller. `me` is the number of the server that makes the change. A
-change is refused if that server does not own the conversation.
+A change is built and encoded on the calling thread. `apply` runs on the thread that writes to the database, inside a
+savepoint; exceptions that it raises are raised again in the caller. `me` is the number of the server that makes the
+change. A change is refused if that server does not own the conversation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Change(Protocol):
     """One change of the database, which the thread that writes to the database applies."""
 
     def apply(self, session: PostgresConnection, /) -> None:
-        """Write the change. Runs on the thread that writes. Raises StoreError or psycopg.Error."""
+        """Write the change. Runs on the thread that writes to the database. Raises StoreError or psycopg.Error."""
         ...
 
 
@@ -57,7 +57,7 @@ class CommitPart(EncodedCommit):
     """An encoded Commit, with the statements that write it when it is not part of a batch."""
 
     def __init__(self, commit: Commit, me: int) -> None:
-        """Encode the commit. Raises ValueError if the commit contradicts itself."""
+        """Encode the commit. Raises ValueError if the commit is inconsistent; see `check_shape`."""
         super().__init__(commit)
         self.me = me
         self.step, self.last_revision = commit.record.step, commit.record.last_seq
@@ -66,7 +66,7 @@ class CommitPart(EncodedCommit):
         self._principals = [audit.origin.principal if audit and audit.origin else "" for audit in audits]
 
     def logged(self, log_hash: str) -> tuple[list[rows.Row], str]:
-        """Return the rows of the log with the columns LOGGED, and the hash of the last row.
+        """Return the rows of the event log with the columns LOGGED, and the hash of the last row.
 
         `log_hash` is the hash of the stored row that precedes them.
         """
@@ -136,7 +136,7 @@ class CommitPart(EncodedCommit):
         return str(found[0])
 
     def _begin_fork(self, session: PostgresConnection, fork: ForkedHistory) -> None:
-        """Store where the fork's log begins. Raises FencedError if the origin does not exist."""
+        """Store where the fork's event log begins. Raises FencedError if the origin does not exist."""
         _check_exists(session, fork.origin)
         session.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 
@@ -171,7 +171,7 @@ class Transition:
     """A change that writes one or several commits, together or not at all."""
 
     def __init__(self, commits: Iterable[Commit], me: int) -> None:
-        """Encode the commits. Raises ValueError if a commit contradicts itself."""
+        """Encode the commits. Raises ValueError if a commit is inconsistent; see `check_shape`."""
         self.parts = [CommitPart(commit, me) for commit in commits]
 
     @property
@@ -259,7 +259,7 @@ class Deletion:
 
 
 class Pruning:
-    """A change that moves the beginning of a log and deletes the rows before it."""
+    """A change that moves the beginning of an event log and deletes the rows before it."""
 
     def __init__(self, conversation_id: str, me: int, begins: LogPosition, *, was: LogPosition) -> None:
         self._id = conversation_id
@@ -267,7 +267,7 @@ class Pruning:
         self._values = {"id": conversation_id, "me": me, "from_step": was.step, **begins._asdict()}
 
     def apply(self, session: PostgresConnection) -> None:
-        """Delete the rows before `begins`, unless the conversation is deleted or its log no longer begins at `was`.
+        """Delete the rows before `begins`, unless the conversation is deleted or its event log does not begin at `was`.
 
         Raises NotOwnerError if another server owns the conversation.
         """

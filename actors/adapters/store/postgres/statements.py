@@ -22,7 +22,7 @@ NULLABLE = frozenset({"parent_conversation_id", "slug", "archived_at", "usage_da
 NULLABLE_OF_COMMAND = frozenset({"conversation_id", "principal"})
 
 LOGGED = (*LOG, "principal")
-"""The columns of the log, and "principal": who sent the command, "" for nobody."""
+"""The columns of the event log, and "principal": who sent the command, "" for nobody."""
 CHOSEN = (*PROFILE, "forked_from")
 """The columns of a profile, and "forked_from": the origin of a fork, "" for other conversations."""
 CREATED = (*FIXED, *CHANGING, "slug", "log_hash")

@@ -86,7 +86,7 @@ class PostgresStore(PostgresReads, StoreWrites[Writer]):
         self._writer.tidy()
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
-        """Delete one batch of old rows of a log and return their number; see ports.Store."""
+        """Delete one batch of old rows of an event log and return their number; see ports.Store."""
         begins, going = self._to_prune(conversation_id, before_revision, older_than)
         if going:
             self._writer.write(changes.Pruning(conversation_id, self._me, place_after(going[-1]), was=begins))

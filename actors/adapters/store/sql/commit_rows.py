@@ -1,6 +1,6 @@
 """Converts a commit to database rows.
 
-The caller's thread encodes the rows; the thread that writes to the database adds the hashes of the log.
+The caller's thread encodes the rows; the thread that writes to the database adds the hashes of the event log.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def copied_pieces(
 
 
 class EncodedCommit:
-    """The rows of a commit, except for the hashes of its rows of the log."""
+    """The rows of a commit, except for the hashes of its rows of the event log."""
 
     def __init__(self, commit: Commit) -> None:
-        """Encode the commit. Raises ValueError if the commit contradicts itself."""
+        """Encode the commit. Raises ValueError if the commit is inconsistent; see `check_shape`."""
         check_shape(commit)
         record = commit.record
         self.id = record.id
@@ -119,7 +119,7 @@ class EncodedCommit:
         )
 
     def links(self, log_hash: str) -> tuple[list[rows.Row], str]:
-        """Return the rows of the log, chained to the row with the hash `log_hash`, and the hash of the last row."""
+        """Return the rows of the event log, chained to the row with the hash `log_hash`, and the last row's hash."""
         linked: list[rows.Row] = []
         for sealed in self._log:
             log_hash, row = sealed.after(log_hash)

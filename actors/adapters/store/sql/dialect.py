@@ -39,7 +39,7 @@ class Connection(Protocol):
 
 
 class WritingConnection(Connection, Protocol):
-    """A connection on which the thread that writes can also execute a statement for many rows."""
+    """A connection on which the thread that writes to the database can also execute a statement for many rows."""
 
     def executemany(self, sql: str, many: Any, /) -> object:
         """Execute a statement once for each sequence of parameters."""

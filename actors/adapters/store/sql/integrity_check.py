@@ -1,4 +1,4 @@
-"""Verifies stored conversations: compares every row with its digest, and checks the hash chain of every log."""
+"""Verifies stored conversations: compares every row with its digest, and checks the hash chain of every event log."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def check_all(connection: Connection, dialect: Dialect, queries: Queries) -> Ite
 
 
 def beginning(connection: Connection, conversation_id: str, queries: Queries) -> LogPosition:
-    """Return the position at which the stored log of a conversation begins, which is after the pruned rows."""
+    """Return the position at which the stored event log of a conversation begins, which is after the pruned rows."""
     row = connection.execute(queries.pruned, (conversation_id,)).fetchone()
     return LogPosition(*row) if row else BEGINNING

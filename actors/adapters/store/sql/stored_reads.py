@@ -131,7 +131,7 @@ class StoreReads:
         return self._column(queries.CHILDREN, (self._visible(conversation_id),))
 
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """Return the ids of at most `limit` conversations whose log has rows to prune; see ports.Store."""
+        """Return the ids of at most `limit` conversations whose event log has rows to prune; see ports.Store."""
         return self._column(queries.AGED, {"before": before, "keep": keep, "after": after, "limit": limit})
 
     def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
@@ -250,7 +250,7 @@ class StoreReads:
         return self._read(body, at_one_moment=True)
 
     def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
-        """Return at most `limit` rows of the log after the step `after_step`; see ports.Store."""
+        """Return at most `limit` rows of the event log after the step `after_step`; see ports.Store."""
         values = self._visible(conversation_id), after_step, limit
         return self._page(lambda row: stored_transition(LogRow(*row)), self._queries.logged, values)
 
@@ -269,7 +269,10 @@ class StoreReads:
     def _to_prune(
         self, conversation_id: str, before_revision: int, older_than: int | None
     ) -> tuple[LogPlace, Sequence[LogRow]]:
-        """Return the position where the log begins, and the rows to prune in the next batch. Raises StoreError."""
+        """Return the position where the event log begins, and the rows to prune in the next batch.
+
+        Raises StoreError.
+        """
 
         def body(connection: Connection) -> tuple[LogPlace, Sequence[LogRow]]:
             visible = self._visible(conversation_id)

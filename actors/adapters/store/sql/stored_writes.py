@@ -35,7 +35,7 @@ class NewSpending:
 
 
 class AuditEntries:
-    """A change that adds entries to the audit trail that belong to no conversation's log."""
+    """A change that adds entries to the audit trail that belong to no conversation's event log."""
 
     def __init__(self, entries: Iterable[AuditEntry]) -> None:
         self._rows = list(map(audit_values, entries))
@@ -46,7 +46,7 @@ class AuditEntries:
 
 
 class AuditPruning:
-    """A change that deletes the oldest audit entries that belong to no conversation's log."""
+    """A change that deletes the oldest audit entries that are in no event log."""
 
     def __init__(self, before: int, keep: int) -> None:
         self._values = {"before": before, "keep": keep, "limit": PRUNED_ENTRIES}
@@ -94,11 +94,11 @@ class StoreWrites(Generic[WriterT]):
         self._writer.write(NewSpending(spending))
 
     def put_audit(self, entries: Sequence[AuditEntry]) -> None:
-        """Store entries of the audit trail that belong to no conversation's log; see ports.Store."""
+        """Store audit entries that are in no event log; see ports.Store."""
         self._writer.write(AuditEntries(entries))
 
     def prune_audit(self, *, before: int, keep: int) -> int:
-        """Delete the oldest audit entries that belong to no conversation's log; return how many; see ports.Store."""
+        """Delete the oldest audit entries that are in no event log; return how many; see ports.Store."""
         oldest = AuditPruning(before, keep)
         self._writer.write(oldest)
         return oldest.deleted

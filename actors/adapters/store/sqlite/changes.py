@@ -1,7 +1,7 @@
 """The changes that the SQLite store writes. Each belongs to one caller, and is written completely or not at all.
 
-A change is built and encoded on the calling thread. `apply` runs on the thread that writes, inside a savepoint;
-exceptions that it raises are raised again in the caller.
+A change is built and encoded on the calling thread. `apply` runs on the thread that writes to the database, inside a
+savepoint; exceptions that it raises are raised again in the caller.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ if TYPE_CHECKING:
 
 
 class Change(Protocol):
-    """A unit of work for the thread that writes."""
+    """One change of the database, which the thread that writes to the database applies."""
 
     def apply(self, connection: sqlite3.Connection, /) -> None:
-        """Write the change. Runs on the thread that writes. Raises StoreError, or what SQLite raises."""
+        """Write the change.
+
+        Runs on the thread that writes to the database. Raises StoreError, or what SQLite raises.
+        """
         ...
 
 
@@ -84,7 +87,7 @@ class CommitPart(EncodedCommit):
         return log
 
     def _begin_fork(self, connection: sqlite3.Connection, fork: ForkedHistory) -> None:
-        """Store where the fork's log begins. Raises FencedError if the origin does not exist."""
+        """Store where the fork's event log begins. Raises FencedError if the origin does not exist."""
         _check_exists(connection, fork.origin)
         connection.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 
@@ -116,7 +119,7 @@ class Transition:
     """A change that writes one or several commits, together or not at all."""
 
     def __init__(self, commits: Iterable[Commit]) -> None:
-        """Encode the commits. Raises ValueError if a commit contradicts itself."""
+        """Encode the commits. Raises ValueError if a commit is inconsistent; see `check_shape`."""
         self._parts = [CommitPart(commit) for commit in commits]
 
     @property
@@ -205,7 +208,7 @@ class Deletion:
 
 
 class Pruning:
-    """A change that moves the beginning of a log and deletes the rows before it."""
+    """A change that moves the beginning of an event log and deletes the rows before it."""
 
     def __init__(self, conversation_id: str, begins: LogPosition, *, was: LogPosition) -> None:
         self._values = {"id": conversation_id, "from_step": was.step, **begins._asdict()}

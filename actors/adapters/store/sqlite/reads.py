@@ -68,7 +68,7 @@ class SqliteReads(StoreReads):
         return self._column(_UNSETTLED)
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes that a principal has stored; with "" the used size of the database; see ports.Store."""
+        """Return the bytes that a principal has stored; for the principal "", the used file size; see ports.Store."""
         return self._read(lambda connection: _stored_bytes(connection, principal))
 
 

@@ -107,7 +107,7 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
         self._writer.tidy()
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
-        """Delete one batch of old rows of a log and return their number; see ports.Store."""
+        """Delete one batch of old rows of an event log and return their number; see ports.Store."""
         begins, going = self._to_prune(conversation_id, before_revision, older_than)
         if going:
             self._writer.write(changes.Pruning(conversation_id, place_after(going[-1]), was=begins))
@@ -163,8 +163,9 @@ def open_store(
     """Open or create the store in the data directory `path`, which this process keeps locked until `close`.
 
     The fault points store.before_begin, store.before_savepoint (once per change), store.before_commit and
-    store.after_commit of `faults` are hit on the thread that writes. `written` is called there after each batch, with
-    the number of its changes and the seconds it took. Raises DataDirectoryBusyError or StoreUnusableError.
+    store.after_commit of `faults` are hit on the thread that writes to the database. `written` is called there after
+    each batch, with the number of its changes and the seconds it took. Raises DataDirectoryBusyError or
+    StoreUnusableError.
     """
     with ExitStack() as opened:
         directory = DataDirectory(path)

@@ -166,7 +166,7 @@ class PostgresCluster:
         return None if owner.incarnation == self._me.incarnation else owner
 
     def place_of(self, directory: str) -> Node | None:
-        """Return the other node that has to serve requests about a directory; None for this node; see Cluster."""
+        """Return the other node that must serve requests about a directory, None if this node must; see Cluster."""
         above = directories_above(directory)
         if EVERYTHING in self._me.labels:
             return None
@@ -177,7 +177,7 @@ class PostgresCluster:
         return self._with(workspace_of(directory, (*stored, *offered)))
 
     def place_of_fork(self, conversation_id: str) -> Node | None:
-        """Return the other node that has to create a fork of a conversation; None for this node; see Cluster."""
+        """Return the other node that must create a fork of a conversation, None if this node must; see Cluster."""
         label, _ = self._stored_owner(conversation_id)
         return self._with(label)
 

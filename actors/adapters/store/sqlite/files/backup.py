@@ -92,10 +92,11 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
 def restore(backup: Path, directory: Path, *, replace: bool = False, accept_damage: bool = False) -> Copied:
     """Copy the file `backup` into the data directory as its database; create the directory if it is missing.
 
-    First every row is verified by its digest, and every log by its hash chain. With `replace`, an existing database is
-    kept beside the new one, under a name with the date. Raises BackupError; if conversations fail verification and
-    `accept_damage` is false, DamagedBackupError. Raises StoreUnusableError if a newer version wrote the file, or if the
-    content of the directory was moved to PostgreSQL. Raises DataDirectoryBusyError while a server uses the directory.
+    First every row is verified by its digest, and every event log by its hash chain. With `replace`, an existing
+    database is kept beside the new one, under a name with the date. Raises BackupError; if conversations fail
+    verification and `accept_damage` is false, DamagedBackupError. Raises StoreUnusableError if a newer version wrote
+    the file, or if the content of the directory was moved to PostgreSQL. Raises DataDirectoryBusyError while a server
+    uses the directory.
     """
     _refuse_if_no_backup(backup)
     with closing(DataDirectory(directory)), _explain(f"{backup} cannot be restored to {directory}"):

@@ -49,7 +49,7 @@ def _text(default: str) -> Text:
 
 
 class ConversationTable(Model):
-    """A conversation without its messages and its log."""
+    """A conversation without its messages and its event log."""
 
     id = Text(primary_key=True)
     slug = Text(null=True)
@@ -207,7 +207,7 @@ class LogTable(Model):
 class RunTable(Model):
     """How a run (the work from a user's message to the end of the answer) ended.
 
-    The row remains when the log is pruned.
+    The row remains when the event log is pruned.
     """
 
     conversation = _owner()
@@ -228,7 +228,10 @@ class RunTable(Model):
 
 
 class FateTable(Model):
-    """What became of a message that waited in the queue of a busy agent. The row remains when the log is pruned."""
+    """What became of a message that waited in the queue of a busy agent.
+
+    The row remains when the event log is pruned.
+    """
 
     conversation = _owner()
     revision = BigIntegerField()
@@ -248,7 +251,7 @@ class FateTable(Model):
 
 
 class PruningTable(Model):
-    """Where a log begins: after the last row that was pruned or, for a fork, after the copied history."""
+    """Where an event log begins: after the last row that was pruned or, for a fork, after the copied history."""
 
     conversation = ForeignKeyField(
         ConversationTable, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
@@ -359,7 +362,7 @@ class DeletionTable(Model):
 
 
 class AuditTable(Model):
-    """An audit entry that no conversation's log contains, such as a refused call or the deletion of a conversation."""
+    """An audit entry that no event log contains, such as that of a refused call or of a conversation's deletion."""
 
     id = AutoField()
     at = Timestamp()
