@@ -58,7 +58,7 @@ class Model(Wrapper[v1.Model]):
     max_output_tokens: int
     """Maximum tokens of one response."""
     usable_window_tokens: int
-    """Tokens of the context window that a conversation can use."""
+    """How many tokens of the context window a conversation can use."""
     limits_assumed: bool
     """Whether the limits above are assumed, because the provider did not report them."""
     images: bool
@@ -260,7 +260,7 @@ class Quota(Wrapper[v1.Quota]):
     used: int
     """How much is used at present, in the unit of `limit`."""
     reset_time: datetime | None
-    """When counting starts again at zero; None for quotas that fall as runs end, streams close or data is deleted."""
+    """When usage is counted from zero again; None if it falls as runs end, streams close or data is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +349,7 @@ class AuditEntry(Wrapper[v1.AuditEntry]):
     request_id: str
     """The call's request id (idempotency key); empty if it had none."""
     count: int
-    """The number of calls that the entry stands for."""
+    """The number of calls that the entry stands for: refusals for the same reason within a minute share an entry."""
     decisions: tuple[AuditDecision, ...]
     """The decisions about tool calls."""
     step: int

@@ -47,7 +47,7 @@ class ContextUsage(Value[v1.ContextUsage]):
     usable_window_tokens: int = 0
     """Maximum tokens in the context. The server warns at 80 percent, and summarizes the conversation at 90 percent."""
     warning: bool = False
-    """Whether at least 80 percent are used."""
+    """Whether at least 80 percent of `usable_window_tokens` are used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -364,7 +364,8 @@ class QueueFull(ResourceExhausted):
 class QuotaExceeded(ResourceExhausted):
     """A quota of this client's principal, or of the server as a whole, is used up; `metadata` names it.
 
-    `retry_after` says when it may be free again, which may be hours: for tokens and costs, when they are counted anew.
+    `retry_after` is the number of seconds until the quota may allow calls again. For tokens and costs, that can be
+    hours: until they are counted from zero again.
     """
 
     hint = "`bedrock quota` shows what is used and when it is counted anew; the operator of the server sets it."

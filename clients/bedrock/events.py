@@ -311,7 +311,7 @@ class Event(Wrapper[v1.Event]):
 
     @property
     def state(self) -> ConversationState | None:
-        """The state in a state change, a snapshot or an update; None for all other events."""
+        """The conversation's state, in a state change, a snapshot or an update; None for all other events."""
         if self.state_changed is not None:
             return self.state_changed.state
         return None if self.conversation is None else self.conversation.state

@@ -80,12 +80,12 @@ class ToolCall(Wrapper[v1.ToolCall]):
     tool: str
     """The tool as the model named it, e.g. "bash"."""
     input: dict[str, Any] = field(hash=False)
-    """The input; empty if the model wrote no valid JSON object, or one that is too large or too deep.
+    """The input; empty if the model wrote no valid JSON object, or an object that is too large or too deeply nested.
 
     `raw_input` then contains what the model wrote.
     """
     raw_input: str
-    """The input as the model wrote it, if `input` does not hold it."""
+    """The input as the model wrote it; empty if `input` contains it."""
     group: ToolGroup | Literal[""]
     """The kind of work that the tool does."""
 
@@ -135,7 +135,7 @@ class Message(Wrapper[v1.Message]):
     role: Role
     """Who wrote the message: "user", "agent", "tool", "system" or "error"."""
     delivery: Delivery | Literal[""]
-    """How a message of a user entered the conversation; empty for all others."""
+    """How a user's message entered the conversation, e.g. "direct"; empty for messages that no user wrote."""
     content: tuple[ContentBlock, ...]
     """The content, in order."""
     usage: Usage | None

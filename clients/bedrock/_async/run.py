@@ -33,14 +33,14 @@ class AsyncRun(AsyncSending):
 
     The loop gets an approval request, ``event.approval``, before anything answers it. If the approval is still open
     when the next event is read, `on_approval` decides it; without `on_approval` it is denied. The agent reads the
-    denial, and a later event shows it, with ``event.decision == "deny"`` and ``event.note``. With `wait_for_others`
-    the approval stays open for other clients.
+    denial, and a later event shows it, with ``event.decision == "deny"`` and ``event.note``. With `wait_for_others` the
+    approval stays open for other clients.
 
     In the same way the loop gets a question of a running tool, ``event.question``. If the question is still open when
     the next event is read, `on_question` answers it; without `on_question` it is declined.
 
-    A call of a tool that `AsyncConversation.tool` has a function for is yielded, and answered when the next event is
-    read.
+    In the same way the loop gets a call of a tool that was added with `AsyncConversation.tool`. The tool's function
+    answers the call when the next event is read.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ DENIED_NOTE = "Denied automatically: the program that sent the message went on w
 
 @dataclass(frozen=True, slots=True)
 class QuestionPolicy(Generic[DecideT, FillInT]):
-    """The caller's functions that answer approvals of tool calls and questions of running tools."""
+    """What to do about approvals and tools' questions that the caller leaves unanswered."""
 
     decide: DecideT | None
     """The caller's function that decides an approval; None if unanswered approvals are denied."""

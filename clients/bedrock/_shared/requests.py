@@ -196,7 +196,7 @@ def child_name(conversation: str, kind: str, name: str) -> str:
 
 
 def cycle_name(conversation: str, run: RequestCycle | str) -> str:
-    """Return the resource name of a run, given as a request cycle, a name or an id; "" for ""."""
+    """Return the resource name of a run, given as a request cycle, a name or an id; "" if `run` is empty."""
     return child_name(conversation, "requestCycles", run if isinstance(run, str) else run.name)
 
 
@@ -302,9 +302,9 @@ def update(
     mcp_servers: Sequence[McpServer] | None,
     etag: str,
 ) -> v1.UpdateConversationRequest:
-    """Make the request that changes the fields of a conversation that are not None.
+    """Make the request that changes the fields of a conversation for which an argument is given. None means unchanged.
 
-    With `merge_generation`, only those generation settings change that `generation` sets.
+    With `merge_generation`, the generation settings that `generation` does not set stay as they are.
 
     Raises:
         TypeError: An argument has the wrong type; the text names it.

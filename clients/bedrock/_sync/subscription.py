@@ -173,7 +173,7 @@ class RunWatch:
     def _waits(self, approval: Approval) -> bool:
         """Return whether an approval is still open.
 
-        An answer to one approval can decide others of the same response.
+        An answer to one approval can also decide other approvals of the same model response.
         """
         request = v1.GetConversationRequest(name=self._cursor.name)
         try:

@@ -72,7 +72,8 @@ SECTIONS = {
 #: Alternative names of commands.
 ALIASES = {"ls": "list"}
 
-#: Commands that the server's package adds. Without that package, an error says that it is not installed.
+#: Commands that the server's package adds. If that package is not installed, these commands raise an error that says
+#: so.
 SERVERS = ("serve", "config", "token", "backup", "restore", "move")
 
 GROUP = "bedrock.commands"

@@ -76,7 +76,7 @@ class Script:
             self._plays.extend(plays)
 
     def otherwise(self, play: Play) -> None:
-        """Set the play for requests beyond the end of the script. Without it such requests fail the test."""
+        """Set the play that answers requests after the end of the script. Without it, such requests fail the test."""
         self._otherwise = play
 
     @contextmanager

@@ -19,7 +19,7 @@ __all__ = ["AsyncConversationDecisions"]
 
 
 class AsyncConversationDecisions(AsyncConversationBase):
-    """Answer what the agent asks a person: approvals and questions of tools. Manage the rules about approvals."""
+    """The methods for answering what the agent asks a person, and for managing approval rules."""
 
     async def approvals(self, *, timeout: float | None = None) -> AsyncIterator[Approval]:
         """Iterate over the open approvals, in the order in which the model asked for the tool calls."""

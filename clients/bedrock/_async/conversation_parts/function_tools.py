@@ -28,7 +28,7 @@ __all__ = ["AsyncConversationTools"]
 
 
 class AsyncConversationTools(AsyncConversationBase):
-    """Offer functions of this program to the agent as tools, and answer the calls of these tools."""
+    """The methods that offer functions of this program to the agent as tools, and answer the calls of these tools."""
 
     @overload
     def tool(self, function: FunctionT, /) -> FunctionT: ...

@@ -23,7 +23,7 @@ __all__ = ["AsyncConversationRecords"]
 
 
 class AsyncConversationRecords(AsyncConversationBase):
-    """Read what the server has stored about a conversation."""
+    """The methods that read what the server has stored about a conversation."""
 
     async def messages(
         self, *, after_sequence: int = 0, newest_first: bool = False, timeout: float | None = None

@@ -32,7 +32,7 @@ __all__ = ["AsyncConversationRuns"]
 
 
 class AsyncConversationRuns(AsyncConversationBase):
-    """Send messages, and start, watch and cancel runs."""
+    """The methods that send messages, and start, watch and cancel runs."""
 
     def send(
         self,

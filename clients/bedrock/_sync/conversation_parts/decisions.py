@@ -20,7 +20,7 @@ __all__ = ["ConversationDecisions"]
 
 
 class ConversationDecisions(ConversationBase):
-    """Answer what the agent asks a person: approvals and questions of tools. Manage the rules about approvals."""
+    """The methods for answering what the agent asks a person, and for managing approval rules."""
 
     def approvals(self, *, timeout: float | None = None) -> Iterator[Approval]:
         """Iterate over the open approvals, in the order in which the model asked for the tool calls."""

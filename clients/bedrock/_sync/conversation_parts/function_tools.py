@@ -29,7 +29,7 @@ __all__ = ["ConversationTools"]
 
 
 class ConversationTools(ConversationBase):
-    """Offer functions of this program to the agent as tools, and answer the calls of these tools."""
+    """The methods that offer functions of this program to the agent as tools, and answer the calls of these tools."""
 
     @overload
     def tool(self, function: FunctionT, /) -> FunctionT: ...

@@ -24,7 +24,7 @@ __all__ = ["ConversationRecords"]
 
 
 class ConversationRecords(ConversationBase):
-    """Read what the server has stored about a conversation."""
+    """The methods that read what the server has stored about a conversation."""
 
     def messages(
         self, *, after_sequence: int = 0, newest_first: bool = False, timeout: float | None = None

@@ -33,7 +33,7 @@ __all__ = ["ConversationRuns"]
 
 
 class ConversationRuns(ConversationBase):
-    """Send messages, and start, watch and cancel runs."""
+    """The methods that send messages, and start, watch and cancel runs."""
 
     def send(
         self,

@@ -56,7 +56,7 @@ _STYLE = {
 
 
 class ChatPrompt:
-    """The prompt of one chat, restarted whenever it ends until the chat is over. Use it only on one event loop."""
+    """The input prompt of one chat. If it ends before the chat, it is started again. Use it only on one event loop."""
 
     def __init__(self, session: ChatSession, paint: Paint, history: History, attention: Attention) -> None:
         """Connect the prompt to the session. Nothing is drawn before `run`."""

@@ -14,7 +14,7 @@ from bedrock.cli.text.tables import JSON_OPTION, print_table, print_values
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: Commands of the server's package. Without that package, an error says that it is not installed.
+#: Commands of the server's package. If that package is not installed, these commands raise an error that says so.
 SERVERS = ("login", "logout")
 
 

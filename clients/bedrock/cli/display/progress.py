@@ -76,7 +76,7 @@ class Progress:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Print nothing and remove the status line within the ``with`` block, so that others can use the terminal."""
+        """Hide the status line and print nothing within the ``with`` block, so that other code can use the terminal."""
         with self._lock:
             self._block.show(())
             yield

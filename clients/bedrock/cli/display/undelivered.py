@@ -42,10 +42,10 @@ def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list
 
 
 async def fates_of_snapshot(conversation: AsyncConversation, snapshot: Snapshot) -> list[Fate]:
-    """Return a snapshot's queued messages, the messages that have left the queue, and the interrupted runs.
+    """Return a snapshot's queued messages, and the outcomes between its first message and the snapshot.
 
-    The outcomes are those between the snapshot's first message and the snapshot. Events after the snapshot report later
-    outcomes.
+    Outcomes are messages that left the queue, and interrupted runs. Later outcomes are in the events after the
+    snapshot.
     """
     if not snapshot.messages:
         return []

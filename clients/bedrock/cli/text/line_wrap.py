@@ -82,7 +82,7 @@ class LineFlow:
         return tail
 
     def finish(self, text: str | None = None) -> list[SafeText]:
-        """Return the remaining lines and reset; see `Flow.finish`."""
+        """Return the remaining lines, and begin again with an empty text; see `Flow.finish`."""
         lines: list[SafeText] = []
         if text is not None and text != self.text:
             if text.startswith(self.text):
@@ -95,7 +95,7 @@ class LineFlow:
         return lines
 
     def drop(self) -> list[SafeText]:
-        """Return the remaining lines and reset; see `Flow.drop`."""
+        """Return the remaining lines, and begin again with an empty text; see `Flow.drop`."""
         return self.finish()
 
     def _wrap(self, line: str) -> list[str]:
@@ -125,7 +125,7 @@ def flow_of(paint: Paint, width: Width | None) -> Flow:
 class Say(Protocol):
     """A function that prints a line.
 
-    Continuation lines are indented by `indent` or, if None, as far as the line's text.
+    Continuation lines are indented by `indent` columns; if that is None, as far as the text of the first line.
     """
 
     def __call__(self, line: SafeText, *, indent: int | None = None) -> None:

@@ -75,7 +75,7 @@ class MarkdownFlow:
         return [shown for line in complete for shown in self._take(line)]
 
     def finish(self, text: str | None = None) -> list[SafeText]:
-        """Return the remaining lines and reset; see `Flow.finish`."""
+        """Return the remaining lines, and begin again with an empty text; see `Flow.finish`."""
         lines: list[SafeText] = []
         if text is not None and text != self.text:
             if not text.startswith(self.text):
@@ -88,7 +88,7 @@ class MarkdownFlow:
         return lines
 
     def drop(self) -> list[SafeText]:
-        """Return the remaining lines without rendering them, and reset; see `Flow.drop`."""
+        """Return the remaining lines without rendering them, and begin again with an empty text; see `Flow.drop`."""
         rest = [*self._block, *_clean(self._partial)] if self._partial else self._block
         self._begin()
         return rest
