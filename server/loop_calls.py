@@ -55,8 +55,7 @@ class Rest(selectors.DefaultSelector):
         Returns [] at once if the loop has other work and has polled less than LOOK_SECONDS ago.
         """
         self.asleep = timeout is None or timeout > 0
-        # Called after `asleep` is set: a thread that queues a call too late to be found here sees that it must wake the
-        # loop.
+        # Called after `asleep` is set: a thread whose call is not found here sees `asleep`, and wakes the loop.
         begun = [begin() for begin in self.before]
         if any(begun):
             self.asleep, timeout = False, 0

@@ -254,7 +254,7 @@ def _tokens_of_principals(config: Config, opened: ExitStack) -> TokenSource:
         file = TokenFile(config.data_dir / PRINCIPALS_TOKENS)
         file.read()
         return file
-    # Imported here, because only servers with a database have this package.
+    # Imported here, because the package is installed only on servers that use a PostgreSQL database.
     from actors.adapters.store.postgres.nodes.documents import Document  # noqa: PLC0415
 
     document = Document(config.database, PRINCIPALS_TOKENS)
@@ -279,7 +279,7 @@ def _authorizer(config: Config, opened: ExitStack) -> AuthorizerCalls | None:
 
 
 def issued_tokens(config: Config) -> Issued:
-    """Return the checker of tokens that issuers have signed.
+    """Return the object that checks tokens signed by external issuers (JSON Web Tokens).
 
     Raises:
         ConfigError: The package extra `jwt` is not installed, or an issuer's key file cannot be used.

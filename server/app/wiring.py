@@ -96,11 +96,12 @@ class Wiring:
     access: NodeAccess | None
     """What this server needs for calls to and from other nodes of the cluster; None if it is not in a cluster."""
     load_later: Callable[[], None]
-    """Imports the modules that only the first run needs. Called after the start, because this blocks for some time."""
+    """Imports the modules that only agents' runs need. Called after the start, because this blocks for some time."""
     exposed: tuple[str, ...] = ()
-    """Those of the server's own files that are in directories which others use, too.
+    """The server's own files that lie in directories shared with other programs.
 
-    They are hidden when a tool call starts, but a file that is replaced during the call is visible to it.
+    Tools cannot see these files as they are when a tool call starts, but a file that is replaced during the call
+    becomes visible to it.
     """
 
 
@@ -303,7 +304,6 @@ def _observed(services: Services, telemetry: FanOut) -> Services:
 
 
 def _trim_memory(opened: ExitStack) -> None:
-    """Return free memory to the operating system from time to time, if the C library supports that."""
     if (memory := malloc_trim.of_this_process()) is not None:
         memory.start()
         opened.callback(memory.close)

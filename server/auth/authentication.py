@@ -84,7 +84,7 @@ class Authentication:
     """Authenticates callers by their tokens and certificates, and by the operator's authorizer, a pluggable class.
 
     Use in the event loop only; `permissions` is safe to call from any thread. `tokens` provides the tokens of
-    `principals`, and is read again when they change; None without principals. `issued` checks the tokens of `issuers`.
+    `principals`; None without principals. `issued` checks tokens that `issuers` have signed.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Authentication:
             certificate = b"".join(connection.get("x509_pem_cert", ())).decode("ascii", "replace")
             who = self._identified(await self.authorizer.identity(metadata, Peer(address, certificate)))
         if self._certificates is None or (who is None and bearer(metadata) is not None):
-            return who  # a certificate cannot make up for a wrong token
+            return who  # even a valid certificate does not make up for a wrong token
         return self._certificates.caller_of(who, connection)
 
     def _by_certificate_alone(
@@ -201,7 +201,7 @@ class Authentication:
         )
 
     def _identified(self, identity: Identity | None) -> Caller | None:
-        """Return the caller for an authorizer's answer; None if the answer is no known principal, or has expired.
+        """Return the caller for an authorizer's answer; None if it names no known principal, or has expired.
 
         Returns None for the server's own user, too, whom no authorizer may name.
         """

@@ -33,7 +33,10 @@ def read_or_create_token(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file that an operator or another program has written. Raises TokenUnusableError."""
+    """Return the token in a file that an operator or another program has written.
+
+    Raises TokenUnusableError if the file is missing, has no token, or can be read by other users.
+    """
     try:
         return _read(path)
     except FileNotFoundError:

@@ -20,7 +20,7 @@ LOCAL = "local"
 NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,62}[a-z0-9])?")
 KEYS = ("roots", "modes", "models", "mcp_servers", "role", "quotas")
 SYSTEM = ("/proc/", "/sys/", "/dev/")
-"""A principal's root may not be beneath one of these directories."""
+"""A directory that a principal may use cannot be beneath one of these."""
 
 
 class Role(StrEnum):

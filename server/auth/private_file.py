@@ -21,7 +21,10 @@ MAX_FILE_BYTES = 16 << 20
 
 
 class PrivateFile:
-    """A JSON file that only its owner can read. The methods do blocking I/O, and raise TokenUnusableError."""
+    """A JSON file that only its owner can read.
+
+    The methods do blocking I/O, and raise TokenUnusableError if that fails.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -71,7 +74,7 @@ class PrivateFile:
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
         """Replace the content by the result of `change(content)`, while holding the lock.
 
-        None leaves the file as it is.
+        If the result is None, the file is left unchanged.
         """
         with self.changing():
             content = change(self.read())

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GREET = "/bedrock.nodes.v1.Nodes/Greet"
-"""The gRPC method of the first call to another node. The response is that node's incarnation: the id of its process."""
+"""The gRPC method of the first call to another node. The response is that node's incarnation.
+
+A node gets this number when it starts, so that a restarted node can be told from its predecessor.
+"""
 LOOK_SECONDS = 1.0
 """Seconds between two rounds of calls to the nodes that have not answered yet."""
 NEW_SECONDS = 5.0
@@ -35,7 +38,7 @@ ANSWER_SECONDS = 2.0
 
 
 def greeting_handler(cluster: Cluster) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return the handler of GREET, which answers with this node's incarnation: the id of its process.
+    """Return the handler of GREET, which answers with this node's incarnation, the number it got when it started.
 
     The server calls the handler only for calls that carry the nodes' token.
     """
@@ -52,9 +55,9 @@ class Greetings:
     def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks) -> None:
         self._cluster, self._peers, self._marks = cluster, peers, marks
         self._seen: dict[int, float] = {}
-        """When each unanswering node was first seen, in seconds of the event loop's clock.
+        """When each node that has not answered was first seen, in seconds of the event loop's clock.
 
-        The keys are incarnations.
+        The keys are incarnations: numbers that nodes get when they start.
         """
         self._answered: set[int] = set()
 

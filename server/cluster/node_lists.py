@@ -118,7 +118,7 @@ class NodeLists:
     def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks, feed: ListFeed) -> None:
         self._cluster, self._peers, self._marks, self._feed = cluster, peers, marks, feed
         self._watchers: set[FollowedNodes] = set()
-        """One object for each client's watch, which must begin again when changes may have been missed."""
+        """One object for each client that watches the list. It ends the client's stream if changes may be missing."""
         self._waiting = 0
         self._following: dict[Node, asyncio.Task[None]] = {}
         self._ready: set[Node] = set()
@@ -150,7 +150,7 @@ class NodeLists:
                 self._stop()
 
     def _look(self) -> None:
-        """Start to follow new nodes, and stop following nodes that no longer exist."""
+        """Start to receive the changes of new nodes, and stop doing so for nodes that no longer exist."""
         me = self._cluster.me.incarnation
         known = {node.incarnation for node in self._following}
         living = {node.incarnation: node for node in self._cluster.nodes() if node.incarnation != me and node.address}

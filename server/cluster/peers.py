@@ -104,7 +104,7 @@ class NodeConnections:
 
     @asynccontextmanager
     async def channel(self, lane: Lane, *, quiet: bool = False) -> AsyncGenerator[grpc.aio.Channel]:
-        """Yield a connected channel for a call of this kind. The call counts as one on it while the block runs.
+        """Yield a connected channel for a call of this kind. While the block runs, the call counts as one on it.
 
         With `quiet`, a failure to connect is not logged. Raises PeerLostError, whose `sent` is False, if no connection
         can be made.
@@ -243,7 +243,7 @@ class Peers:
         return peer
 
     def cut(self, incarnation: int) -> None:
-        """End all calls to the node with this incarnation (process id in the cluster), and close its connections.
+        """End all calls to the node with this incarnation, the number it got at its start, and close its connections.
 
         Returns before the connections are closed.
         """

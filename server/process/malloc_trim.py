@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 30.0
 RISE_BYTES = 8 << 20
-"""How many bytes of resident memory must be added before the heap is trimmed, which takes some milliseconds."""
+"""How many bytes resident memory must grow before the heap is trimmed, because that takes some milliseconds."""
 _RESIDENT = Path("/proc/self/statm")
 _PAGE_BYTES = resource.getpagesize()
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from server.wire.cycles import View
 
 CHUNK = 100
-"""How many rows are read at a time. A page that reaches its limit of bytes wastes fewer reads of rows than this."""
+"""How many rows are read at a time. If a page reaches its limit of bytes, the rows read beyond it are wasted."""
 READS = 20
 """The most reads for one page: enough for the largest page, but limited for filters that match few conversations."""
 
@@ -140,7 +140,8 @@ class Listings:
 
         Raises ConversationNotFoundError if there is no such message.
         """
-        record = self._store.load(conversation_id)  # read first: a message leaves the queue for the history
+        # Read first: a message that leaves the queue in the meantime is found in the history.
+        record = self._store.load(conversation_id)
         stored = self._store.message(conversation_id, message_id)
         if stored is not None:
             return messages.message(self._conversion, conversation_id, stored)

@@ -88,7 +88,8 @@ def find_cycle(
     record = store.load(conversation_id)
     if record is None:
         return None
-    newest = store.stopped_runs(conversation_id, limit=1, descending=True)  # after `record`, so that no run is missed
+    # Read before `ended`: otherwise the run itself could end in between, and be taken for the run before it.
+    newest = store.stopped_runs(conversation_id, limit=1, descending=True)
     ended = store.stopped_run(conversation_id, run)
     if ended is None:
         span = next((live for live in _under_way(record, _last(newest)) if live.run == run), None)

@@ -193,7 +193,6 @@ def _node(node: Node, me: int, own_version: str, *, shared: bool) -> v1.Node:
 
 
 def _started(node: v1.Node) -> str:
-    """Return the key that sorts nodes by the time of their start."""
     return f"{node.incarnation:020}"
 
 

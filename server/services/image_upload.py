@@ -47,8 +47,8 @@ class ImageUploads:
     ) -> tuple[Image, ...]:
         """Store the images of a message or of a tool's result, and return references to them.
 
-        In the request, the bytes of the images are replaced by the names of their contents, so that a repeated request
-        has the same hash.
+        In the request, the images' bytes are replaced by the ids of the stored images, which are hashes of their
+        contents, so that a repeated request has the same hash.
 
         Raises:
             ImageRefusedError: An image is invalid; the error names the first such image.

@@ -155,7 +155,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         )
 
     def _from_node(self, router: CallRouter, handler: Handler | None, call: grpc.HandlerCallDetails) -> Handler:
-        """Return the handler of a call that claims to come from another node. It refuses the call without their token.
+        """Return the handler of a call that claims to come from a node. Without the nodes' token, the call is refused.
 
         The other node has authenticated and counted the call, and ends it if the token becomes invalid, so this node
         does not.

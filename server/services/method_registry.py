@@ -31,7 +31,7 @@ class MethodRegistry:
         self._server = server
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Pass handlers that are not tied to single methods on to the server. Generated code calls this."""
+        """Pass handlers of whole services to the server. Generated code calls this."""
         self._server.add_generic_rpc_handlers(generic_rpc_handlers)
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Handler]) -> None:

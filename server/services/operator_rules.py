@@ -35,7 +35,6 @@ def operator_rules(config: Config, prepared: Callable[[ApprovalRule], ApprovalRu
 
 
 def _rule(rule_id: str, table: dict[str, object]) -> ApprovalRule:
-    """Read the table of one approval rule. Raises ValueError if the table is invalid."""
     name = table.pop("action", None)
     action = next((each for each in Action if each == name), None)
     if action is None:

@@ -55,16 +55,13 @@ class LastingCall(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Check whether the call needs a heartbeat, and whether its client reads. Called about every second.
-
-        `now` and the time of the next check, `next_time`, are seconds of the event loop's clock.
-        """
+        """Stop receiving what wakes the call. May be called more than once."""
 
     @abstractmethod
     def look_after(self, now: float, next_time: float) -> None:
-        """Check the call for heartbeats and stalls. Called about every second, the next time at `next_time`.
+        """Check whether the call needs a heartbeat, and whether its client reads. Called about every second.
 
-        Both times are seconds of the event loop's clock.
+        `now` and the time of the next check, `next_time`, are seconds of the event loop's clock.
         """
 
     async def run(self) -> None:

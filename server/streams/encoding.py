@@ -102,9 +102,9 @@ class EventEncoder:
         return batch.response
 
     def frames(self, conversation_id: str, batch: EventBatch) -> list[bytes]:
-        """Encode a batch of events, live text and live output as frames.
+        """Encode a batch of events as frames, with the text and the tool output that are being streamed.
 
-        Events come first, because clients need them before they can place the live text.
+        Events come first, because clients need them before they can place the text.
         """
         frames = self.live(conversation_id, batch.events) if batch.events else []
         if batch.text is not None:

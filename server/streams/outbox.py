@@ -65,7 +65,7 @@ class Outbox:
             await self.add(group)
 
     async def add(self, frames: Sequence[bytes]) -> None:
-        """Queue encoded events that belong in one response if they fit. Sends a response whenever one is full."""
+        """Queue encoded events, in one response if they fit into one. Sends a response whenever one is full."""
         if not self._fits(len(frames), sum(map(len, frames))):
             await self.flush()
         for frame in frames:

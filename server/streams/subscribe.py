@@ -153,7 +153,8 @@ class SubscribeStream(Stream):
     def _page(self, after: int) -> tuple[Sequence[StoredEvent], list[bytes], bool]:
         """Return events from the store, their encodings, and whether there may be more.
 
-        If possible, all events of the last commit are among them. Blocks; called on a thread of `ReadPool`.
+        The events of one commit are not split between two pages, unless they fill more than a page. Blocks; called on a
+        thread of `ReadPool`.
         """
         limit = self._streams.settings.store_page
         events = self._sources.store.events(self._conversation_id, after=after, limit=limit)

@@ -15,7 +15,7 @@ QUESTION = str(AwaitingToolApproval.__struct_config__.tag)
 
 
 class SettledTracker:
-    """Follows a conversation's events. True as a bool if the conversation has settled.
+    """Follows a conversation's events. Its truth value is whether the conversation has settled.
 
     That is so if it is idle without queued follow-ups, has ended, or waits for a person's answer. Only valid between
     commits: within a commit, a conversation may be idle for a moment.

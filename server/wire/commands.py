@@ -1,4 +1,4 @@
-"""Converts API requests to commands for the actors. Each public function is named after a method of the API."""
+"""Converts API requests to commands for the actors. Functions are named after the API's methods that they serve."""
 
 from __future__ import annotations
 

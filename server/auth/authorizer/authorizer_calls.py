@@ -37,7 +37,7 @@ LOG_SECONDS = 10.0
 
 
 class AuthorizerCalls:
-    """Calls the authorizer. Created on any thread, used in one event loop.
+    """Calls the authorizer. May be created on any thread, but must be used in one event loop.
 
     `seconds` is the time limit of each call. The methods raise AuthorizerUnavailableError if the authorizer fails.
     """

@@ -25,7 +25,7 @@ class Identity(Struct, frozen=True):
     """The identity of a caller, as an authorizer reports it."""
 
     principal: str
-    """The name of a table [principals.NAME], or `ISSUER:VALUE` for an issuer with a template.
+    """The name of a table [principals.NAME], or `ISSUER:VALUE` for a user of an issuer with a template.
 
     Never the server's own user.
     """

@@ -45,7 +45,7 @@ def authorizer_settings(table: Mapping[str, Any]) -> AuthorizerSettings:
 
 
 def authorizer_class(settings: AuthorizerSettings) -> Callable[..., Authorizer]:
-    """Import the authorizer's class. Raises ValueError with the text "authorizer.class: why"."""
+    """Import the authorizer's class. Raises ValueError ("authorizer.class: why") if it is missing or lacks a method."""
     module, _, attribute = settings.name.partition(":")
     try:
         found: Any = getattr(importlib.import_module(module), attribute)

@@ -27,13 +27,13 @@ KEYS = (
 MAX_VALUE_CHARS = 255
 """Maximum length of the value of a claim that names a principal."""
 PLACEHOLDER = "{principal}"
-"""The text in a template's roots that the value of the claim replaces."""
+"""The placeholder in a template's directories for the value of the claim that names the principal."""
 KNOWN_PRINCIPALS = 4_096
 """How many principals created from a template are cached, so that their directories are resolved only once."""
 
 
 class Template:
-    """The permissions of those callers with an issuer's tokens that the settings do not name.
+    """Creates principals for an issuer's users whom the settings do not name, all with the same permissions.
 
     Safe to use from any thread.
     """
@@ -89,7 +89,7 @@ class Issuer(Struct, frozen=True):
     """How far the issuer's clock and this machine's may differ, in seconds."""
     principal_claim: str = "sub"
     principals: Mapping[str, Principal] = {}
-    """The principals that the settings name, by the value of `principal_claim`."""
+    """The principals that the settings name. The keys are values of `principal_claim`."""
     role_claim: str = ""
     """The claim that limits the caller's role; "" if no claim does."""
     roles: Mapping[str, Role] = {}
@@ -151,7 +151,6 @@ def _issuer(name: str, table: Mapping[str, Any], principals: Mapping[str, Princi
 
 
 def _names_somebody(value: str) -> bool:
-    """Return whether a text can name a principal: not empty, not too long, and with printable characters only."""
     return 0 < len(value) <= MAX_VALUE_CHARS and value.isprintable()
 
 
