@@ -154,7 +154,7 @@ class ProviderClient:
         except ModelFailedError as failed:
             return None, failed
         except ModelAbortedError:
-            return None, None  # cancelled while waiting for a key
+            return None, None  # the request was cancelled while it waited for a key
         except LocalResourcesExhaustedError as full:
             return None, ModelFailedError(resource_failure(full.text))
         except TransportTimeoutError as late:

@@ -49,12 +49,12 @@ class Server(Struct, frozen=True, eq=False):
 
     @property
     def default(self) -> str:
-        """The provider's default model; "" if it has none, or if its server's list lacks the presumed default."""
+        """The provider's default model; "" if it has none, or if its server does not list the guessed default."""
         return "" if self.refuted else self.provider.default_model
 
     @property
     def refuted(self) -> bool:
-        """Whether the server's list lacks the presumed default model."""
+        """Whether the default model was only guessed (presumed), and the server's list shows that it is wrong."""
         presumed, names = self.provider.default_model, self.listed.names
         if not self.provider.presumed or names is None or presumed in self.listed:
             return False

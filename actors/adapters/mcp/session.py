@@ -186,7 +186,7 @@ class McpSession:
             await self._until_over()
             if not self._stopping:
                 why = "it ended the connection"
-        except asyncio.CancelledError:  # stopped while connecting, or the loop is closed
+        except asyncio.CancelledError:  # `stop` was called while connecting, or the loop is closed
             why = ""
         except TimeoutError:
             why = f"it did not answer within {self.server.connect_seconds:g} s"
@@ -196,7 +196,7 @@ class McpSession:
             self._client, self._stopping = None, True
             with anyio.CancelScope(shield=True):
                 await self._close(stack)
-            if why:  # reported last, because the program's last output may arrive after its end
+            if why:  # the failure is reported last, because the program's last output may arrive after its end
                 self._fail(why)
             else:
                 self._become(McpState.STOPPED)
@@ -391,7 +391,7 @@ class McpSession:
 
         A question does not name its tool call. Tools run one at a time, so the question belongs to the latest call.
         """
-        del context  # required by the library's signature
+        del context  # the library's signature requires this argument
 
         return await put_to_person(self.server, self._calls[-1] if self._calls else None, params)
 

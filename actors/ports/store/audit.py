@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CommandOrigin(Struct, frozen=True, omit_defaults=True):
-    """Who sent a command, and how."""
+    """The sender of a command, and how the command reached the server."""
 
     principal: str
     role: str = ""
@@ -50,7 +50,7 @@ class LogAudit(Struct, frozen=True, omit_defaults=True):
     """The audit data that is stored in a row of a conversation's log."""
 
     origin: CommandOrigin | None = None
-    """Who sent the command; None for events that nobody sent."""
+    """The sender of the command; None for events that nobody sent."""
     decisions: tuple[CallDecision, ...] = ()
 
 

@@ -234,7 +234,7 @@ def build_answer(
 
 
 def incomplete_answer(prepared: PreparedRequest, usage: Usage | None) -> ModelFailedError:
-    """Return the error for a stream that ended before its terminal marker."""
+    """Return the error for a stream that ended before the marker of the answer's end."""
     return provider_errors.broken_answer(prepared.provider, "the answer ended before it was complete", usage)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 _ESCAPE = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a surrogate pair
-    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"  # a lone surrogate
-    rb"|\\.",  # any other escape, so that an escaped backslash does not begin a match
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # matches a surrogate pair
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"  # matches a lone surrogate
+    rb"|\\.",  # matches any other escape, so that an escaped backslash does not begin a match
     re.DOTALL,
 )
 

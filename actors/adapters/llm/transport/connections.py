@@ -52,7 +52,8 @@ class AbortHandle:
     """Owns the socket of one connection, so that a cancel can shut it down."""
 
     def __init__(self) -> None:
-        # Held while sockets are closed and shut down: a cancel must not affect a descriptor that was closed and reused.
+        # This lock is held while sockets are closed or shut down: a cancel must not affect a descriptor that was closed
+        # and is in use again for something else.
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._aborted = False

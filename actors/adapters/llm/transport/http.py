@@ -77,7 +77,7 @@ class Reply:
         try:
             piece = self._next_piece()
         except TransportError:
-            self._response.keeps_alive = False  # even if the caller does not read the rest
+            self._response.keeps_alive = False  # a part of the answer may remain unread
             raise
         except (OSError, MalformedResponseError, zlib.error):
             self._response.keeps_alive = False

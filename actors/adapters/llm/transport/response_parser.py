@@ -58,7 +58,7 @@ class ResponseParser:
             self.keeps_alive = False
             self._malformed = not self.complete
         if self.complete:
-            del self._parser  # it refers to this object: without the reference cycle both are freed at once
+            del self._parser  # the parser refers to this object; without this cycle both are freed at once
         self._overhead = 0 if self._content else self._overhead + len(data)
         self._malformed = self._malformed or self._overhead > MAX_OVERHEAD_BYTES
         if self._malformed and not self.head_complete:

@@ -56,7 +56,7 @@ class SseParser:
             self._feed_lines(self._tail + chunk, events)
             self._tail = b""
             return events
-        # From here on, lines end with LF alone, as from nearly all servers: such chunks are parsed faster.
+        # This path is faster. It serves chunks whose lines end with LF alone, as nearly all servers send them.
         if self._size:
             end = chunk.find(b"\n\n") + 2
             self._feed_lines(chunk[:end] if end > 1 else chunk, events)

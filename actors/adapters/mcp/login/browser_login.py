@@ -229,7 +229,7 @@ class _Provider(OAuthClientProvider):
         """Show the person the URL at which to log in. Called by the library."""
         metadata = self.context.oauth_metadata
         endpoint = str(metadata.authorization_endpoint) if metadata else ""
-        if urlsplit(endpoint).query:  # kept, because the library would append its own parameters with a second "?"
+        if urlsplit(endpoint).query:  # the library would append its own parameters to this query with a second "?"
             address = f"{endpoint}&{address.removeprefix(f'{endpoint}?')}"
         self._state = parse_qs(urlsplit(address).query)["state"][-1]
         self._listener.expect(self._state)

@@ -34,7 +34,7 @@ class TokenAnswerError(Exception):
 class TokensInMemory:
     """Keeps the tokens of one connection in memory (implements mcp.client.auth.TokenStorage).
 
-    Client data is not kept.
+    The data of the OAuth client is not kept.
     """
 
     def __init__(self) -> None:

@@ -133,7 +133,7 @@ class OpenAiChatReader:
 
     @property
     def complete(self) -> bool:
-        """Whether the terminal marker has arrived: a finish reason, or "[DONE]"."""
+        """Whether the marker of the answer's end has arrived: a finish reason, or "[DONE]"."""
         return self._finish_reason is not None or self.finished
 
     def event(self, event: SseEvent) -> None:

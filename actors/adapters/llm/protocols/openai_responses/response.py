@@ -173,12 +173,12 @@ class OpenAiResponsesReader:
 
     @property
     def complete(self) -> bool:
-        """Whether the terminal event has arrived."""
+        """Whether the event that ends the answer has arrived."""
         return self._stop is not None
 
     @property
     def finished(self) -> bool:
-        """Whether the terminal event has arrived, after which nothing follows."""
+        """Whether the event that ends the answer has arrived; nothing follows this event."""
         return self.complete
 
     def event(self, event: SseEvent) -> None:
