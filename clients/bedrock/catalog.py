@@ -353,4 +353,4 @@ class AuditEntry(Wrapper[v1.AuditEntry]):
     decisions: tuple[AuditDecision, ...]
     """The decisions about tool calls."""
     step: int
-    """The step of the conversation's log that contains the entry; 0 if the entry is not from a log."""
+    """The number of the log step that contains the entry; 0 if the entry is not from a conversation's log."""

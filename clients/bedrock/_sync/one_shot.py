@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def _with_own_client(method: Callable[Concatenate[Client, P], T]) -> Callable[P, T]:
-    """Return a function that creates a client, calls this method of it with its arguments, and closes the client."""
+    """Return a function that makes a client, calls `method` with it and the given arguments, and closes the client."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         with Client() as client:

@@ -18,7 +18,7 @@ from bedrock.cli.text.safe_streams import safe_streams
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: The module and the name of each command, which is imported when it is used.
+#: The module and the attribute of each command. A module is imported only when its command is used.
 OURS = {
     "chat": "bedrock.cli.commands.chat:chat",
     "ask": "bedrock.cli.commands.ask:ask",

@@ -110,7 +110,10 @@ class Script:
             return [words_of(play) for play in self._plays]
 
     def serve(self, exchange: Exchange) -> None:
-        """Answer a request with the next play. Called on the request's thread."""
+        """Answer a request with the next play (answering function) of the script.
+
+        Called on the request's own thread.
+        """
         with self._lock:
             play = self._plays.popleft() if self._plays else self._otherwise or self._unexpected
             exchange.play = play

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: The bell rings at the end of a run that took at least this many seconds: the user may have stopped watching.
 LONG_RUN_SECONDS = 10.0
-#: Maximum columns of a title.
+#: Maximum columns of the terminal's title.
 TITLE_COLUMNS = 60
 
 #: Values of the variable TERM for terminals that have no title, or would print the escape sequences as text.

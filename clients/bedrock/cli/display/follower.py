@@ -113,7 +113,10 @@ class Onlooker:
             self._followed.append(asyncio.create_task(self._follow_agent(name)))
 
     async def _follow_agent(self, name: str) -> None:
-        """Follow one sub-agent to its end; its conversation is created shortly after its parent announces it."""
+        """Follow one sub-agent to its end.
+
+        Its conversation may not exist yet when the parent announces the sub-agent.
+        """
         tree = self.transcript.agents
         try:
             while not tree.seen_to_the_end(name):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: The number of the terminal's lines that the table leaves free.
 MARGIN = 3
-#: Maximum columns of a directory.
+#: Maximum columns of a directory's path in the table.
 DIRECTORY_COLUMNS = 30
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.states import ConversationState
 
-#: Minimum columns of a task, also in a narrow terminal.
+#: The fewest columns in which a sub-agent's task is shown, even in a narrow terminal.
 LEAST_TASK = 12
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WIDTH = 80
 #: How many columns precede the text in a line about a model request, and in a line about tools.
 _BEFORE_TEXT, _BEFORE_TOOLS = 15, 17
-#: Minimum columns of a text, also in a narrow terminal.
+#: The fewest columns in which a text is shown, even in a narrow terminal.
 _LEAST = 20
 
 

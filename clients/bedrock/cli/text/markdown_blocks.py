@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from bedrock.cli.text.style import Paint
 
-#: Columns of a horizontal rule, at most.
+#: Maximum columns of a horizontal rule.
 RULE_WIDTH = 40
 
 _HTML_BLOCK = re.compile(r"(?m)^<")

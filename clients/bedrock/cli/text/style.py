@@ -1,4 +1,4 @@
-"""Text for users: safe for its stream, coloured if wanted, and fitted to the width."""
+"""Makes text for users: safe for the stream that it is printed to, coloured if wanted, and fitted to the width."""
 
 from __future__ import annotations
 
