@@ -104,7 +104,7 @@ class ModelRequest(Struct, frozen=True):
     max_output: int = 0
     """The limit of the answer in tokens; 0: the model's own limit."""
     generation: Generation = Generation()
-    """The generation settings; the model supports every setting that is set."""
+    """The settings for generating the answer, such as the temperature; the model supports those that are set."""
     output: NativeOutput | None = None
     """The schema that the provider must enforce for the run's last answer.
 
@@ -194,7 +194,7 @@ class ModelSink(Protocol):
 
 
 class Model(Protocol):
-    """A model of a provider. One call of `respond` is one attempt: it never retries."""
+    """A model of a provider. It never retries: each call of `respond` is one attempt."""
 
     @property
     def info(self) -> ModelInfo:

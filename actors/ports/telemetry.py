@@ -48,7 +48,7 @@ class RunEnd(Struct, frozen=True, gc=False):
     """How a run ended."""
 
     outcome: str
-    """The value of a StopReason, or "deleted"."""
+    """How the run ended: a value of StopReason, or "deleted"."""
     detail: str
     seconds: float
 
@@ -62,7 +62,7 @@ class AttemptStart(Struct, frozen=True, gc=False):
     model: str
     provider: str
     purpose: str
-    """The value of a Purpose."""
+    """The purpose of the request: a value of `ports.models.Purpose`."""
 
 
 class AttemptEnd(Struct, frozen=True, gc=False):

@@ -142,9 +142,9 @@ class _NotLoadedError(Exception):
 def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
     """Return the limits of `model` in a server's list of models; None if the list states no limits of this model.
 
-    If the list has only one entry, that entry is used regardless of its name, unless `loaded`: then the list contains
-    only models that happen to be loaded. A name without a tag also matches the name with ":latest". Raises
-    msgspec.DecodeError if `body` is no list of models.
+    A name without a tag also matches the name with ":latest". If the list has only one entry, that entry is used
+    whatever its name is. This does not apply if `loaded` is True: then the list contains only models that happen to be
+    loaded. Raises msgspec.DecodeError if `body` is no list of models.
     """
     found = _LIST.decode(body)
     entries = found.models if found.data is None else found.data

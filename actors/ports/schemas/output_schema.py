@@ -86,7 +86,7 @@ def native_output(schema: dict[str, Any]) -> NativeOutput | None:
 
 
 def judged_output(schema: str, text: str) -> tuple[str, str]:
-    """Check an output that a model wrote against the schema; return (value, "") if it is valid, else ("", problem).
+    """Check an output that a model wrote against a schema; return (value, "") if it is valid, else ("", problem).
 
     `value` is the output as canonical JSON; `problem` says why it is invalid. `text` is the input of a tool call, or a
     whole answer; a Markdown code fence around it is removed.

@@ -33,7 +33,7 @@ class LogReader(Protocol):
     ) -> tuple[StoppedRun, ...]:
         """Return the runs that ended between the revisions `after` and `before` (both excluded).
 
-        The records of ended runs are never pruned.
+        These records are kept as long as the conversation.
         """
         ...
 
@@ -50,9 +50,9 @@ class LogReader(Protocol):
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
-        """Return the queued user messages that left the queue between the revisions `after` and `before`.
+        """Return how queued inputs of users left the queue between the revisions `after` and `before` (both excluded).
 
-        These records are never pruned.
+        These records are kept as long as the conversation.
         """
         ...
 

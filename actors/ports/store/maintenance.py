@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class StoreMaintenance(Protocol):
-    """The operations that retention needs. Safe to call from any thread.
+    """The store's operations for retention: deleting old log rows, and giving back space. Safe to call from any thread.
 
     Each call is one short transaction and may raise StoreUnavailableError.
     """

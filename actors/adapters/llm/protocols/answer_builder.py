@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 #: The default of a field that is kept as undecoded JSON.
 ABSENT = Raw(b"")
 
-#: Maximum number of content blocks of one answer: their overhead also has to fit into the largest message to clients.
+#: Maximum number of content blocks of one answer. Each block needs some bytes more in the message to clients, and the
+#: size of this message is limited, too.
 MAX_BLOCKS = 2_048
 
 #: Maximum bytes of JSON that one byte of text can take when it is escaped. Raw JSON beyond that is not text, and is
@@ -29,7 +30,7 @@ _ESCAPED_BYTES = 6
 
 _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
 
-#: Maximum digits of a count that is written as a string.
+#: Maximum digits of a token count that a provider has written as a string.
 _DIGITS = 20
 
 #: An upper limit that no real count reaches, so that sums of counts fit into 64 bits.

@@ -33,9 +33,9 @@ class LoginUnavailableError(Exception):
 
 
 class KeptLogins:
-    """The stored logins at the MCP servers in `urls`, by the servers' names. Used on the loop's thread only.
+    """Provides the stored logins at some MCP servers: `urls` contains the servers' URLs by name. Loop's thread only.
 
-    `changed` is called with the name of a server when its login was replaced by another login (True) or has ended
+    `changed(name, logged_in)` is called when a server's login was replaced by another login (True) or has ended
     (False).
     """
 
