@@ -171,7 +171,8 @@ def start_interpreter(role: str, inherited: list[int], lease: int | None) -> sub
     """Run the compiled tool host (vfork and exec) in a new session. Raises OSError.
 
     The process inherits neither the server's environment nor its files, except the lease and those in `inherited`,
-    whose numbers are passed as its arguments.
+    whose numbers are passed as its arguments. It finds all functions of its libraries when it starts, so that none of
+    its copies has to.
     """
     files = [-1 if lease is None else lease, *inherited]
     return subprocess.Popen(
@@ -180,7 +181,7 @@ def start_interpreter(role: str, inherited: list[int], lease: int | None) -> sub
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",
-        env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+        env={"LD_BIND_NOW": "1", **{name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}},
         start_new_session=True,
         pass_fds=[program(), *(file for file in files if file >= 0)],
     )

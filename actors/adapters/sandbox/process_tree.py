@@ -130,8 +130,8 @@ survive."""
 class ProcessTree:
     """A program and all its descendants, run by its tool host (ports.RunningProcess).
 
-    Any thread may call `kill`, `signal` and `wait`. A reader thread receives the host's frames and ends with the
-    control socket.
+    Any thread may call `kill`, `signal` and `wait`. A reader thread receives the host's frames; after the last one it
+    reaps the host, for which `wait` does not wait.
     """
 
     def __init__(
@@ -269,9 +269,11 @@ class ProcessTree:
         leaked = bool(self._report and self._report[4]) if self._await_report() else not self._clear()
         with self._changed:
             self._over = True
-        self._join_reader(leaked)
-        if self._host is not None:
-            self._host.ended_within(CONFIRM_SECONDS)
+            ends_by_itself = self._report is not None and not leaked
+        if not ends_by_itself:
+            self._join_reader(leaked)
+            if self._host is not None:
+                self._host.ended_within(CONFIRM_SECONDS)
         self._control.close()
         if self._init is not None:
             self._init.close()
@@ -369,7 +371,7 @@ class ProcessTree:
 
     def _read(self) -> None:
         try:
-            while frame := self._next_frame():
+            while self._report is None and (frame := self._next_frame()):
                 self._handle_frame(frame[:1], frame[1:])
         except OSError:
             pass  # the host is lost; `wait` finds the remaining processes
@@ -378,6 +380,8 @@ class ProcessTree:
                 self._silent = True
                 self._changed.notify_all()
             self._read_all.set()
+        if self._report is not None and self._host is not None:
+            self._host.ended_within(CONFIRM_SECONDS)
 
     def _next_frame(self) -> bytes:
         """Return the host's next frame, b"" when the host has closed the socket. Raises OSError.
@@ -410,7 +414,9 @@ class ProcessTree:
                 self._reaped.update(_numbers(content))
             elif kind == frames.END:
                 self._report = _numbers(content)
-            self._changed.notify_all()
+                return  # `_read` notifies
+            if self._decided():
+                self._changed.notify_all()
 
     def _handle_output(self, output: bytes) -> None:
         self._capture.add(output)

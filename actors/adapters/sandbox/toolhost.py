@@ -18,7 +18,8 @@ when waitpid fails with ECHILD. These events end a call:
 
     the server sends KILL        the host kills init and clears
     a limit is exceeded          the host kills init and clears; the limits are time, processes, memory, and the lease
-    main ends                    the host reads the rest of the output, then kills init and clears
+    main ends                    the host reads the rest of the output, then kills init and clears; init has already
+                                 ended if main left no process behind
     the server ends              the control socket ends or fails: the host clears
     init ends                    the status pipe ends: the host clears
     the host ends                the kernel signals init: in a namespace it exits, and all others, too; else it clears

@@ -228,10 +228,11 @@ class ToolHostSandbox:
         for tree in live:
             tree.wait()
         self._fork_server.close()
-        self._reap_lingering()
         for trace in self._orphaned:
             orphans.kill_orphans(trace, CLOSE_SECONDS, grouped=False)
             orphans.remove_groups(trace)
+        for host in self._lingering:
+            host.ended_within(CLOSE_SECONDS)
         if self._private is not None:
             self._private.close()
         if self._groups is not None:
@@ -357,7 +358,7 @@ class ToolHostSandbox:
                 self._lingering.append(host)
 
     def _reap_lingering(self) -> None:
-        """Reap tool hosts that outlived their call because they were still killing its processes."""
+        """Forget the tool hosts that had not ended when their call ended, and have ended now."""
         with self._lock:
             self._lingering = [host for host in self._lingering if not host.ended()]
 

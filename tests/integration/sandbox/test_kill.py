@@ -15,6 +15,7 @@ import pytest
 
 from actors.adapters.sandbox import process_tree
 from actors.adapters.sandbox.host import process_walk
+from actors.adapters.sandbox.host_process import HostProcess
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport
 from tests.support import processes
@@ -139,6 +140,42 @@ def test_a_tool_host_that_hangs_is_killed(sandbox: ToolHostSandbox, mark: str, m
     assert (end.killed, end.leaked) == (True, False)
     assert set(end.reaped) >= before
     assert not processes.alive(host)
+
+
+def test_init_ends_without_being_killed_after_a_program_that_left_nothing(
+    sandbox: ToolHostSandbox, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    tree = sandbox.start(launch(f"read line < {go}; echo $line; exit 7"), ignore)
+    host = host_of_this_process()
+    (init,) = process_walk.children(host)
+    os.kill(host, signal.SIGSTOP)
+    go.write_text("done\n")
+    eventually(lambda: not processes.alive(init), "the end of init")
+    os.kill(host, signal.SIGCONT)
+    end = waited(tree)
+    assert (end.exit_code, end.head, end.killed, end.leaked, end.reaped) == (7, b"done\n", False, False, ())
+
+
+def test_the_end_of_a_call_does_not_wait_for_its_host_which_is_reaped_all_the_same(
+    sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_for, go_on = threading.Event(), threading.Event()
+    ended_within = HostProcess.ended_within
+
+    def later(host: HostProcess, seconds: float) -> bool:
+        waited_for.set()
+        assert go_on.wait(BOUND)
+        return ended_within(host, seconds)
+
+    monkeypatch.setattr(HostProcess, "ended_within", later)
+    tree = sandbox.start(launch("true"), ignore)
+    host = host_of_this_process()
+    assert waited(tree).exit_code == 0
+    assert waited_for.wait(BOUND)
+    go_on.set()
+    eventually(lambda: not Path(f"/proc/{host}").exists(), "the end of the host")
 
 
 def test_a_process_tree_can_be_killed_while_its_output_is_unread(sandbox: ToolHostSandbox, mark: str) -> None:

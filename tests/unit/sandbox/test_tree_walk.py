@@ -116,6 +116,13 @@ def test_the_groups_of_a_call_let_it_fork_no_more_and_are_killed_at_once(tmp_pat
     assert ((tmp_path / "pids.max").read_text(), (tmp_path / "cgroup.kill").read_text()) == ("0", "1")
 
 
+def test_nothing_is_looked_for_where_all_children_have_ended(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_walk, "reap", lambda: iter([(51, 0)]))
+    monkeypatch.setattr(process_walk, "childless", lambda: True)
+    assert process_walk.clear(set(), 1.0)
+    assert machine.looks == []
+
+
 @pytest.mark.parametrize("server", ["lives", "has ended"])
 def test_nothing_is_looked_at_for_a_server_that_has_ended(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []

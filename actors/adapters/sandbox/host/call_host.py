@@ -175,10 +175,14 @@ class Host(one_call.HostedCall):
         self.send(frames.STARTED)
 
     def read_status(self) -> bool:
-        """Read the main process's wait status; return False if init has ended instead."""
+        """Read the main process's wait status; return False if init has ended instead, and not after it.
+
+        Init ends after it if the main process has left nothing behind.
+        """
         data = os.read(self.pipes.status, 4)
         if not data:
-            return False
+            self.poll.unregister(self.pipes.status)
+            return self.status is not None
         self.status = int.from_bytes(data, "big")
         if not self.begun:
             self.read_report()

@@ -17,6 +17,7 @@ else:
     import _socket as socket
 
 CAPABILITY_VERSION_3, CAP_SETPCAP = 0x20080522, 8
+CapabilityHeader, CapabilitySets = ctypes.c_uint32 * 2, ctypes.c_uint32 * 6
 SECUREBITS = 0b11101111
 """The securebits to set: NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE, not KEEP_CAPS, and all of them locked."""
 
@@ -76,16 +77,15 @@ def drop_capabilities() -> None:
         if kernel.libc.prctl(kernel.PR_CAPBSET_READ, capability, 0, 0, 0) >= 0:
             raise OSError(errno.EPERM, "the bounding set cannot be emptied")
     kernel.checked(kernel.libc.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
-    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
-    kernel.checked(kernel.libc.capset(header, (ctypes.c_uint32 * 6)()))
+    kernel.checked(kernel.libc.capset(CapabilityHeader(CAPABILITY_VERSION_3, 0), CapabilitySets()))
     if any(capabilities()):
         raise OSError(errno.EPERM, "capabilities are left")
 
 
 def capabilities() -> "list[int]":
     """Return the effective, permitted and inheritable capabilities: the lower 32 bits of each, then the upper ones."""
-    sets = (ctypes.c_uint32 * 6)()
-    kernel.checked(kernel.libc.capget((ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), sets))
+    sets = CapabilitySets()
+    kernel.checked(kernel.libc.capget(CapabilityHeader(CAPABILITY_VERSION_3, 0), sets))
     return list(sets)
 
 
@@ -121,11 +121,8 @@ def apply_landlock(section: "dict[str, Any]") -> None:
     abi = min(section["abi"], kernel.LANDLOCK_ABI)
     if abi < 1:
         raise OSError(errno.ENOSYS, "no Landlock")
-    numbers = ruleset_attributes(abi)
-    attributes = (ctypes.c_uint64 * len(numbers))(*numbers)
-    ruleset = kernel.checked(
-        kernel.libc.syscall(kernel.NR_LANDLOCK_CREATE, ctypes.byref(attributes), ctypes.sizeof(attributes), 0)
-    )
+    attributes = kernel.struct_of_words(*ruleset_attributes(abi))
+    ruleset = kernel.checked(kernel.libc.syscall(kernel.NR_LANDLOCK_CREATE, attributes, len(attributes), 0))
     rights = file_rights(abi)
     grant_reading(ruleset, section)
     if section["tier"] == "A":
@@ -180,10 +177,23 @@ def grant(ruleset: int, path: bytes, rights: int) -> bool:
     except OSError:
         return False
     try:
-        if os.stat(place).st_mode & 0o170000 != 0o040000:
-            rights &= FILE_RIGHTS
-        rule = rights.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
-        kernel.checked(kernel.libc.syscall(kernel.NR_LANDLOCK_ADD, ruleset, 1, rule, 0))
+        if not (add_rule(ruleset, place, rights) or add_rule(ruleset, place, rights & FILE_RIGHTS)):
+            raise OSError(errno.EINVAL, "neither a directory nor a file can have these rights")
     finally:
         os.close(place)
+    return True
+
+
+def add_rule(ruleset: int, place: int, rights: int) -> bool:
+    """Allow `rights` below an open directory, or to an open file; return False if it cannot have all of them.
+
+    Raises OSError.
+    """
+    rule = rights.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
+    try:
+        kernel.checked(kernel.libc.syscall(kernel.NR_LANDLOCK_ADD, ruleset, 1, rule, 0))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
     return True

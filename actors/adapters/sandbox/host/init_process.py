@@ -122,8 +122,9 @@ def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "writ
 def attend(main: int, pipes: one_call.Pipes, service: "write_broker.Service | None") -> None:
     """Reap children, and report how `main` ended, until the host has ended.
 
-    In a PID namespace the kernel kills this process together with the host. Signals for main are sent by its parent,
-    because only the parent knows for certain that the pid is still main's.
+    In a PID namespace the kernel kills this process together with the host. If `main` has ended and left no process
+    behind, this process ends at once. Signals for main are sent by its parent, because only the parent knows for
+    certain that the pid is still main's.
     """
     os.set_blocking(pipes.life, False)
     running = True
@@ -138,6 +139,8 @@ def attend(main: int, pipes: one_call.Pipes, service: "write_broker.Service | No
             if pid == main:
                 running = False
                 os.write(pipes.status_end, status.to_bytes(4, "big"))
+        if not running and process_walk.childless():
+            os._exit(0)
 
 
 def clear_for_host(control: int) -> None:

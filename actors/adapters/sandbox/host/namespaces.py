@@ -171,12 +171,8 @@ def mount(source: bytes, target: bytes, kind: bytes | None, flags: int, options:
 
 def make_read_only(path: bytes, how: int) -> None:
     """Make a mount read-only, and with `how` AT_RECURSIVE all mounts below it. Raises OSError."""
-    attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, 0, 0)
-    kernel.checked(
-        kernel.libc.syscall(
-            kernel.NR_MOUNT_SETATTR, AT_FDCWD, path, how, ctypes.byref(attributes), ctypes.sizeof(attributes)
-        )
-    )
+    attributes = kernel.struct_of_words(MOUNT_ATTR_RDONLY, 0, 0, 0)
+    kernel.checked(kernel.libc.syscall(kernel.NR_MOUNT_SETATTR, AT_FDCWD, path, how, attributes, len(attributes)))
 
 
 def limit_pids(processes: int) -> None:

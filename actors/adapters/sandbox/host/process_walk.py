@@ -114,10 +114,13 @@ def childless() -> bool:
 def clear(killed: "set[int] | None", seconds: float) -> bool:
     """Kill and reap all descendants of this process until no child is left; return False after `seconds`.
 
-    Adds killed processes to `killed`, unless it is None, which is faster. Children created meanwhile are found by the
-    next pass, because this process is their subreaper.
+    If all children have ended already, it only reaps them. Adds killed processes to `killed`, unless it is None, which
+    is faster. Children created meanwhile are found by the next pass, because this process is their subreaper.
     """
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
+    deadline = began + seconds
+    if reap_until(began):
+        return True
     while True:
         began = time.monotonic()
         if killed is None:
