@@ -86,7 +86,7 @@ class EventBatch:
         self.response: bytes | None = None
         """The encoded response, shared by all watchers; None if the batch does not fit into one response."""
         self.encoded = False
-        """Whether `response` was set, which the first watcher that sends the batch does."""
+        """Whether the first watcher that sends the batch has set `response`."""
 
 
 class _Channel:
@@ -281,7 +281,7 @@ class EventHub(EventBus):
     def publish(
         self, conversation_id: str, events: tuple[StoredEvent, ...], record: ConversationRecord | None = None
     ) -> None:
-        """Keep committed events for the watchers, and wake them."""
+        """Keep committed events for the watchers, and wake the watchers."""
         with self.lock:
             channel = self._channels.setdefault(conversation_id, _Channel())
             channel.head = max(channel.head, events[-1].revision)

@@ -59,7 +59,7 @@ class LiveBuffer:
         self._dropped = 0
         """The number of chunks dropped so far, which is also the index of the oldest chunk still kept."""
         self._lengths = {False: 0, True: 0}
-        """The number of characters written so far, by kind (whether reasoning); the offset of the next chunk."""
+        """The number of characters written so far, of the answer (False) and of the reasoning (True)."""
 
     def is_of(self, key: str, attempt: int) -> bool:
         """Return whether the buffer belongs to this attempt."""

@@ -179,7 +179,6 @@ def _unlike(replayed: Sequence[Durable], stored: Sequence[Durable]) -> Iterator[
 
 
 def _differing(now: Struct | None, then: Struct) -> str:
-    """Return a description of the innermost parts in which two values differ."""
     replayed, stored = msgspec.to_builtins(now), msgspec.to_builtins(then)
     while isinstance(replayed, dict) and isinstance(stored, dict):
         keys = [key for key in {**replayed, **stored} if replayed.get(key) != stored.get(key)]

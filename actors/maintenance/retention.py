@@ -165,7 +165,6 @@ class Housekeeper:
 
 
 def _all(page: Callable[[str], tuple[str, ...]]) -> Iterator[str]:
-    """Yield the ids of all pages; each page begins after the last id of the previous page."""
     ids: tuple[str, ...] = page("")
     while ids:
         yield from ids

@@ -84,7 +84,6 @@ def _events(store: StoreReader, record: ConversationRecord, after: int) -> Itera
 
 
 def _messages(store: StoreReader, record: ConversationRecord, before: int) -> Iterator[Message]:
-    """Yield the messages with a sequence below `before`, in order."""
     after = 0
     while page := store.messages(record.id, after=after, before=before, limit=PAGE):
         yield from page

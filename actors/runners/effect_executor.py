@@ -2,7 +2,7 @@
 
 Every effect must lead to an event that reports its outcome, because the conversation would otherwise wait forever. If
 an effect cannot be performed, this event reports the failure. An exception while an effect is started is an internal
-fault of the conversation, and ends the run.
+fault of the conversation, and ends the run: the work on a user's message.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InFlightWork:
-    """A model request or tool call that a cancel can stop without waiting for the mailbox."""
+    """A model request or tool call that a cancel can stop before the conversation's actor handles the cancel."""
 
     run: str
     """The id of the run that the work belongs to; "" for a summary that a user requested."""
@@ -96,7 +96,7 @@ class EffectExecutor:
         self._jobs = BackgroundJobs(services.toolbox, owner)
         self._children = ChildSubAgents(services, sub_agents, owner)
         self._cancelled_run = ""
-        """The id of the cancelled run, which must start nothing more, even while its cancel is still in the mailbox."""
+        """The id of the cancelled run, which must start nothing more, even before the actor has handled the cancel."""
         self.rights = ToolRights()
         """The permission mode in which tools start now; set whenever a mode is committed.
 
@@ -189,7 +189,7 @@ class EffectExecutor:
         return self._requests.builder.history_of(record).through(record.state.ledger.seq)
 
     def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
-        """Pass messages that were just committed to the request builder, so that it need not read them again."""
+        """Give the request builder messages that were just committed, so that it need not read them again."""
         self._requests.builder.committed(record, messages)
 
     def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
@@ -209,11 +209,11 @@ class EffectExecutor:
         self._jobs.stop_waiting()
 
     def sub_agent_stopped(self, agent_id: str) -> None:
-        """Remove a sub-agent whose actor has stopped."""
+        """Stop tracking a sub-agent whose actor has stopped."""
         self._children.stopped(agent_id)
 
     def tool_runner_stopped(self, runner: ActorRef[Any]) -> None:
-        """Remove a tool runner that has stopped, unless it has already been replaced."""
+        """Stop tracking a tool runner that has stopped, unless another one has already replaced it."""
         if runner is self._tool_runner:
             self._tool_runner = None
 

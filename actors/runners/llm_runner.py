@@ -142,8 +142,8 @@ class LlmRunner(Actor):
     ) -> None:
         """Prepare an attempt; it begins when the actor is launched.
 
-        `ended` is called when the attempt is over, and `unclaimed` with the usage of an attempt whose outcome no actor
-        accepted, because the conversation's actor had stopped.
+        `ended` is called when the attempt is over, and `unclaimed` with the tokens used by an attempt whose outcome no
+        actor accepted, because the conversation's actor had stopped.
         """
         super().__init__()
         self._request = request

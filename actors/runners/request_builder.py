@@ -55,7 +55,7 @@ class RequestBuilder:
         cancel: CancelToken,
         model: Model,
     ) -> ModelRequest:
-        """Return the model request that an effect asks for. Called on the runner's thread.
+        """Return the model request that `effect` asks for. Called on the runner's thread.
 
         Raises StoreError or ImagesUnavailableError.
         """

@@ -153,7 +153,7 @@ class SubAgentRunner:
 class ChildSubAgents:
     """The sub-agents that one conversation has started and whose actors have not stopped.
 
-    Conversation's thread only.
+    Only the conversation's thread may use this object.
     """
 
     def __init__(self, services: Services, sub_agents: SubAgentRunner, owner: ActorRef[Any]) -> None:
@@ -197,7 +197,7 @@ class ChildSubAgents:
             self._sub_agents.abandon(abandoned)
 
     def stopped(self, agent_id: str) -> None:
-        """Remove a sub-agent whose actor has stopped."""
+        """Stop tracking a sub-agent whose actor has stopped."""
         self._running.discard(agent_id)
         self._cancelled.discard(agent_id)
 

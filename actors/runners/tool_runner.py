@@ -1,7 +1,7 @@
 """The tool runner of a conversation: runs one tool call at a time, kills it on request, and reports its outcome.
 
-The runner never blocks: a tool runs on a separate thread, which ends with the tool, unless the tool is instant. Every
-call ends in an outcome, even after a bug: without an outcome the conversation would wait forever.
+The runner never blocks: a tool runs on a separate thread, which ends with the tool, unless the tool is instant. An
+outcome is reported for every call, even after a bug, because the conversation would otherwise wait forever.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Execution:
 
     run: RunTool
     killed_at: float | None = None
-    """When the call was killed, in monotonic seconds; None before."""
+    """When the call was killed, in monotonic seconds; None if it was not killed."""
     pids: set[int] = field(default_factory=set)
     questions: OpenQuestions = field(kw_only=True)
 

@@ -35,7 +35,7 @@ from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
 
 UNKNOWN_MODEL_WINDOW = 8_192
-"""The usable tokens that are assumed for a model that is no longer served. Its next request is refused anyway."""
+"""The context window, in tokens, that is assumed for a model that is no longer served. Its next request is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class AgentLimits:
     per_call: int = 10
     """The maximum number of sub-agents that a conversation starts together; others can start only after their end."""
     at_once: int = 50
-    """The maximum number of running sub-agents in the process. Others fail to start, and their parents get an error."""
+    """The maximum number of running sub-agents in the process. Others fail to start: their parents get an error."""
     max_turns: int = 100
     timeout_ms: int = 20 * 60_000
     """The default time limit of a sub-agent, in milliseconds."""
@@ -84,7 +84,7 @@ class Services:
     idle_seconds: float = 30.0
     """How long an idle conversation keeps its thread, in seconds."""
     max_llm_requests: int = MOST_MODEL_REQUESTS
-    """The maximum number of model requests in flight in the process; any other fails and can be retried."""
+    """The maximum number of model requests in flight in the process; a further request fails and can be retried."""
     files: FileRoom = field(default_factory=FileRoom)
     """Admits work only while enough file descriptors are free."""
     mcp: McpServers = field(default_factory=NoMcpServers)
@@ -131,9 +131,9 @@ class Services:
         return self.sandbox if permissions == EVERYTHING else ConfinedSandbox(self.sandbox, permissions)
 
     def usable_window(self, model: str) -> int:
-        """Return how many tokens a history may fill.
+        """Return how many tokens of the model's context window the messages may fill.
 
-        Changes at most once, when the provider reports the model's limits.
+        The number changes at most once, when the provider reports the model's limits.
         """
         served = self.models.get(model)
         return served.info.usable_window if served else UNKNOWN_MODEL_WINDOW
@@ -141,7 +141,7 @@ class Services:
     def offered(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
         """Return the tools that a conversation is offered, in the order in which the model sees them.
 
-        Sub-agents are offered the standard set, because their profile chooses no tools.
+        Sub-agents are offered the standard set, because no tools can be chosen for them.
         """
         ours, chosen = self.toolbox.specs(sub_agent=not record.user_initiated), record.profile.tools
         if chosen is not None:

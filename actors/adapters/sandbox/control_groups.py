@@ -23,7 +23,7 @@ DELEGATED = ("user.delegate", "trusted.delegate")
 """Extended attributes that systemd sets on a group that it has delegated to a service."""
 
 Described: TypeAlias = "tuple[bytes, str, bool, list[tuple[str, str]]]"
-"""A group for the tool host to create: directory, controllers, whether it is of version 2, and its files' content."""
+"""A group to be created by the tool host: directory, controllers, whether it is of version 2, content of its files."""
 
 
 class Hierarchy(Struct, frozen=True):
@@ -39,11 +39,12 @@ class Hierarchy(Struct, frozen=True):
 
 
 class ControlGroups:
-    """Groups for the calls of this server, below the server's group, so that its limits also apply to its tools.
+    """Control groups for the tool calls of this server.
 
-    Safe to call from any thread. Without permission to create groups, calls have none, and `controllers` is empty. In
-    version 2, a group with subgroups cannot contain processes, so the server has to move out of its group. It does so
-    only if the group was delegated to it.
+    They lie below the server's own group, so that its limits also apply to tools. Safe to call from any thread. Without
+    permission to create groups, calls have none, and `controllers` is empty. In version 2, a group with subgroups
+    cannot contain processes, so the server has to move out of its group. It does so only if the group was delegated to
+    it.
     """
 
     def __init__(self, hierarchies: tuple[Hierarchy, ...] | None = None) -> None:
@@ -116,7 +117,7 @@ def _ours(hierarchy: Hierarchy) -> Path:
 
 
 def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[tuple[str, str]]:
-    """Return the names and contents of the files to write in a call's group; swap is limited only if the kernel can."""
+    """Return the names and contents of the files to write in a call's group; swap is limited where the kernel can."""
     said: list[tuple[str, str]] = []
     if "pids" in hierarchy.controllers and limits.processes:
         said.append(("pids.max", str(limits.processes + 1)))  # plus one for the tool host
@@ -150,7 +151,10 @@ def _prepare(hierarchy: Hierarchy) -> None:
 
 
 def _divide(hierarchy: Hierarchy) -> None:
-    """Enable the controllers for the subgroups of a version 2 group, whose own processes must then move out."""
+    """Enable the controllers for the subgroups of this process's group, in version 2; this process moves to a subgroup.
+
+    Raises OSError if that fails, or if the group was not delegated to this process.
+    """
     if set(hierarchy.controllers) <= set(_words(hierarchy.own / "cgroup.subtree_control")):
         return
     if not hierarchy.topmost and not _delegated(hierarchy.own):

@@ -21,7 +21,7 @@ CLONE_NEWUSER = 0x10000000
 
 
 def check(mode: str, secret: str, outside: str, neighbour: str = "") -> None:
-    """Make every attempt and write to stdout which ones succeeded, or KEPT."""
+    """Try every way out of the sandbox, and write to stdout which ones succeeded, or KEPT if none did."""
     tries: list[tuple[str, Callable[[], object]]]
     tries = [("protected files can be read", lambda: os.open(secret, os.O_RDONLY))]
     if mode != "unrestricted":

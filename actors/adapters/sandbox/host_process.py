@@ -31,7 +31,7 @@ class HostProcess:
             return self._reaped
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait for the host's end for at most `seconds`; return whether it has ended; if so, reap it."""
+        """Wait at most `seconds` for the host's end; return whether it has ended, and if so, reap it."""
         if self.ended():
             return True
         with suppress(OSError):

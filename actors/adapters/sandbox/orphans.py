@@ -74,7 +74,7 @@ def _members(folder: bytes) -> list[int]:
 
 
 def _kill(pid: int, trace: CallMarks) -> bool:
-    """Kill the process if it is one of the call; False if it is not, or cannot be killed.
+    """Kill the process if it belongs to the call. Return False if it does not, or cannot be killed.
 
     A pidfd is used, so that the pid cannot be reused between the check and the kill.
     """

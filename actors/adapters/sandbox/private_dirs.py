@@ -1,4 +1,4 @@
-"""Private directories of restricted calls: the only places where such calls can write."""
+"""Creates and removes the private directories of restricted tool calls, the only places where such calls can write."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _unlink(top: int, name: str) -> bool:
 
 
 def _lift(top: int, name: str, mark: str) -> int:
-    """Remove a directory's files, move its directories up to `top` under new names, and return their number."""
+    """Remove a directory's files, and move its directories up to `top` under new names; return how many were moved."""
     lifted = 0
     with suppress(OSError):
         folder = _open_directory(top, name)

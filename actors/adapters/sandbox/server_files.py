@@ -1,4 +1,4 @@
-"""The server's own files (data, keys, settings), and the paths to hide from tools to protect them."""
+"""Decides which paths to hide from tools, in order to protect the server's own files (data, keys, settings)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWN_NAME = "bedrock"
 """A directory of this name is assumed to belong to the server, like `~/.config/bedrock`."""
 
 REPLACED_TOGETHER = "..data"
-"""The link by which Kubernetes replaces all files of a secret atomically; its directory contains nothing else."""
+"""The name of the link by which Kubernetes replaces all files of a secret at once, in a directory only for these."""
 
 
 class ServerFiles:
@@ -73,7 +73,7 @@ def _apart(folder: str, kept: Iterable[str]) -> bool:
 
 
 def own_programs() -> tuple[str, ...]:
-    """Return the real paths of the interpreter, its libraries and this package, with which tools in Python run."""
+    """Return the real paths of the interpreter, its libraries and this package, which tools written in Python need."""
     package = str(Path(__file__).parents[2])  # only the package: a checkout has other files, on which users work
     found = (package, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
     return tuple(sorted({*map(os.path.realpath, found)}))
@@ -85,7 +85,6 @@ def listed_by_programs() -> str:
 
 
 def _shared() -> tuple[str, ...]:
-    """Return the directories that the server, its programs and its tools need."""
     home, source = os.path.expanduser("~"), str(Path(__file__).parents[3])
     places = (home, source, tempfile.gettempdir(), sys.prefix, sys.base_prefix, sys.executable)
     return tuple(map(os.path.realpath, places))

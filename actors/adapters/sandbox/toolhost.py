@@ -131,8 +131,8 @@ def read_launch(control: int) -> "dict[str, Any]":
 def serve(control: int, *streams: int, lease: int = -1) -> "NoReturn":
     """Run the call that the server describes on `control`, and end this process.
 
-    `streams` are descriptors for the program's stdin and stdout, as far as it does not use the defaults. `lease` is the
-    file with the time until which the call may run, or -1.
+    `streams` are descriptors for the program's stdin, or for its stdin and stdout; none means the defaults. `lease` is
+    the descriptor of the file with the time until which the call may run, or -1.
     """
     os.set_inheritable(control, False)
     kernel.libc.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -146,10 +146,11 @@ def serve(control: int, *streams: int, lease: int = -1) -> "NoReturn":
 
 
 def serve_forks(channel: int, lease: int = -1) -> "NoReturn":
-    """Fork a host for each packet on `channel`, until the server ends; the packet passes the host's socket and streams.
+    """Fork a host for each packet on `channel`, until the server ends.
 
-    The packet is PROGRAM, or PYTHON for a program that a host runs itself. All hosts have the same lease. Other
-    processes of the same user must not be able to inspect or change this one, because all later hosts are copies of it.
+    A packet passes the descriptors of the host's control socket and of the program's streams. It is PROGRAM, or PYTHON
+    for a program that a host runs itself. All hosts have the same lease. Other processes of the same user must not be
+    able to inspect or change this one, because all later hosts are copies of it.
     """
     kernel.libc.prctl(kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
     gc.freeze()
@@ -185,8 +186,8 @@ def preload() -> None:
 def fork_host(channel: int, lease: int, control: int, *streams: int) -> None:
     """Fork a host as a child of the server, which reaps it; report to the server if that fails.
 
-    The host reports its pid before it leaves this process's group; one that ends earlier is reaped as a member of this
-    group.
+    The host reports its pid before it leaves this process's group, so that the server can reap a host that ends earlier
+    as a member of this group.
     """
     own = os.getpid()
     try:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from actors.ports.machine.threads import Threads
 
 CLOSE_SECONDS = 0.5
-"""Seconds at shutdown for killing the remaining processes of each call that has left some behind."""
+"""Seconds at shutdown for killing the remaining processes of each call that has left processes behind."""
 
 
 class ToolHostSandbox:
@@ -178,7 +178,7 @@ class ToolHostSandbox:
         return self._workspaces.refusal(directory, (*self._files.real(), *hidden), self._unmasked(hidden))
 
     def _to_hide(self, directory: str) -> tuple[str, ...]:
-        """Return the paths to hide from a call in this directory: none of them is in another one."""
+        """Return the paths to hide from a call in this directory; none of these paths lies inside another one."""
         found = {*self._files.to_hide(directory), *(path for path in self.unreadable if os.path.lexists(path))}
         return tuple(sorted(path for path in found if not any(_inside(path, other) for other in found)))
 
@@ -203,7 +203,7 @@ class ToolHostSandbox:
             return self._begun(launch, on_output)
 
     def _begun(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
-        """Start `launch` in a host. Raises what `start` and `ProcessTree.await_begin` raise."""
+        """Start `launch` in a new tool host. Raises ProcessStartError or SandboxUnavailableError."""
         tree, description, number = self._spawn(launch, on_output)
         try:
             tree.begin(description)
@@ -239,7 +239,7 @@ class ToolHostSandbox:
             self._groups.close()
 
     def _spawn(self, launch: Launch, on_output: Callable[[bytes], None]) -> tuple[ProcessTree, bytes, int]:
-        """Request a tool host; return its tree, the launch to send to it, and the number of its fork server."""
+        """Request a tool host; return the process tree, the launch to send, and the number of the forking process."""
         self._reap_lingering()
         with ExitStack() as opened:
             try:
@@ -299,7 +299,7 @@ class ToolHostSandbox:
         }
 
     def _unmasked(self, hidden: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the hidden paths that Landlock must keep from restricted programs, because no mask hides them."""
+        """Return the hidden paths that Landlock must keep from restricted programs, because no mount covers them."""
         if self._report.tier == "B" and self._private is not None:
             return (*hidden, self._private.path)
         return tuple(path for path in hidden if not os.path.isdir(path))

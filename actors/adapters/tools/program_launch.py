@@ -1,4 +1,4 @@
-"""Runs a program or a worker process for a tool, and registers it so that a cancel kills it."""
+"""Runs a program or a worker process for a tool, and registers it so that cancelling the tool call kills it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class WorkingDirectoryMissingError(Exception):
 
 
 def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> ProcessEnd:
-    """Run a program to its end, on the tool's thread; a cancel kills its process tree. Raises like `start_program`."""
+    """Run a program to its end, on the tool's thread; a cancel kills its process tree.
+
+    Raises the errors of `start_program`.
+    """
     running = start_program(launch, context, on_output)
     context.track(running)
     end = running.wait()

@@ -74,7 +74,7 @@ class StandardToolbox:
         _ = self._schemas
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
-        """Return the tools that a conversation of this kind is offered, in the order in which the model sees them."""
+        """Return the tools that a conversation or a sub-agent is offered, in the order in which the model sees them."""
         return self._offered[sub_agent]
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
@@ -87,10 +87,10 @@ class StandardToolbox:
     def end_jobs(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
     ) -> int:
-        """Kill the running jobs that outlived their call, without waiting; return how many.
+        """Kill the running jobs that outlived the call that started them, without waiting; return how many.
 
-        With `wider_than`, only jobs in a wider mode are killed. `ended` is called with a report of the kill when a job
-        has ended, on the thread of that job.
+        With `wider_than`, only jobs in a wider permission mode are killed. `ended` is called with a report of the kill
+        when a job has ended, on the thread of that job.
         """
         return self._jobs.end_all(conversation_id, ended, wider_than)
 
@@ -100,7 +100,7 @@ class StandardToolbox:
         self._clipboards.forget(conversation_id)
 
     def get(self, name: str) -> Tool | None:
-        """Return the tool of this name; None for unknown tools and for those that the core handles itself."""
+        """Return the tool of this name; None for unknown tools and for those that the state machine handles itself."""
         return self._tools.get(name)
 
     def subject(self, call: ToolUse, working_directory: str, within: Sequence[str] | None = None) -> CallSubject:
@@ -129,7 +129,7 @@ class StandardToolbox:
 
 
 def _with_aliases(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Rename aliases of arguments; an alias is kept, and later refused, if the real name is present, too."""
+    """Replace aliases by the real argument names; an alias stays, and is refused later, if both names are present."""
     aliases = ALIASES.get(name, {})
     renamed: dict[str, Any] = {}
     for argument, value in arguments.items():

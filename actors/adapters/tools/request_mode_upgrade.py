@@ -1,7 +1,7 @@
-"""The tool request_mode_upgrade: asks the user for a wider mode.
+"""The tool request_mode_upgrade: asks the user for a wider permission mode.
 
 The call itself always needs approval, and the tool runs only once the user has approved. The tool changes nothing
-itself: the core sets the mode when it gets the successful result.
+itself: the state machine sets the mode when it gets the successful result.
 """
 
 from __future__ import annotations

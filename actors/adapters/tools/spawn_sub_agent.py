@@ -1,6 +1,6 @@
 """The tool spawn_sub_agent: starts sub-agents that work on separate tasks in parallel; the result is their reports.
 
-The tool only validates the request. The core starts the sub-agents, waits for them, and builds the result.
+The tool only validates the request. The state machine starts the sub-agents, waits for them, and builds the result.
 """
 
 from __future__ import annotations

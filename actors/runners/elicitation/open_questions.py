@@ -1,4 +1,4 @@
-"""The questions that one tool call asks people: sent to the conversation as AskQuestion, answered by AnswerTool."""
+"""The questions that one tool call asks people. Each is reported to the conversation and answered by an AnswerTool."""
 
 from __future__ import annotations
 

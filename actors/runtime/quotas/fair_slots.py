@@ -110,7 +110,6 @@ class FairSlots:
             return True
 
     def _fill(self) -> None:
-        """Start waiting requests as long as slots are free."""
         while (place := self._next()) is not None:
             if not place.start():
                 self._give_back(place.principal)

@@ -34,7 +34,7 @@ TOGETHER = ""
 """The name that stands for all principals together."""
 MILLISECONDS = 1_000
 RETRY_MS = 1_000
-"""The suggested retry delay, in milliseconds, for quotas that are freed as soon as something ends."""
+"""The suggested retry delay, in milliseconds, for quotas that have room again as soon as something ends."""
 LEARN_SECONDS = 10.0
 """The seconds between two queries of how much was spent on all servers that share the store."""
 DAY_MS = 86_400_000
@@ -49,7 +49,7 @@ class QuotaUse(Struct, frozen=True):
     limit: int
     used: int
     resets_at: int = 0
-    """When counting starts again, in milliseconds since the epoch; 0 for quotas that are freed when something ends."""
+    """When counting starts again, in milliseconds since the epoch; 0 if the quota is not per day or month."""
 
 
 class QuotaBook:
@@ -114,10 +114,10 @@ class QuotaBook:
     # --- runs -------------------------------------------------------------------------------------------------
 
     def begin_run(self, principal: str, conversation_id: str) -> bool:
-        """Count a run before its beginning is committed. Return whether `end_run` must undo this if the commit fails.
+        """Count a run, the work on a user's message, before its beginning is committed.
 
-        Raises QuotaExceededError if too many runs are open, or a quota of spending or storage is used up. May block;
-        raises StoreError.
+        Returns whether `end_run` must undo this if the commit fails. Raises QuotaExceededError if too many runs are
+        open, or a quota of spending or storage is used up. May block; raises StoreError.
         """
         if not self._limits_runs:
             return False
@@ -169,7 +169,7 @@ class QuotaBook:
     # --- spending ---------------------------------------------------------------------------------------------
 
     def spending(self, principal: str, used: tuple[int, int], at: int) -> Spending | None:
-        """Return the record to store for `used` tokens and micro-dollars; None if there is nothing to record."""
+        """Return the record to store for the `used` tokens and millionths of a dollar; None if nothing is recorded."""
         if not self.counts_spending or not any(used):
             return None
         return Spending(principal, day_of(at), *used)
@@ -194,7 +194,7 @@ class QuotaBook:
         self.spend(spending)
 
     def spent(self, principal: str) -> str:
-        """Describe a quota of spending that is used up; "" if there is none."""
+        """Return a description of a spending quota that is used up; "" if there is none."""
         if not self.counts_spending:
             return ""
         with self._lock:

@@ -15,7 +15,7 @@ class Quota(StrEnum):
     """The quotas, by their names in settings and refusals."""
 
     CONCURRENT_RUNS = "concurrent_runs"
-    """Runs at the same time. A run of a sub-agent counts as part of its parent's run."""
+    """Runs at the same time. A run is the work on a user's message, including that of sub-agents."""
     CONCURRENT_MODEL_REQUESTS = "concurrent_model_requests"
     """Model requests of runs at the same time, including those of sub-agents. Further requests wait for their turn."""
     STREAMS = "streams"

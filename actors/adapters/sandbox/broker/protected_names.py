@@ -11,7 +11,7 @@ GIT_PARTS = frozenset(("head", "commondir", "objects", "refs"))
 
 
 def folded(name: bytes) -> "set[str]":
-    """Return the forms of a name to compare, because file systems may ignore case and some non-ASCII characters."""
+    """Return the forms of `name` to compare: file systems may ignore case and some non-ASCII characters."""
     text = os.fsdecode(name)
     if text.isascii():
         return {text.lower()}
@@ -22,19 +22,19 @@ def folded(name: bytes) -> "set[str]":
 
 
 class Names:
-    """The protected names; each is a sequence of path components that may occur anywhere in a path."""
+    """The names that programs may not change; each is a sequence of path components, found anywhere in a path."""
 
     def __init__(self, patterns: "list[bytes]") -> None:
         self.patterns = [tuple(folded(part) for part in pattern.split(b"/")) for pattern in patterns]
         self.last = set[str]().union(*(pattern[-1] for pattern in self.patterns))
 
     def cover(self, path: bytes) -> bool:
-        """Return whether an absolute path is protected, or beneath a protected one."""
+        """Return whether an absolute path is protected, or lies below a protected path."""
         parts = [folded(part) for part in path.split(b"/") if part]
         return any(self.end_at(parts[: length + 1]) for length, part in enumerate(parts) if part & self.last)
 
     def end_at(self, parts: "list[set[str]]") -> bool:
-        """Return whether these names end with a protected sequence."""
+        """Return whether the path components `parts` end with one of the protected sequences."""
         return any(
             len(pattern) <= len(parts)
             and all(wanted & part for wanted, part in zip(pattern, parts[len(parts) - len(pattern) :], strict=True))
@@ -43,7 +43,7 @@ class Names:
 
 
 def is_repository(folder: bytes, adding: str = "") -> bool:
-    """Return whether git takes a directory for a repository; `adding`, in lower case, counts as an entry of it."""
+    """Return whether git would treat a directory as a repository if it also contained `adding` (in lower case)."""
 
     def has(name: bytes) -> bool:
         return name.decode().lower() == adding or os.path.lexists(folder + b"/" + name)

@@ -16,7 +16,7 @@ from actors.adapters.sandbox.host import kernel
 NR_SECCOMP = {"x86_64": 317, "aarch64": 277}
 SECCOMP_SET_MODE_FILTER, NEW_LISTENER, WAIT_KILLABLE = 1, 1 << 3, 1 << 5
 RECEIVE, SEND, ID_VALID, ADD_FILE = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
-"""The ioctl requests for the listener's descriptor; in C their names begin with SECCOMP_IOCTL_NOTIF_."""
+"""The ioctl requests for the descriptor that reports system calls; in C their names begin with SECCOMP_IOCTL_NOTIF_."""
 
 CONTINUE, ADD_AND_SEND = 1, 2
 NOTICE_BYTES = 80
@@ -91,7 +91,7 @@ class SystemCall:
             os.close(file)
 
     def base(self, directory: int) -> int:
-        """Open the directory from which a relative path starts: a descriptor of the caller, or AT_FDCWD.
+        """Open the caller's directory that the descriptor `directory` refers to; AT_FDCWD is its working directory.
 
         Raises OSError.
         """
@@ -143,9 +143,10 @@ def signed(word: int) -> int:
 
 
 def read_times(call: SystemCall, address: int, size: int, unit: int) -> "bytes | None":
-    """Return the two times at an address of the caller's memory as two struct timespec; None for address 0 (now).
+    """Return the two times at an address of the caller's memory as two C structs timespec; None for address 0 (now).
 
-    `size` is their size in bytes, `unit` the number of nanoseconds in their smaller unit. Raises OSError.
+    `size` is the size of both in bytes; `unit` is the number of nanoseconds that one unit of their smaller part stands
+    for. Raises OSError.
     """
     if not address:
         return None

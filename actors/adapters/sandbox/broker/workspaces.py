@@ -27,7 +27,7 @@ WITH_OTHER_NAMES = {
     0x4D44: "vfat", 0x2011BAB0: "exfat", 0x5346544E: "ntfs", 0x7366746E: "ntfs", 0xFF534D42: "cifs", 0xFE534D42: "smb",
     0x517B: "smb", 0x4244: "hfs", 0x482B: "hfs+",
 }  # fmt: skip
-"""File systems, by magic number, where a file has other names, too (such as GIT~1): protecting one name is useless."""
+"""File systems, by magic number, in which a file has further names (such as GIT~1): protecting one name is useless."""
 
 
 class Workspaces:
@@ -43,8 +43,8 @@ class Workspaces:
     def refusal(self, directory: str, denied: Iterable[str], unmasked: Iterable[str]) -> str:
         """Return a readable reason why a directory cannot be a workspace; "" if it can.
 
-        `denied` are real paths that no tool may change. `unmasked` are paths that Landlock keeps tools from reading by
-        granting everything around them; a new file beside them would be unreadable.
+        `denied` are real paths that no tool may change. `unmasked` are paths that tools may not read. They are
+        protected by granting access to everything around them, so a new file beside them would be unreadable.
         """
         root = os.path.realpath(directory)
         home = os.path.realpath(os.path.expanduser("~"))
@@ -86,7 +86,7 @@ class _FileSystem(ctypes.Structure):
 
 
 def _other_names(path: str) -> str:
-    """Return the kind of a file system in which files have further names; "" for any other."""
+    """Return the kind of the path's file system if files in it have further names, like GIT~1; "" if they do not."""
     found = _FileSystem()
     if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), ctypes.byref(found)) < 0:
         return ""

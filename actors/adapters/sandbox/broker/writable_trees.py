@@ -23,13 +23,13 @@ RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 1
 RESOLVE_INSIDE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
 MAX_LINKS = 40
 MAX_MOVED = 100_000
-"""Maximum number of entries that are checked before a directory is moved; a directory with more is not moved."""
+"""The maximum number of files and directories in a directory to be moved, all of which are checked before."""
 
 OWN_FILES = b"/proc/self/fd/"
 
 
 def open_place(root: int, path: bytes, resolve: int) -> int:
-    """Open a directory to look up names in it (O_PATH), with the flags `resolve` of openat2. Raises OSError."""
+    """Open the directory `path`, relative to `root`, with O_PATH; `resolve` are flags of openat2. Raises OSError."""
     how = array.array("Q", (reported_calls.DIRECTORY, 0, resolve)).tobytes()
     return kernel.checked(kernel.libc.syscall(NR_OPENAT2, root, path, how, ctypes.c_size_t(len(how))))
 
@@ -61,18 +61,18 @@ class TreeEntry:
 
     @property
     def path(self) -> bytes:
-        """The real path of the entry."""
+        """The real path of the file or directory."""
         return self.folder if self.name == b"." else self.folder + b"/" + self.name
 
     def status(self) -> "os.stat_result | None":
-        """Return the status of the entry, not of a link's target; None if there is no entry. Raises OSError."""
+        """Return the status of the file itself, not of a link's target; None if it does not exist. Raises OSError."""
         try:
             return os.stat(self.name, dir_fd=self.parent, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def close(self) -> None:
-        """Close the descriptor of the directory."""
+        """Close the descriptor of the directory `parent`."""
         os.close(self.parent)
 
 
@@ -88,7 +88,7 @@ class WritableTrees:
     def find(
         self, call: reported_calls.SystemCall, directory: int, path: bytes, follow: bool, *, private: bool = False
     ) -> TreeEntry:
-        """Return the entry at a path, following links, the last one only if `follow`.
+        """Return the directory entry at a path. Links in the path are followed, the last one only if `follow`.
 
         `directory` is the caller's descriptor from which a relative path starts. With `private`, the entry may also be
         in the private directory, if there is one (see WritableTrees). Raises NotBrokeredError for an entry outside of
@@ -116,7 +116,10 @@ class WritableTrees:
                 os.close(base)
 
     def nearest(self, base: int, path: bytes, private: bool) -> TreeEntry:
-        """Return the entry at a path; a link as its last name is not followed. Raises NotBrokeredError or OSError."""
+        """Return the directory entry at `path`, relative to `base`; a link at its end is not followed.
+
+        Raises NotBrokeredError or OSError.
+        """
         head, slash, name = path.rstrip(b"/").rpartition(b"/")
         whole = name in {b"", b".", b".."}
         visible = open_place(base, path if whole else head + slash or b".", RESOLVE_NO_MAGICLINKS)
@@ -141,7 +144,7 @@ class WritableTrees:
             os.close(visible)
 
     def root_of(self, folder: bytes, private: bool) -> Root:
-        """Return the root that contains a directory. Raises NotBrokeredError if none does."""
+        """Return the tree that contains the directory `folder`. Raises NotBrokeredError if none contains it."""
         if private and self.private is not None and protected_names.within(folder, self.private.path):
             return self.private
         if protected_names.within(folder, self.root.path):
@@ -151,9 +154,9 @@ class WritableTrees:
     # --- checks -------------------------------------------------------------------------------------------------------
 
     def check(self, place: TreeEntry, *, new: bool = False, above: bool = False) -> None:
-        """Raise NotBrokeredError for a protected entry.
+        """Raise NotBrokeredError if `place` is protected.
 
-        With `new`, the entry is about to be created; with `above`, the change also affects the entries below it.
+        With `new`, it is about to be created; with `above`, the change also affects the files below it.
         """
         if not place.root.guarded:
             return
@@ -170,15 +173,15 @@ class WritableTrees:
             self.check_new(place)
 
     def check_new(self, place: TreeEntry) -> None:
-        """Raise NotBrokeredError if creating this entry would make its directory a git repository."""
+        """Raise NotBrokeredError if creating `place` would make its directory a git repository."""
         for part in protected_names.folded(place.name) & protected_names.GIT_PARTS:
             if protected_names.is_repository(place.folder, adding=part):
                 raise reported_calls.NotBrokeredError
 
     def check_movable(self, place: TreeEntry, target: TreeEntry) -> None:
-        """Raise NotBrokeredError if moving the directory `place` to `target` would move or create a protected entry.
+        """Raise NotBrokeredError if moving the directory `place` to `target` would move or create a protected file.
 
-        Also raises it for a directory with too many entries to check.
+        Also raises it for a directory with more than MAX_MOVED files and directories.
         """
         status = place.status()
         if status is None or not stat.S_ISDIR(status.st_mode):
@@ -198,7 +201,7 @@ class WritableTrees:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def writable(self, place: TreeEntry, status: os.stat_result) -> bool:
-        """Return whether the broker may change an entry: it is not protected and has one hard link. Raises OSError."""
+        """Return whether the broker may change a file: it is not protected and has one hard link. Raises OSError."""
         try:
             self.check(place)
             check_single(status)
@@ -216,7 +219,7 @@ class WritableTrees:
         follow: bool,
         private: bool = True,
     ) -> int:
-        """Open the existing entry at a path in the caller's memory, if it may be changed.
+        """Open the existing file whose path is at `address` in the caller's memory, if the program may change it.
 
         Raises NotBrokeredError or OSError.
         """
@@ -262,7 +265,10 @@ class WritableTrees:
         return entry
 
     def open_path(self, path: bytes) -> int:
-        """Open an existing entry, given by its real path, if it may be changed. Raises NotBrokeredError or OSError."""
+        """Open the existing file with this real path, if the program may change it.
+
+        Raises NotBrokeredError or OSError.
+        """
         if not path.startswith(b"/"):
             raise reported_calls.NotBrokeredError
         place = self.nearest(reported_calls.AT_FDCWD, path, private=True)

@@ -47,7 +47,7 @@ OWN_BITS = 0o1777
 METADATA = frozenset(
     "chmod fchmodat fchmodat2 fchmod chown lchown fchownat fchown utime utimes futimesat utimensat".split()
 )
-"""System calls that Landlock does not restrict: if the sandbox has no namespaces, the kernel must not continue them."""
+"""System calls that Landlock does not restrict, so the kernel must not continue them if there are no namespaces."""
 
 
 class Broker:
@@ -136,7 +136,7 @@ class Broker:
     def refuse(self, call: reported_calls.SystemCall, name: str) -> None:
         """Let the kernel refuse the call.
 
-        Refuse it here if the kernel would carry it out: without namespaces, METADATA.
+        In a sandbox without namespaces the kernel would carry out the calls in METADATA, so these are refused here.
         """
         if not self.alone and name in METADATA:
             call.answer(errno.EPERM)
@@ -203,7 +203,7 @@ class Broker:
         call.answer()
 
     def rename(self, call: reported_calls.SystemCall, old: tuple[int, int], new: tuple[int, int], flags: int) -> None:
-        """Move an entry, or exchange two entries, for the calling program. Raises NotBrokeredError or OSError."""
+        """Move a file, or exchange two files, for the calling program. Raises NotBrokeredError or OSError."""
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE):
             raise reported_calls.NotBrokeredError
         places: list[writable_trees.TreeEntry] = []
@@ -267,7 +267,7 @@ class Broker:
         call.answer()
 
     def chmod(self, call: reported_calls.SystemCall, directory: int, address: int, mode: int, flags: int) -> None:
-        """Change the permissions of an entry. Raises NotBrokeredError or OSError."""
+        """Change the permissions of a file or directory. Raises NotBrokeredError or OSError."""
         if flags & ~AT_SYMLINK_NOFOLLOW:
             raise reported_calls.NotBrokeredError
         check_mode(mode)
@@ -278,12 +278,18 @@ class Broker:
         )
 
     def chmod_file(self, call: reported_calls.SystemCall, number: int, mode: int) -> None:
-        """Change the permissions of an open file. Raises NotBrokeredError or OSError."""
+        """Change the permissions of the caller's open file with descriptor `number`.
+
+        Raises NotBrokeredError or OSError.
+        """
         check_mode(mode)
         self.set_mode(call, self.trees.open_number(call, number), mode)
 
     def set_mode(self, call: reported_calls.SystemCall, entry: int, mode: int) -> None:
-        """Change the permissions of an open entry, and close it. Raises NotBrokeredError or OSError."""
+        """Change the permissions of the file with the descriptor `entry`, and close it.
+
+        Raises NotBrokeredError or OSError.
+        """
         try:
             check_no_link(entry)
             os.chmod(f"/proc/self/fd/{entry}", mode & 0o7777)
@@ -294,7 +300,7 @@ class Broker:
     def chown(
         self, call: reported_calls.SystemCall, directory: int, address: int, owner: "list[int]", flags: int
     ) -> None:
-        """Change owner and group of an entry, with the rights of this process. Raises NotBrokeredError or OSError."""
+        """Change owner and group of a file, with the rights of this process. Raises NotBrokeredError or OSError."""
         if flags & ~AT_SYMLINK_NOFOLLOW:
             raise reported_calls.NotBrokeredError
         self.set_owner(
@@ -304,14 +310,17 @@ class Broker:
         )
 
     def chown_file(self, call: reported_calls.SystemCall, number: int, owner: "list[int]") -> None:
-        """Change owner and group of an open file, with the rights of this process.
+        """Change owner and group of the caller's open file with descriptor `number`, with the rights of this process.
 
         Raises NotBrokeredError or OSError.
         """
         self.set_owner(call, self.trees.open_number(call, number), owner)
 
     def set_owner(self, call: reported_calls.SystemCall, entry: int, owner: "list[int]") -> None:
-        """Change the owner of an open entry, and close it. Raises NotBrokeredError or OSError."""
+        """Change the owner of the file with the descriptor `entry`, and close it.
+
+        Raises NotBrokeredError or OSError.
+        """
         try:
             check_no_link(entry)
             os.chown(f"/proc/self/fd/{entry}", reported_calls.signed(owner[0]), reported_calls.signed(owner[1]))
@@ -322,7 +331,7 @@ class Broker:
     def times(
         self, call: reported_calls.SystemCall, directory: int, address: int, given: "tuple[int, int, int]", flags: int
     ) -> None:
-        """Change the times of an entry, or of an open file if `address` is 0. Raises NotBrokeredError or OSError.
+        """Change the times of a file, or of an open file if `address` is 0. Raises NotBrokeredError or OSError.
 
         `given` is the address of both times, their size in bytes, and the number of nanoseconds in their smaller unit.
         """
@@ -348,7 +357,7 @@ class Broker:
 
 
 def check_openable(status: os.stat_result, exclusive: bool) -> None:
-    """Raise NotBrokeredError or OSError unless an existing entry is a file that may be opened for writing."""
+    """Raise NotBrokeredError or OSError unless `status` is that of a file that may be opened for writing."""
     if exclusive:
         raise OSError(errno.EEXIST, "it exists")
     if stat.S_ISDIR(status.st_mode):
@@ -367,7 +376,7 @@ def check_mode(mode: int) -> None:
 
 
 def check_no_link(entry: int) -> None:
-    """Raise NotBrokeredError if the open entry is a symbolic link, which has no permissions of its own."""
+    """Raise NotBrokeredError if the descriptor `entry` is of a symbolic link, which has no permissions of its own."""
     if stat.S_ISLNK(os.fstat(entry).st_mode):
         raise reported_calls.NotBrokeredError
 

@@ -30,7 +30,7 @@ class NotStartedError(Exception):
 
 
 class Host(one_call.HostedCall):
-    """The host's side of one call, from the launch to the exit of its last process."""
+    """The work of the host process for one call, from the launch to the exit of the call's last process."""
 
     def __init__(self, control: int, launch: "dict[str, Any]", lease: one_call.LeaseFile) -> None:
         super().__init__(control, launch, lease)
@@ -47,7 +47,7 @@ class Host(one_call.HostedCall):
         self.killed: set[int] | None = set()
 
     def run(self) -> None:
-        """Run the call.
+        """Run the call until its last process has exited, and report its end to the server.
 
         Raises ServerGoneError or NotStartedError; the process tree is then dead, or the server knows that it may not
         be.
@@ -74,7 +74,7 @@ class Host(one_call.HostedCall):
         try:
             self.namespace = bool(self.launch["namespace"]) and namespaces.enter_pid_namespace(restricted)
             self.census = call_limits.Census(self.launch["limits"], self.namespace, self.groups)
-            if self.census.processes and os.geteuid() == 0:  # the kernel limits the forks of other users
+            if self.census.processes and os.geteuid() == 0:  # for root, the kernel does not limit them
                 self.behind = call_limits.step_ahead()
             self.init = self.groups.fork()
         except OSError as error:
@@ -113,7 +113,7 @@ class Host(one_call.HostedCall):
                 self.pump()
 
     def over(self) -> bool:
-        """Return whether the tree must be killed now; if that is because of a limit, store its number in `limit`."""
+        """Return whether the tree must be killed now; if a limit is the reason, store its number in `self.limit`."""
         if self.drain_until:
             drained = time.monotonic() >= self.drain_until or not (self.output_open or self.unsent)
             return drained or self.lease.over()

@@ -30,7 +30,7 @@ LOOKING_SHARE = 20
 """Limits inspections, which are slow for large trees and shared memory, to 1 / LOOKING_SHARE of the time."""
 
 BEHIND = 10
-"""The nice value of a tree whose host has to count its processes but may not use a real-time priority."""
+"""The nice value of the process tree if its host, which counts its processes, may not use a real-time priority."""
 
 LIMITS = {
     "cpu_seconds": resource.RLIMIT_CPU,
@@ -41,10 +41,11 @@ LIMITS = {
 
 
 class Groups:
-    """The control groups of one call, which init joins first. If a group cannot be made, the host monitors its limits.
+    """The control groups of one call, which its init process joins.
 
-    Some ways of joining block all forks of the machine for a time. They are avoided: in version 2 init is created in
-    the group, in version 1 it joins as a single thread.
+    Where a group cannot be created, the host monitors its limits instead. Some ways of joining block all forks of the
+    machine for a time. They are avoided: in version 2 init is created in the group, in version 1 it joins as a single
+    thread.
     """
 
     def __init__(self, described: "list[tuple[bytes, str, bool, list[tuple[str, str]]]]") -> None:
@@ -106,7 +107,7 @@ class Groups:
                 for pid in kernel.contents(folder + b"/cgroup.procs").split():
                     process_walk.send_signal(int(pid), signal.SIGKILL)
             except OSError:
-                pass  # its processes may be found among the descendants
+                pass  # the processes are also searched for among the descendants
 
     def remove(self) -> None:
         """Remove the groups, as far as they are empty."""
@@ -114,16 +115,16 @@ class Groups:
             try:
                 os.rmdir(folder)
             except OSError:
-                pass  # a process is still in the group; the server removes it later
+                pass  # the group still contains a process; the server removes the group later
 
 
 class Census:
     """Monitors limits that the kernel does not enforce: the number of processes of a tree, and their total memory.
 
-    The figures of the whole machine are cheap to read. The tree is inspected when they have changed by a considerable
-    part of a limit, and every LOOK_SECONDS. Only memory that cannot be reclaimed counts: the processes' shares of
-    anonymous memory, and shared memory, as far as the machine has more of it than before the call and the tree could
-    own it.
+    Reading the figures of the whole machine is cheap. The tree is inspected when these figures have changed by a
+    considerable part of a limit, and every LOOK_SECONDS. Only memory that cannot be reclaimed counts: the anonymous
+    memory of the processes, and the shared memory that was added on the machine since the call began, but at most as
+    much as the processes could own.
     """
 
     def __init__(self, limits: "dict[str, float]", namespace: bool, groups: Groups) -> None:
@@ -141,7 +142,7 @@ class Census:
         return self.at if self.processes or self.memory or self.groups.joined else None
 
     def exceeded(self, root: int) -> int:
-        """Return the limit that the tree below `root` exceeds (a number in `frames`), 0 for none."""
+        """Return the number (see frames.py) of the limit that the tree below `root` exceeds; 0 for none."""
         now = time.monotonic()
         if self.due() is None or now < self.at:
             return 0
@@ -215,7 +216,7 @@ def figure(lines: bytes, name: bytes) -> int:
 def unshared_at_most(pid: int) -> int:
     """Return an upper bound for the anonymous memory of a process in bytes; 0 if it has ended.
 
-    Includes memory that it shares with the processes it was forked from.
+    The bound includes memory that the process shares with those it was forked from.
     """
     try:
         _, resident, shared, *_ = kernel.contents(f"/proc/{pid}/statm").split()
@@ -227,7 +228,7 @@ def unshared_at_most(pid: int) -> int:
 def unshared(pid: int) -> int:
     """Return the anonymous memory of a process in bytes, with its share of shared pages.
 
-    For a process that must not be inspected, returns the upper bound.
+    For a process that may not be inspected, return the upper bound.
     """
     try:
         return figure(kernel.contents(f"/proc/{pid}/smaps_rollup"), b"Pss_Anon:")
@@ -300,10 +301,10 @@ def step_ahead() -> int:
 
 
 def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
-    """Limit the resources of one process.
+    """Set the resource limits of this process, which its descendants inherit.
 
-    `mark` is set as a limit that has no effect. All processes of the call inherit it, also through exec, and are
-    recognised by it.
+    `mark`, unless it is 0, is set as a limit that has no effect. All processes of the call inherit it, also through
+    exec, and are recognised by it.
     """
     if mark:
         lower(resource.RLIMIT_RTTIME, mark)

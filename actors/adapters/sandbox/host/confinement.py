@@ -101,7 +101,7 @@ FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 
 
 def file_rights(abi: int) -> int:
-    """Return all rights to files that this version of Landlock can restrict."""
+    """Return all rights to files that version `abi` of Landlock can restrict."""
     bits = 13 + (abi >= 2) + (abi >= 3) + (abi >= 5)
     return (1 << bits) - 1
 

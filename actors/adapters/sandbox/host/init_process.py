@@ -28,7 +28,7 @@ else:
 
 
 def run_init(call: one_call.HostedCall) -> "NoReturn":
-    """Run init: adopt the orphans of the main process, and report its wait status to the host, in 4 bytes."""
+    """Run init: adopt the main process's orphans, and report the main process's wait status to the host, in 4 bytes."""
     launch, namespace, pipes = call.launch, call.namespace, call.pipes
     try:
         kernel.libc.prctl(kernel.PR_SET_PDEATHSIG, int(signal.SIGKILL if namespace else signal.SIGTERM), 0, 0, 0)

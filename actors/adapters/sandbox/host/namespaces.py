@@ -100,7 +100,7 @@ def unshare_mounts(closed: bool, hiding: bool) -> None:
 
 
 def enter_root(private: bytes, readable: "list[bytes]") -> None:
-    """Make a root directory with nothing in it but these paths, /proc and harmless devices. Raises OSError.
+    """Make a root directory with nothing in it but `readable`, /proc and harmless devices. Raises OSError.
 
     The new root is built on the mount point `private`, which exists in it, too. Links are copied, every other path
     leads to the same file as outside, and paths that do not exist are left out.

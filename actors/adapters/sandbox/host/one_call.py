@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LeaseFile:
-    """The time until which tools may live, from a file that the server writes; without a file (-1), for ever."""
+    """Reads the time until which tools may live from a file that the server writes; without a file (-1), for ever."""
 
     def __init__(self, file: int) -> None:
         self.file = file
@@ -21,7 +21,7 @@ class LeaseFile:
         """The time that was last read, in nanoseconds of CLOCK_MONOTONIC."""
 
     def over(self) -> bool:
-        """Return whether the time is over; reads the file again once the time that was last read has passed."""
+        """Return whether the time has come; the file is read again if the time that was last read has passed."""
         if self.passed() and self.file >= 0:
             self.read()
         return self.passed()
@@ -31,7 +31,7 @@ class LeaseFile:
         return time.monotonic_ns() >= self.until
 
     def read(self) -> None:
-        """Read the time until two reads in a row agree, because the server may write it meanwhile. Raises OSError."""
+        """Read the time until two reads in a row agree, because the server may be writing it. Raises OSError."""
         before = b""
         while (found := os.pread(self.file, 8, 0)) != before:
             before = found

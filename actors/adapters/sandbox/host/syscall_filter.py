@@ -85,11 +85,14 @@ TERMINAL_INPUT = (0x5412, 0x541C)
 """The ioctls TIOCSTI and TIOCLINUX, which insert input into a terminal."""
 
 SIGNAL_OWNER = (8, 15)
-"""The fcntl commands F_SETOWN and F_SETOWN_EX, which select a process to be signalled; SOCKET_OWNER are the ioctls."""
+"""The fcntl commands F_SETOWN and F_SETOWN_EX, which select a process that gets signals about a file.
+
+SOCKET_OWNER has the ioctls that do this for sockets, FIOSETOWN and SIOCSPGRP.
+"""
 
 SOCKET_OWNER = (0x8901, 0x8902)
 LEASES = (1024, 1040)
-"""F_SETLEASE and F_SETDELEG, which can block processes outside the sandbox that open the file."""
+"""The fcntl commands F_SETLEASE and F_SETDELEG, which can block processes outside the sandbox that open the file."""
 
 HARMLESS_IOCTLS = (0x40049409, 0x4020940D, 0xC020660B, 2)
 """Allowed ioctls: FICLONE and FICLONERANGE, which need a file opened for writing; FS_IOC_FIEMAP and FIGETBSZ, which
@@ -130,7 +133,7 @@ def seccomp_program(
 def denied_names(tier: str, abi: int) -> "list[str]":
     """Return the names of the system calls that are always refused.
 
-    Landlock restricts truncation if `abi` is 3 or more.
+    `truncate` is one of them if Landlock, whose version is `abi`, cannot restrict it.
     """
     names = list[str](DENIED.split())
     if tier == "B":
@@ -141,7 +144,7 @@ def denied_names(tier: str, abi: int) -> "list[str]":
 
 
 def header(machine: str) -> "list[bytes]":
-    """Return code that kills a process with system calls of another architecture, and loads the number of the call."""
+    """Return BPF code that kills a process with system calls of another architecture, and loads the call's number."""
     program = load(ARCHITECTURE) + test(EQUAL, ARCHITECTURES[machine], 1, 0) + result(KILL_PROCESS) + load(NUMBER)
     if machine == "x86_64":
         program += test(AT_LEAST, X32_BIT, 0, 1) + result(UNKNOWN)
@@ -149,7 +152,7 @@ def header(machine: str) -> "list[bytes]":
 
 
 def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str, list[bytes]]":
-    """Return the system calls that are allowed only with some arguments, each with the code that decides."""
+    """Return the system calls that are allowed only with some arguments, each with the BPF code that checks them."""
     oneself = all_equal((0, 0))
     calls = {
         "clone3": result(UNKNOWN),  # its flags are in memory; the C library then uses clone
@@ -180,7 +183,7 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
 
 
 def reported() -> "dict[str, list[bytes]]":
-    """Return the system calls that can be reported to the broker in workspace mode, each with the code that decides."""
+    """Return the system calls that can be reported to the broker in workspace mode, with the BPF code that decides."""
     ask = result(NOTIFY)
     calls: dict[str, list[bytes]] = dict.fromkeys(REPORTED.split(), ask)
     calls["open"], calls["openat"] = unless_reading(1), unless_reading(2)
@@ -191,23 +194,26 @@ def reported() -> "dict[str, list[bytes]]":
 
 
 def unread() -> "dict[str, list[bytes]]":
-    """Return code that refuses to watch a directory or to read attributes, which reveals facts about hidden files."""
+    """Return the system calls that watch directories or read attributes, with code to refuse them.
+
+    They would reveal facts about hidden files.
+    """
     calls: dict[str, list[bytes]] = dict.fromkeys(READ_ATTRIBUTES.split(), result(UNSUPPORTED))
     calls |= dict.fromkeys(("inotify_init", "inotify_init1"), result(UNKNOWN))
     return calls
 
 
 def unless_reading(flags: int) -> "list[bytes]":
-    """Return code that reports an open to the broker, unless it only reads.
+    """Return BPF code that reports an open to the broker, unless it only reads.
 
-    `flags` is the number of the flags argument.
+    `flags` is the number of the argument with the open flags.
     """
     program = argument(flags) + mask_word(os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | O_TMPFILE)
     return program + test(EQUAL, os.O_RDONLY, 0, 1) + result(ALLOW) + result(NOTIFY)
 
 
 def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
-    """Return code that refuses signals to `keepers` and their groups, to all processes, and through pidfds."""
+    """Return BPF code that refuses signals to `keepers` and their groups, to all processes, and through pidfds."""
     spared = tuple(number & 0xFFFFFFFF for number in (-1, *keepers, *(-each for each in keepers)))
     first, second = (argument(each) + choice(spared, found=REFUSE, other=ALLOW) for each in (0, 1))
     return {
@@ -217,12 +223,12 @@ def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
 
 
 def pair_kind() -> "list[bytes]":
-    """Return code that allows socket pairs of streams and packets only."""
+    """Return BPF code that allows socket pairs of streams and packets only."""
     return argument(1) + mask_word(SOCK_TYPE_MASK) + choice(STREAM_PAIRS, found=ALLOW, other=REFUSE)
 
 
 def ioctls(tier: str) -> "list[bytes]":
-    """Return code that allows ioctls without outside effects, but none that insert terminal input or send signals."""
+    """Return BPF code that allows ioctls without outside effects, except those for signals and terminal input."""
     if tier == "A":
         return argument(1) + choice(TERMINAL_INPUT + SOCKET_OWNER, found=REFUSE, other=ALLOW)
     program = argument(1)
@@ -235,7 +241,7 @@ def ioctls(tier: str) -> "list[bytes]":
 
 
 def unless_truncating_reader(flags: int) -> "list[bytes]":
-    """Return code that refuses O_RDONLY with O_TRUNC, which Landlock before version 3 does not restrict.
+    """Return BPF code that refuses O_RDONLY with O_TRUNC, which Landlock before version 3 does not restrict.
 
     `flags` is the number of the argument with the open flags.
     """
@@ -244,7 +250,7 @@ def unless_truncating_reader(flags: int) -> "list[bytes]":
 
 
 def all_equal(*wanted: "tuple[float, int]", then: int = ALLOW) -> "list[bytes]":
-    """Return code that allows a call only if these arguments have these values.
+    """Return BPF code that allows a call only if these arguments have these values.
 
     Arguments are given by number; n.5 is the upper half of argument n.
     """
@@ -263,22 +269,22 @@ def choice(values: "tuple[int, ...]", *, found: int, other: int) -> "list[bytes]
 
 
 def argument(number: float) -> "list[bytes]":
-    """Return code that loads the lower half of an argument, given by number; n.5 is the upper half of argument n."""
+    """Return BPF code that loads the lower half of an argument, given by number, or the upper half for a number n.5."""
     return load(ARGUMENTS + int(8 * number))
 
 
 def load(offset: int) -> "list[bytes]":
-    """Return code that loads the word at this offset of struct seccomp_data."""
+    """Return BPF code that loads the word at this offset of struct seccomp_data."""
     return [instruction(LOAD, 0, 0, offset)]
 
 
 def mask_word(bits: int) -> "list[bytes]":
-    """Return code that applies a bit mask to the loaded word."""
+    """Return BPF code that applies a bit mask to the loaded word."""
     return [instruction(AND, 0, 0, bits)]
 
 
 def test(operation: int, value: int, yes: int, no: int) -> "list[bytes]":
-    """Return code that compares the loaded word with `value`.
+    """Return BPF code that compares the loaded word with `value`.
 
     The code skips the next `yes` instructions if the comparison holds, otherwise the next `no` instructions.
     """
@@ -286,12 +292,12 @@ def test(operation: int, value: int, yes: int, no: int) -> "list[bytes]":
 
 
 def result(action: int) -> "list[bytes]":
-    """Return the instruction that ends the filter with this action."""
+    """Return the BPF instruction that ends the filter with this action."""
     return [instruction(RETURN, 0, 0, action)]
 
 
 def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
-    """Encode a struct sock_filter."""
+    """Encode a BPF instruction as the C struct sock_filter."""
     return operation.to_bytes(2, sys.byteorder) + bytes((yes, no)) + value.to_bytes(4, sys.byteorder)
 
 
@@ -317,7 +323,7 @@ class Program(ctypes.Structure):
 
 
 def described(program: bytes) -> Program:
-    """Return the C struct of a filter."""
+    """Return a filter as the C struct that the kernel expects."""
     return Program(len(program) // 8, program)
 
 

@@ -1,4 +1,4 @@
-"""Parses the arguments of bash into the action that a call requests."""
+"""Parses the arguments of the tool bash into the action that a call requests."""
 
 from __future__ import annotations
 

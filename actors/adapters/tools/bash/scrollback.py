@@ -28,7 +28,7 @@ class LineWindow(Struct, frozen=True):
     end: int
     """The number of the next line to request."""
     truncated_before: bool
-    """Whether earlier lines were dropped from the buffer; in a result of `since`, whether line `line` was dropped."""
+    """Whether earlier lines were dropped from the buffer; in a result of `since`, whether the requested line was."""
     open: bool = False
     """Whether an unfinished line, number `end`, follows the others."""
     more: bool = False

@@ -123,7 +123,7 @@ def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], li
 
 
 def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
-    """Return the letters of all short options; in a word, letters after `ends_at` are a value and left out."""
+    """Return the letters of all short options, without letters that follow the option `ends_at` as its value."""
     letters: set[str] = set()
     for option in options:
         if not option.startswith("--"):

@@ -29,7 +29,7 @@ PARSE_SECONDS = 0.2
 """Maximum CPU seconds for the search for commands in an opaque text."""
 
 MAX_DEPTH = 4
-"""Maximum nesting of shells in shells in which commands are looked for."""
+"""The maximum nesting of shells, as in `sh -c "sh -c ..."`, in which commands are looked for."""
 
 INTERPRETERS = SHELLS | frozenset(
     "awk gawk mawk nawk sed perl python pypy ruby node deno bun lua luajit php tclsh wish expect guile ghci irb "
@@ -253,7 +253,7 @@ def _word(text: str, position: int) -> tuple[_Word, int]:
 
 
 def _double_quoted(text: str, position: int) -> tuple[str, bool, int]:
-    """Return the text up to the closing quote, whether it is known, and the position after it.
+    """Return the text up to the closing quote, whether it has no variables, and the position after the quote.
 
     Raises OpaqueTextError.
     """

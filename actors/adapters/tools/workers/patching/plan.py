@@ -104,7 +104,7 @@ class Work:
         self.stored: dict[str, str] = {}
         self.notes: list[str] = []
         self.edits: list[tuple[Edit, int]] = []
-        """Each edit with its rank in the order of edits at the same position."""
+        """The edits, each with its rank, which orders edits at the same position."""
         self.grown = 0
 
     def take(self, patch: dict[str, Any], label: str) -> None:

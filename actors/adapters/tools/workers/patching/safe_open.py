@@ -1,7 +1,7 @@
-"""Opens directories without ever leaving a root: by openat2 where available, else component by component.
+"""Opens directories without ever leaving a root directory: by openat2 where available, else component by component.
 
 Returns O_PATH descriptors: operations relative to one are not affected by concurrent renames. Both ways refuse the same
-paths: `..` above the root, and symbolic links that are absolute or lead out of it.
+paths: `..` above the root, and symbolic links that are absolute or lead out of the root.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ LINK = DIRECTORY | os.O_NOFOLLOW
 
 
 class PathEscapesError(Exception):
-    """The path leads out of the root."""
+    """The path leads out of the root directory."""
 
 
 class UnsupportedFileError(Exception):

@@ -102,7 +102,7 @@ class Finder:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     def nearest(self, path: str, name: str) -> FileLocation:
-        """Return the location of `name` in the directory `path`, with the deepest directory on the way that exists."""
+        """Return the location of `name` in the directory `path`, from the deepest existing directory on the way."""
         missing: list[str] = []
         while True:
             try:
@@ -120,7 +120,7 @@ class Finder:
         return safe_open.open_directory(self.root, path)
 
     def target(self, place: FileLocation) -> str | None:
-        """Return the target if there is a symbolic link at this location, and close its directory; else return None."""
+        """Return the target if there is a symbolic link at this location, and close the directory; else return None."""
         target = None
         try:
             target = None if place.missing else safe_open.link_target(place.name, place.directory)
@@ -132,7 +132,7 @@ class Finder:
         return target
 
     def from_top(self, path: str) -> str:
-        """Return the absolute target of a link, relative to `root`. Raises PathEscapesError unless `free`."""
+        """Return an absolute path as a path relative to `root`. Raises PathEscapesError unless `free`."""
         if not self.free:
             raise safe_open.PathEscapesError
         return path.lstrip("/")
@@ -182,7 +182,7 @@ def passed(place: FileLocation) -> Iterator[tuple[int, int]]:
 
 
 def read(place: FileLocation) -> FileVersion | None:
-    """Return the file at this place, None if there is none. Raises PatchRefusedError or OSError. Never blocks."""
+    """Return the file at this location, None if there is none. Raises PatchRefusedError or OSError. Never blocks."""
     try:
         check_changeable(os.stat(place.name, dir_fd=place.directory, follow_symlinks=False))
     except FileNotFoundError:
@@ -231,7 +231,7 @@ def check_changeable(status: os.stat_result) -> None:
 
 
 def store(place: FileLocation, found: FileVersion | None, content: bytes) -> None:
-    """Write `content` to the place. Raises PatchRefusedError or OSError; then nothing has changed."""
+    """Write `content` to the file at this location. Raises PatchRefusedError or OSError; then nothing has changed."""
     with ExitStack() as opened, ExitStack() as undo:
         directory = place.directory
         for name in place.missing:

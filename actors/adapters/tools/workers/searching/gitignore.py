@@ -1,4 +1,4 @@
-"""Reads the rules of a .gitignore file, for names below its directory."""
+"""Reads a .gitignore file, and decides which paths below its directory are ignored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ignores:
         self._rules = [rule for rule in map(parsed, reversed(lines)) if rule is not None]
 
     def verdict(self, path: str, name: str, directory: bool) -> bool | None:
-        """Return whether the entry is ignored; None if no rule matches. `path` is relative to the file's directory."""
+        """Return whether a path, relative to the .gitignore's directory, is ignored; None if no rule matches."""
         for pattern, by_name in self._rules:
             if pattern.fits(name if by_name else path, directory):
                 return not pattern.negated

@@ -11,7 +11,7 @@ FOLDED = frozenset("iIkKsS")
 """ASCII letters that also match non-ASCII letters when case is ignored (U+0131, U+212A, U+017F)."""
 
 SINGLE = frozenset("dDwWsSbBAZaftnrv")
-"""Letters that form an escape of exactly two characters."""
+"""The letters that, after a backslash, complete an escape of exactly two characters."""
 
 GROUP = re.compile(r"\((?:\?(?::|=|!|<|P<))?(?!\?)")
 CLASS = re.compile(r"\[\^?\]?(?:[^\]\\]|\\.)*\]", re.DOTALL)
@@ -43,7 +43,7 @@ def required(pattern: str, *, ignore_case: bool = False) -> tuple[str, ...]:
 def branch_runs(pattern: str, foreign: frozenset[str] | tuple[()]) -> list[list[str]]:
     """Return, for every alternative of the pattern, its runs of mandatory plain characters.
 
-    Raises UnsupportedPatternError.
+    A character in `foreign` is not plain. Raises UnsupportedPatternError.
     """
     branches: list[list[str]] = [[""]]
     depth = position = 0

@@ -1,7 +1,7 @@
 """Translates patterns in git's syntax, from .gitignore files and globs, with the library pathspec.
 
-A walk skips what is below an ignored directory anyway, so a pattern must match an entry itself here: where pathspec
-reports a match only because a directory above the entry matches, the entry does not match.
+Here a pattern must match a file or directory itself. pathspec also matches everything below a matching directory. Such
+matches do not count, because a walk does not enter ignored directories anyway.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Walk:
         self._excluded = selector(exclude) if exclude else nothing
         self._left = max_entries
         self.stopped = False
-        """Whether the walk stopped because there are more than `max_entries` entries."""
+        """Whether the walk stopped because there are more than `max_entries` files and directories."""
         self.unreadable = 0
         self.too_large = 0
 
