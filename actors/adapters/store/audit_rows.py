@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actors.ports.store.audit import AuditFilter
 
 AUDIT = ("at", "outcome", "reason", "principal", "conversation_id", "count", "origin")
-"""The columns of the table `audit`, except the row's number."""
+"""The columns of the table `audit`, except `id`."""
 
 _encode = json.Encoder().encode
 _LOG_AUDIT = json.Decoder(LogAudit)

@@ -1,7 +1,7 @@
 """Verifies the stored rows of a conversation: every row is unchanged, and none is missing.
 
-Reads every row once, in order, and reports unreadable rows as findings. Whether the logged transitions follow the rules
-of the state machine is verified elsewhere, by `actors.core.invariants`.
+Reads every row once, in order, and reports unreadable rows as violations. Whether the logged transitions follow the
+rules of the state machine is verified elsewhere, by `actors.core.invariants`.
 """
 
 from __future__ import annotations

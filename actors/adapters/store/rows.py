@@ -160,8 +160,8 @@ def state_of(state_data: bytes | None) -> State | None:
 def record_of(row: Row) -> tuple[ConversationRecord, bool]:
     """Convert a row with the columns RECORD, system prompt and profile to a record.
 
-    Also returns whether the state was readable; an unreadable state becomes Idle with an empty ledger. Raises
-    msgspec.DecodeError or ValueError if another column is damaged.
+    Also returns whether the state was readable; an unreadable state becomes Idle, with empty counters and queues.
+    Raises msgspec.DecodeError or ValueError if another column is damaged.
     """
     (
         id_, cwd, parent, user_initiated, created_at, continued_from, workspace_label, principal,

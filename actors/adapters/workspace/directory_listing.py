@@ -20,8 +20,8 @@ MAX_ENTRIES = 100_000
 def list_entries(directory: str, hidden: Sequence[str], within: Sequence[str] | None = None) -> DirectoryListing:
     """Return the entries of a directory, given by its real path: directories first, each kind sorted by name.
 
-    Entries at or in a `hidden` real path and links to such entries are omitted, as are links out of `within`. Raises
-    ValueError with a readable text if the directory cannot be read.
+    Entries at or in a `hidden` real path and links to such entries are omitted, as are links that lead out of the
+    directories `within`. Raises ValueError with a readable text if the directory cannot be read.
     """
     try:
         with os.scandir(directory) as found:

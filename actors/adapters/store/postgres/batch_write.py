@@ -36,7 +36,7 @@ _NOT_WRITTEN = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.LockNotAvailable,
 )
-"""Errors that one row can cause; then the whole statement fails, and its changes are written one by one."""
+"""Errors that a single row can cause. The whole statement then fails, and its changes are written one by one."""
 
 _encode = json.Encoder().encode
 _ESCAPED = (b"\\u0000", b"\\u0001")
@@ -79,7 +79,7 @@ class WriteBatch:
     """Divides changes into those that one statement can write (`taken`) and those to be written one by one (`left`)."""
 
     def __init__(self, session: PostgresConnection, changes: Sequence[Change], known: KnownHeads) -> None:
-        """Divide the changes. Reads the heads that are not remembered. Raises psycopg.Error."""
+        """Divide `changes` into `taken` and `left`. Reads unknown heads from the database. Raises psycopg.Error."""
         self._known = known
         plain = {change: part for change in changes if isinstance(change, Transition) and (part := change.only)}
         found = known.of(session, [part.id for part in plain.values() if part.fixed is None]) if plain else {}

@@ -54,7 +54,7 @@ def filled(columns: Sequence[str], row: Iterable[object], nullable: frozenset[st
 
 
 class CommitPart(EncodedCommit):
-    """An encoded Commit, with the statements that write it when it is not part of a batch."""
+    """An encoded commit; `write` writes it alone if it is not part of a batch."""
 
     def __init__(self, commit: Commit, me: int) -> None:
         """Encode the commit. Raises ValueError if the commit is inconsistent; see `check_shape`."""
@@ -79,7 +79,7 @@ class CommitPart(EncodedCommit):
         return filled(statements.CHANGED, (self.id, *self.changing, log_hash, *expected), statements.NULLABLE)
 
     def head_after(self, log_hash: str) -> Head:
-        """Return the conversation's head after this commit."""
+        """Return the position (head) of the conversation after this commit."""
         return Head(self.id, self.epoch, self.step, self.last_revision, log_hash, self.slug)
 
     def write(self, session: PostgresConnection) -> None:
@@ -136,7 +136,7 @@ class CommitPart(EncodedCommit):
         return str(found[0])
 
     def _begin_fork(self, session: PostgresConnection, fork: ForkedHistory) -> None:
-        """Store where the fork's event log begins. Raises FencedError if the origin does not exist."""
+        """Store the revision after which the fork's event log begins. Raises FencedError if the origin does not exist."""
         _check_exists(session, fork.origin)
         session.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 
@@ -241,7 +241,7 @@ class AbandonedFork:
 class Deletion:
     """A change that hides a conversation and its sub-agents; their rows are removed later.
 
-    The commands that created them are kept, so that a repeated create command is still recognised.
+    The commands that created these conversations are kept, so that a repeated create command is still recognised.
     """
 
     def __init__(self, conversation_id: str, me: int, audit: AuditEntry | None = None) -> None:
@@ -252,7 +252,7 @@ class Deletion:
     def apply(self, session: PostgresConnection) -> None:
         """Hide the conversations and write the audit entry; do nothing if the conversation does not exist.
 
-        Raises NotOwnerError.
+        Raises NotOwnerError if this server does not own the conversation.
         """
         if removal.hide(session, self._id, self._me) and self._audit is not None:
             session.execute(write_statements.INSERT_AUDIT, self._audit)

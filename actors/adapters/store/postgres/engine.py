@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL with the interface of SQLite connections, and checks that the database is suitable."""
+"""Opens connections to PostgreSQL with the interface of SQLite connections; checks that the database is suitable."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class Rows:
 def connect(address: Address) -> PostgresConnection:
     """Open a connection. Raises psycopg.Error if that fails, StoreUnusableError if the database is not suitable.
 
-    Raises DatabaseAwayError if the database only reads.
+    Raises DatabaseAwayError if the database is read-only.
     """
     parameters: dict[str, Any] = dict(address.parameters)
     connection = psycopg.connect(autocommit=True, client_encoding="UTF8", **parameters)
@@ -222,7 +222,7 @@ def database_outages() -> OutageLog:
 def refuse_unfit(version: int, encoding: str, read_only: bool) -> None:
     """Raise an error if the values of FITNESS show that the database is not suitable.
 
-    Raises StoreUnusableError, or DatabaseAwayError for a database that only reads, such as a standby.
+    Raises StoreUnusableError, or DatabaseAwayError for a read-only database, such as a standby.
     """
     if version < OLDEST:
         raise StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")

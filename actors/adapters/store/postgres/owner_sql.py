@@ -27,9 +27,9 @@ def has_workspace(conversation: str) -> str:
 
 
 ALIVE = "EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = :me AND NOT mine.dead)"
-"""The condition that this server may write at all.
+"""The condition that this server was not declared dead.
 
-Every write has it, so that a server declared dead writes nothing.
+Every statement that writes has this condition, so that a server that was declared dead writes nothing.
 """
 _TAKING = f"""
     EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = :me AND NOT mine.dead AND NOT mine.draining

@@ -1,4 +1,4 @@
-"""The pool of PostgreSQL connections for reads and claims."""
+"""The pool of PostgreSQL connections for reading and for `claim`."""
 
 from __future__ import annotations
 

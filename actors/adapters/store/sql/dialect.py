@@ -31,7 +31,7 @@ class StatementResult(Protocol):
 
 
 class Connection(Protocol):
-    """A connection to a database, for statements of any kind."""
+    """A connection to a database, which can execute statements that read or write."""
 
     def execute(self, sql: str, values: Any = ..., /) -> StatementResult:
         """Execute a statement with its parameters, a sequence for `?` or a mapping for `:name`."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actors.adapters.store.sql.queries import Queries
 
 MAX_FINDINGS = 100
-"""Maximum number of findings that are returned for one conversation."""
+"""Maximum number of violations that are returned for one conversation."""
 
 _PROMPT = f"SELECT {', '.join(rows.PROMPT)} FROM prompts WHERE conversation_id = ?"  # noqa: S608
 _IDS = f"SELECT id FROM conversations WHERE {NOT_DELETED} ORDER BY id"  # noqa: S608
@@ -32,9 +32,9 @@ _CREATED = f"SELECT {', '.join(rows.COMMAND)} FROM commands WHERE conversation_i
 
 
 def check(connection: Connection, conversation_id: str, dialect: Dialect, queries: Queries) -> tuple[str, ...]:
-    """Verify a conversation, and return the findings as texts; () if there are none, or no such conversation.
+    """Verify a conversation, and return the violations as texts; () if there are none, or no such conversation.
 
-    Call it inside one transaction, on a connection that also decodes texts that are not valid UTF-8. Raises what the
+    Call it inside one transaction, on a connection that decodes invalid UTF-8 instead of raising. Raises what the
     database raises.
     """
     row = f"SELECT {dialect.records} FROM conversations WHERE id = ? AND {NOT_DELETED}"  # noqa: S608
@@ -52,10 +52,10 @@ def check(connection: Connection, conversation_id: str, dialect: Dialect, querie
 
 
 def check_all(connection: Connection, dialect: Dialect, queries: Queries) -> Iterator[tuple[str, str]]:
-    """Verify all conversations, and yield a description of each damaged one with its first finding.
+    """Verify all conversations, and yield a description of each damaged one with its first violation.
 
-    The remembered create commands are verified, too. Call it on a connection that also decodes texts that are not valid
-    UTF-8. Raises what the database raises.
+    The remembered create commands are verified, too. Call it on a connection that decodes invalid UTF-8 instead of
+    raising. Raises what the database raises.
     """
     ids = [str(id_) for (id_,) in connection.execute(_IDS)]
     for conversation_id in ids:

@@ -51,7 +51,7 @@ def heads(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Head]
 
 
 class CommitPart(EncodedCommit):
-    """An encoded Commit, with the statements that write it when it is not part of a batch."""
+    """An encoded commit; `write` writes it alone if it is not part of a batch."""
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Write this commit with statements of its own. Raises FencedError, or what SQLite raises."""
@@ -87,7 +87,7 @@ class CommitPart(EncodedCommit):
         return log
 
     def _begin_fork(self, connection: sqlite3.Connection, fork: ForkedHistory) -> None:
-        """Store where the fork's event log begins. Raises FencedError if the origin does not exist."""
+        """Store the revision after which the fork's event log begins. Raises FencedError if the origin does not exist."""
         _check_exists(connection, fork.origin)
         connection.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 
@@ -191,7 +191,7 @@ class AbandonedFork:
 class Deletion:
     """A change that hides a conversation and its sub-agents; their rows are removed later.
 
-    The commands that created them are kept, so that a repeated create command is still recognised.
+    The commands that created these conversations are kept, so that a repeated create command is still recognised.
     """
 
     def __init__(self, conversation_id: str, audit: AuditEntry | None = None) -> None:

@@ -69,7 +69,7 @@ def wal_reset_race(version: tuple[int, int, int]) -> bool:
 
 
 def raw(database: SqliteDatabase) -> sqlite3.Connection:
-    """Return the sqlite3 connection of a peewee database, for fixed SQL; open it if it is closed."""
+    """Return the sqlite3 connection of a peewee database; open it if it is closed."""
     connection: sqlite3.Connection = database.connection()  # type: ignore[no-untyped-call]
     return connection
 

@@ -109,7 +109,7 @@ class Writer(ChangeQueue[Change]):
     def _check_files(self) -> None:
         """Raise StoreUnavailableError if the database or its write-ahead log was removed or replaced.
 
-        A removed log is checkpointed before, because its content would otherwise be lost.
+        If only the log was removed, it is checkpointed first, because its content would otherwise be lost.
         """
         if self._files is None:
             return

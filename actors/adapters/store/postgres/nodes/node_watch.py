@@ -58,7 +58,7 @@ class NodeWatch:
         return min(self._timing.confirm, self._timing.again) if self._judge.suspects else self._timing.again
 
     def look(self) -> bool:
-        """Read the rows of all nodes, declare nodes dead where that is due, and take over their conversations.
+        """Read the rows of all nodes, declare nodes dead if the judge allows that, and take over their conversations.
 
         Returns False if this node itself was declared dead. Raises StoreUnavailableError.
         """

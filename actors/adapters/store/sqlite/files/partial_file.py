@@ -50,7 +50,7 @@ def _remove_logs_of(part: Path) -> None:
 
 
 def _lock(held: int, part: Path) -> None:
-    """Lock the file, and check that the path still leads to it, since the former holder may have renamed it.
+    """Lock the file, and check that the path still leads to it, since another process may have renamed it.
 
     Raises BackupError if another process writes the file.
     """
