@@ -1,4 +1,4 @@
-"""The working directories on this machine: checks them, and describes them for the system prompt."""
+"""Checks working directories on this machine, and describes them for the system prompt."""
 
 from __future__ import annotations
 

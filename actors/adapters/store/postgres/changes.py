@@ -136,7 +136,7 @@ class CommitPart(EncodedCommit):
         return str(found[0])
 
     def _begin_fork(self, session: PostgresConnection, fork: ForkedHistory) -> None:
-        """Store the revision after which the fork's event log begins. Raises FencedError if the origin does not exist."""
+        """Store after which revision the fork's event log begins. Raises FencedError if the origin does not exist."""
         _check_exists(session, fork.origin)
         session.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 

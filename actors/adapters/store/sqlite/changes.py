@@ -87,7 +87,7 @@ class CommitPart(EncodedCommit):
         return log
 
     def _begin_fork(self, connection: sqlite3.Connection, fork: ForkedHistory) -> None:
-        """Store the revision after which the fork's event log begins. Raises FencedError if the origin does not exist."""
+        """Store after which revision the fork's event log begins. Raises FencedError if the origin does not exist."""
         _check_exists(connection, fork.origin)
         connection.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 

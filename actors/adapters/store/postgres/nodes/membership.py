@@ -1,6 +1,7 @@
 """The PostgreSQL implementation of the port Cluster.
 
-Joins the servers that share a database, and finds the server that owns a conversation.
+Makes this server a member of the cluster of servers that share a database, and finds the server that owns a
+conversation.
 """
 
 from __future__ import annotations

@@ -24,13 +24,13 @@ from actors.adapters.store.sql.queries import UNSETTLED
 
 
 class Timestamp(Field):
-    """Milliseconds since 1970, UTC. The SQL type has the name that the specification demands."""
+    """A time in milliseconds since 1970 (UTC), in a column with the SQL type TIMESTAMP."""
 
     field_type = "TIMESTAMP"
 
 
 class Flag(BooleanField):
-    """A truth value. The SQL type has the name that the specification demands."""
+    """A truth value, in a column with the SQL type BOOLEAN."""
 
     field_type = "BOOLEAN"
 
