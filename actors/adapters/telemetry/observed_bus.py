@@ -110,7 +110,7 @@ class ObservedBus(EventBus, Telemetry):
                     self._begin(record, state.run)
             case RunStop(reason=reason, detail=detail, run=run):
                 open_ = self._open.get(conversation_id)
-                if open_ is not None and open_.run.run == run:  # else a follow-up ended that had never begun
+                if open_ is not None and open_.run.run == run:  # else that run has never begun
                     self._end(conversation_id, reason.value, detail)
             case ToolTreeReaped(milliseconds=milliseconds, leaked=leaked):
                 self._telemetry.reaped(conversation_id, milliseconds / 1000, leaked)

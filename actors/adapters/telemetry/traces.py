@@ -29,7 +29,7 @@ AGENT, SUB_AGENT = "bedrock", "bedrock.sub_agent"
 
 
 class _OpenRun:
-    """The span of a run, and the tokens that its answers used."""
+    """A run's OpenTelemetry span, and the tokens that the model's answers have used so far."""
 
     __slots__ = ("provider", "span", "usage")
 

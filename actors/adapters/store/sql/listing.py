@@ -33,13 +33,10 @@ if TYPE_CHECKING:
     from actors.adapters.store.sql.dialect import Dialect
 
 WINDOW = 2_000
-"""Number of index entries in a window if columns outside of the index decide which rows match."""
+"""Number of index entries that one query searches if columns outside of the index decide which rows match."""
 
 _SETTLED = frozenset({"idle", "context_exhausted", "completed", "failed"})
-"""Kinds of states whose conversations are never, or not always, in the index of unsettled conversations.
-
-Unsettled conversations are those that a restarted server must recover.
-"""
+"""States in which a conversation needs no recovery after a restart; idle ones that no user has started do need it."""
 _ORDERED_BY_INDEX = frozenset({OrderKey.UPDATED, OrderKey.CREATED})
 
 

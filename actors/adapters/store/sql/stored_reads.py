@@ -64,7 +64,7 @@ class StoreReads:
     def __init__(
         self, read: Reading, dialect: Dialect, visible: Callable[[str], str] = lambda conversation_id: conversation_id
     ) -> None:
-        """`read` runs a read on a connection; `dialect` is the SQL of the database.
+        """`read` lends a connection to a function that reads; `dialect` is the SQL of the database.
 
         `visible` maps the ids of deleted conversations to "", so that queries find nothing, and other ids to
         themselves.

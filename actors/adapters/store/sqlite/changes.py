@@ -220,13 +220,13 @@ class Pruning:
 
 
 class Compaction:
-    """A change that returns free pages of the database file to the file system."""
+    """A change that gives free pages of the database file back to the file system."""
 
     def __init__(self, pages: int) -> None:
         self._pages = pages
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Return at most `pages` free pages to the file system; do nothing without incremental vacuum."""
+        """Give at most `pages` free pages back to the file system; do nothing without incremental vacuum."""
         connection.execute(f"PRAGMA incremental_vacuum({self._pages:d})").fetchall()
 
 
