@@ -100,13 +100,16 @@ def _serve(config: Config, *, until_eof: bool) -> None:
 
     tune_process()
     with ending_at_once(), collection_paused():
+        from server.app.sandbox_choice import probing  # noqa: PLC0415
+
+        report = probing(config)  # goes on while all else is imported
         from server import json_logs as logs  # noqa: PLC0415
         from server.app.adapter_choice import CannotStartError  # noqa: PLC0415
         from server.app.serving import run  # noqa: PLC0415
 
     logs.set_up(config.log_level)
     try:
-        run(config, print_text, until_eof=until_eof)
+        run(config, print_text, report=report, until_eof=until_eof)
     except CannotStartError as error:
         fail(str(error), CANNOT_START)
 

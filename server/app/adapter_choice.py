@@ -17,15 +17,12 @@ from actors.adapters.mcp.from_clients import FromClients, from_clients
 from actors.adapters.mcp.server_settings import McpServer, servers_from_tables
 from actors.adapters.mcp.servers import McpServerHub
 from actors.adapters.sandbox.control_groups import ControlGroups
-from actors.adapters.sandbox.probe import probe, with_limits, with_separation
+from actors.adapters.sandbox.probe import with_limits
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.telemetry import metrics
 from actors.adapters.tools.environment import tool_environment
 from actors.maintenance.retention import Retention
-from actors.ports import (
-    SandboxReport,
-    SandboxUnavailableError,
-)
+from actors.ports import SandboxUnavailableError
 from actors.ports.mcp import McpServers, NoMcpServers
 from actors.runtime.quotas.quota_book import QuotaBook, first_day_of_month
 from actors.runtime.thread_pool import ThreadPool
@@ -45,12 +42,13 @@ from server.settings.setting_values import Listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Future
     from contextlib import ExitStack
     from pathlib import Path
 
     import grpc
 
-    from actors.ports import Store
+    from actors.ports import SandboxReport, Store
     from actors.ports.cluster import Lease
     from actors.ports.permissions import PermissionsOf
     from actors.ports.store.records import Spending
@@ -178,9 +176,17 @@ def pinned(config: Config, opened: ExitStack) -> frozenset[int] | None:
 
 
 def tool_sandbox(
-    config: Config, socket: Path, cpus: frozenset[int] | None, threads: ThreadPool, lease: Lease
+    config: Config,
+    report: Future[SandboxReport],
+    socket: Path,
+    *,
+    cpus: frozenset[int] | None,
+    threads: ThreadPool,
+    lease: Lease,
 ) -> ToolHostSandbox:
     """Return the sandbox for tools, which hides the server's own files and its socket from them.
+
+    Waits for `report`, which says what the sandbox can enforce.
 
     Raises:
         CannotStartError: The machine cannot enforce the sandbox that the settings demand.
@@ -189,10 +195,9 @@ def tool_sandbox(
     own = (config.data_dir, socket.parent, *(each.key for each in config.listeners), config.file, nodes)
     try:
         groups = ControlGroups()
-        report = with_limits(probed(config), groups.controllers)
         protected = [str(path) for path in own if path is not None]
         sandbox = ToolHostSandbox(
-            report,
+            with_limits(report.result(), groups.controllers),
             protected=protected,
             workspace_protected=config.workspace_protected,
             deny_read=config.deny_read,
@@ -205,21 +210,6 @@ def tool_sandbox(
     except (SandboxUnavailableError, OSError) as error:
         raise CannotStartError(str(error)) from None
     return sandbox
-
-
-def sandbox_line(report: SandboxReport) -> str:
-    """Return one line for the log: how strictly tools are isolated ("tier"), and why not more strictly."""
-    return f"sandbox: tier {report.tier}" + (f" ({report.reason})" if report.reason else "")
-
-
-def probed(config: Config) -> SandboxReport:
-    """Return a report of what the sandbox can enforce on this machine.
-
-    Raises:
-        SandboxUnavailableError: The machine cannot enforce what the settings demand.
-    """
-    report = probe(config.sandbox)
-    return with_separation(report) if config.several else report
 
 
 def authentication_of(config: Config, opened: ExitStack) -> Authentication:

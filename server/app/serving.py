@@ -16,7 +16,8 @@ from actors.ports import (
     SandboxReport,
     StoreError,
 )
-from server.app.adapter_choice import CannotStartError, sandbox_line, server_credentials
+from server.app.adapter_choice import CannotStartError, server_credentials
+from server.app.sandbox_choice import sandbox_line
 from server.app.shutdown_deadline import Deadline
 from server.app.wiring import Wiring, wire
 from server.auth.local_token import TokenUnusableError
@@ -32,6 +33,7 @@ from server.streams.base import WatchSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     from actors.ports.telemetry import Telemetry
     from server.settings.setting_values import Listen
@@ -49,13 +51,20 @@ LOOP_SECONDS = 0.5
 """Seconds between two measurements of the event loop's delay."""
 
 
-def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = False) -> None:
+def run(
+    config: Config,
+    announce: Callable[[str], None],
+    *,
+    report: Future[SandboxReport] | None = None,
+    until_eof: bool = False,
+) -> None:
     """Serve until a signal requests the shutdown. Call `announce` with a line of text once the server is ready.
 
+    `report` is what `probing` has begun, if it was called.
     With `until_eof`, the server also stops when the other end of its standard input, a pipe, is closed. So a server
     that another program has started ends with that program. Raises CannotStartError or ConfigError.
     """
-    with Deadline() as deadline, ending_at_once(), wire(config) as wired:
+    with Deadline() as deadline, ending_at_once(), wire(config, report) as wired:
         try:
             restored = wired.supervisor.start()
         except StoreError as error:

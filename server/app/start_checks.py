@@ -27,13 +27,12 @@ from server.app.adapter_choice import (
     mcp_settings,
     model_catalog,
     pinned,
-    probed,
     providers,
-    sandbox_line,
     server_credentials,
 )
 from server.app.database_findings import FAIL, database_findings
 from server.app.node_listener import check_listener
+from server.app.sandbox_choice import probed, sandbox_line
 from server.app.store_choice import check_workspaces, node_access
 from server.auth.authorizer.authorizer_tables import authorizer_class
 from server.auth.mcp_login_file import FILE as MCP_LOGINS

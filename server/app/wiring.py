@@ -50,6 +50,7 @@ from server.app.adapter_choice import (
     tool_sandbox,
 )
 from server.app.node_listener import check_listener
+from server.app.sandbox_choice import probing
 from server.app.store_choice import node_access, opened_store
 from server.auth.authentication import Authentication
 from server.auth.local_token import TokenUnusableError
@@ -61,10 +62,12 @@ from server.settings.setting_values import Listen
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
+    from concurrent.futures import Future
     from pathlib import Path
 
     from actors.adapters.llm.catalog import Catalog
     from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+    from actors.ports import SandboxReport
     from actors.ports.mcp import McpServers
     from actors.ports.telemetry import Telemetry
     from server.app.store_choice import OpenedCluster, OpenedStore
@@ -106,8 +109,10 @@ class Wiring:
 
 
 @contextmanager
-def wire(config: Config) -> Generator[Wiring]:
+def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generator[Wiring]:
     """Open all adapters and connect them; close everything when the `with` block ends.
+
+    `report` is what `probing` has begun, if it was called.
 
     Raises:
         CannotStartError: The data directory, the store, the sandbox, the token or a listener cannot be used.
@@ -129,7 +134,7 @@ def wire(config: Config) -> Generator[Wiring]:
         models = model_catalog(config, timers)
         opened.callback(models.close)
         data = _data(config, opened, clock, active=active, written=telemetry.written if exported else None)
-        tools = _tools(config, opened, data, tool_cpus)
+        tools = _tools(config, report or probing(config), opened, data, tool_cpus)
         hub = EventHub()
         services = _services(
             config, data, tools, hub=hub, models=models, clock=clock, timers=timers, telemetry=telemetry
@@ -195,14 +200,16 @@ class _Tools(NamedTuple):
     mcp: McpServers
 
 
-def _tools(config: Config, opened: ExitStack, data: _Data, cpus: frozenset[int] | None) -> _Tools:
+def _tools(
+    config: Config, report: Future[SandboxReport], opened: ExitStack, data: _Data, cpus: frozenset[int] | None
+) -> _Tools:
     """Open the sandbox and the MCP servers. Tools may use only the CPUs `cpus`; None for no restriction.
 
     Raises CannotStartError or ConfigError.
     """
     threads = ThreadPool()
     opened.callback(threads.close)
-    sandbox = tool_sandbox(config, data.socket, cpus, threads, data.cluster.lease)
+    sandbox = tool_sandbox(config, report, data.socket, cpus=cpus, threads=threads, lease=data.cluster.lease)
     opened.callback(sandbox.close)
     mcp = mcp_servers(config, sandbox, threads, data.authentication.permissions)
     opened.callback(mcp.close)

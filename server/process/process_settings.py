@@ -41,7 +41,8 @@ def tune_process() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if sys.platform == "linux":
         _hide_memory()
-        _spread_futexes()
+        # The kernel takes 15 ms for this, while modules can be imported.
+        threading.Thread(target=_spread_futexes, name="bedrock-futexes", args=(_libc(),)).start()
 
 
 def raise_open_files() -> None:
@@ -109,12 +110,12 @@ def _hide_memory() -> None:
     _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def _spread_futexes() -> None:
+def _spread_futexes(libc: Any) -> None:
     """Give this process more hash slots for waiting threads: with the kernel's default of 16, waking thousands is slow.
 
     Older kernels return an error, which is ignored.
     """
-    _libc().prctl(_PR_FUTEX_HASH, _PR_FUTEX_HASH_SET_SLOTS, FUTEX_SLOTS, 0, 0)
+    libc.prctl(_PR_FUTEX_HASH, _PR_FUTEX_HASH_SET_SLOTS, FUTEX_SLOTS, 0, 0)
 
 
 def _libc() -> Any:

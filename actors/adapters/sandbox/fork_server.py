@@ -12,16 +12,18 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.host import frames
 from actors.adapters.sandbox.host_process import HostProcess
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
+    from types import CodeType
 
+_FOLDER = Path(__file__).parent
 SEND_SECONDS = 10.0
 """Seconds within which the fork server must accept a request; a fork server that does not is replaced."""
 
@@ -74,7 +76,7 @@ class ForkServer:
         self._forks = True
         self._closed = False
         self._starts = 0
-        program()  # compiles the program now, so that the first call does not wait for it
+        program()  # loads the program now, so that the first call does not wait for it
 
     def request(self, control: int, streams: Sequence[int], *, python: bool) -> tuple[int, HostProcess | None]:
         """Request a host with this control socket. With `python`, the host runs Python source itself.
@@ -195,23 +197,28 @@ def command(role: str, *files: int) -> list[str]:
 @functools.cache
 def program() -> int:
     """Return a descriptor of the tool host's compiled program, which stays open as long as this process runs."""
-    return compiled(sources())
+    return sealed(codes())
 
 
-def sources() -> list[tuple[str, bytes]]:
-    """Return the modules of the tool host, by their names in this package, and their source."""
-    package = Path(str(toolhost.__file__)).parent
-    return [(name, (package / f"{name.replace('.', '/')}.py").read_bytes()) for name in (*MODULES, "toolhost")]
+def codes() -> list[tuple[str, CodeType]]:
+    """Return the compiled modules of the tool host, by their names in this package.
 
-
-def compiled(modules: Sequence[tuple[str, bytes]]) -> int:
-    """Compile a tool host into a sealed file in memory, and return its descriptor.
-
-    Compiling takes longer than starting the interpreter, and not every machine allows storing compiled files.
+    They are read from Python's cache of compiled files where there is one, because compiling takes ten times as long.
+    Nothing of them is executed, and none of them is imported, because this process itself needs few of them.
     """
-    codes = [(name, compile(text, f"{name}.py", "exec", dont_inherit=True, optimize=2)) for name, text in modules]
+    loaders = (SourceFileLoader(name, str(path_of(name))) for name in (*MODULES, "toolhost"))
+    return [(loader.name, cast("CodeType", loader.get_code(loader.name))) for loader in loaders]
+
+
+def path_of(module: str) -> Path:
+    """Return the file of a module of the tool host, which is given by its name in this package."""
+    return _FOLDER / f"{module.replace('.', '/')}.py"
+
+
+def sealed(modules: Sequence[tuple[str, CodeType]]) -> int:
+    """Write a tool host into a sealed file in memory, and return its descriptor."""
     file = os.memfd_create("bedrock-toolhost", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(file, "wb", closefd=False) as memory:
-        memory.write(marshal.dumps(codes))
+        memory.write(marshal.dumps(list(modules)))
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
     return file

@@ -20,6 +20,7 @@ from actors.runtime.thread_pool import ThreadPool
 from tests.support import processes
 from tests.support.footprint import assert_nothing_left, footprint
 from tests.support.patience import eventually
+from tests.support.toolhost_source import toolhost_source
 from tests.support.trees import host_of_this_process, hosts_of_this_process, launch
 
 if TYPE_CHECKING:
@@ -71,10 +72,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 
 def variant(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     """Let tool hosts run a program that differs from the real one in this place."""
-    sources = fork_server.sources()
-    assert sum(source.count(old.encode()) for _, source in sources) == 1
-    code = fork_server.compiled([(name, source.replace(old.encode(), new.encode())) for name, source in sources])
-    monkeypatch.setattr(fork_server, "program", lambda: code)
+    sources = toolhost_source()
+    assert sum(source.count(old) for _, source in sources) == 1
+    program = fork_server.sealed(
+        [(name, compile(source.replace(old, new), name, "exec", dont_inherit=True)) for name, source in sources]
+    )
+    monkeypatch.setattr(fork_server, "program", lambda: program)
 
 
 def test_calls_start_no_interpreter_once_there_was_one(

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 NOT_AT_START = {
     "PIL", "rich", "prompt_toolkit", "markdown_it", "jsonschema_rs", "grpc_reflection.v1alpha", "grpc_tools.protoc",
-    "unittest", "multiprocessing", "xml", "psycopg",
+    "unittest", "multiprocessing", "xml", "psycopg", "actors.adapters.sandbox.toolhost",
 }  # fmt: skip
 START = """
 import sys
@@ -34,6 +34,18 @@ def test_a_start_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     found = NOT_AT_START.intersection(modules.split())
     assert not found
     assert loaded_later == "True", "the first call of a tool must not import it"
+
+
+def test_the_sandbox_is_probed_while_modules_are_imported_and_without_importing_any(tmp_path: Path) -> None:
+    program = (
+        "import sys; from server.settings.loading import load; from server.app.sandbox_choice import probing\n"
+        "config = load({'data_dir': sys.argv[1]})\n"
+        "early = set(sys.modules); report = probing(config).result()\n"
+        "print(report.tier, sorted(set(sys.modules) - early), 'grpc' in early, 'asyncio' in early)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.split(maxsplit=1)[1] == "[] False False\n", "two threads that import wait for one another"
 
 
 def test_collection_is_paused_while_modules_are_imported_and_not_afterwards() -> None:

@@ -12,11 +12,12 @@ import pytest
 
 from actors.adapters.sandbox import fork_server, toolhost
 from actors.adapters.sandbox.host import confinement, kernel, namespaces, process_walk
+from tests.support.toolhost_source import toolhost_source
 
 
 @pytest.mark.parametrize("place", range(len(fork_server.MODULES) + 1))
 def test_it_imports_itself_in_order_and_of_the_standard_library_nothing_that_starts_slowly(place: int) -> None:
-    sources = fork_server.sources()
+    sources = toolhost_source()
     outer = [node for node in ast.parse(sources[place][1]).body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {alias.name for node in outer if isinstance(node, ast.Import) for alias in node.names}
     assert names <= set(sys.stdlib_module_names)

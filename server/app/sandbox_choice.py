@@ -1,0 +1,41 @@
+"""Finds out what the sandbox can enforce on this machine."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from actors.adapters.sandbox.probe import probe, with_separation
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from actors.ports import SandboxReport
+    from server.config import Config
+
+
+def probed(config: Config) -> SandboxReport:
+    """Return a report of what the sandbox can enforce on this machine.
+
+    Raises:
+        SandboxUnavailableError: The machine cannot enforce what the settings demand.
+    """
+    report = probe(config.sandbox)
+    return with_separation(report) if config.several else report
+
+
+def probing(config: Config) -> Future[SandboxReport]:
+    """Begin to do what `probed` does, on a thread of its own, and return its future result.
+
+    Most of it is waiting for processes, so the caller can import modules meanwhile: the thread imports none.
+    """
+    threads = ThreadPoolExecutor(1, thread_name_prefix="bedrock-probe")
+    try:
+        return threads.submit(probed, config)
+    finally:
+        threads.shutdown(wait=False)
+
+
+def sandbox_line(report: SandboxReport) -> str:
+    """Return one line for the log: how strictly tools are isolated ("tier"), and why not more strictly."""
+    return f"sandbox: tier {report.tier}" + (f" ({report.reason})" if report.reason else "")
