@@ -153,7 +153,7 @@ def _checked_database(config: Config) -> Iterator[str]:
 def _checked_principals(config: Config) -> Iterator[str]:
     """Yield a line for each principal, client certificate, authorizer and issuer.
 
-    Raises ConfigError if one is set wrongly.
+    Raises ConfigError if an authorizer or an issuer cannot be used.
     """
     for principal in config.principals.values():
         roots = ", ".join(principal.permissions.roots or ()) or "no directories"

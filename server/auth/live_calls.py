@@ -34,10 +34,9 @@ class LiveCalls:
 
     @contextmanager
     def serving(self, caller: Caller) -> Generator[None]:
-        """Watch the caller of the current task while the `with` block runs.
+        """Check the caller's token and certificate every CHECK_SECONDS while the `with` block runs.
 
-        A check cancels the task if the caller's token or certificate has become invalid; the block then raises
-        CallRevokedError.
+        When they have become invalid, the current task is cancelled, and the block raises CallRevokedError.
         """
         task = asyncio.current_task()
         if task is None or not caller.ends:

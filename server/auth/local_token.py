@@ -1,4 +1,4 @@
-"""Reads and creates the local token: the token of the server's own user, in a file of the data directory."""
+"""Reads and creates the file with the local token, which gives access to the user that runs the server."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from actors.ports.permissions import EVERYTHING, Permissions
 from actors.ports.settings.settings_checks import check_keys
 
 LOCAL = "local"
-"""The principal of the server's own user, who holds the local token and may do everything."""
+"""The principal of the operating system user that runs the server. It holds the local token and may do everything."""
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,62}[a-z0-9])?")
 KEYS = ("roots", "modes", "models", "mcp_servers", "role", "quotas")
@@ -79,7 +79,7 @@ class Caller(Struct, frozen=True):
 
 
 OWNER = Principal(LOCAL, EVERYTHING, Role.OPERATOR)
-"""The server's own user. It has no restrictions, because its tools can read whatever the server can read anyway."""
+"""The operating system user that runs the server. Restrictions would be useless: this user can read all its files."""
 
 
 def principals_from_tables(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Principal]:

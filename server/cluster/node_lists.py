@@ -84,7 +84,7 @@ class NodeListStream(Stream):
 
     async def _go_on(self) -> bool:
         self._woken.clear()
-        closing = self._streams.closing  # read first, so that changes until the shutdown are still sent
+        closing = self._streams.closing  # read before the changes, so that the last ones are still sent
         changes = [change for change in self._watch.read() if not (change.elsewhere or change.outdated)]
         for start in range(0, len(changes), CHANGES_PER_FRAME):
             await self._out.send(_frame(changes[start : start + CHANGES_PER_FRAME]))
@@ -198,7 +198,7 @@ class NodeLists:
                 calling.cancel()
 
     def _missed(self) -> None:
-        """End the running watches, so that their clients begin again, because changes may have been missed."""
+        """End the streams of all clients that watch the list: changes may have been missed, so they begin again."""
         watchers, self._watchers = self._watchers, set()
         for watcher in watchers:
             watcher.interrupt()

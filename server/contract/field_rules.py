@@ -42,7 +42,7 @@ def conversation_name(value: str) -> str | None:
 
 
 def child_name(kind: str) -> Rule:
-    """Return the rule that requires the name of a resource of this kind in a conversation."""
+    """Return the rule that accepts only the name of a resource of this kind in a conversation."""
 
     def rule(value: str) -> str | None:
         if not value:
@@ -106,7 +106,10 @@ def title(value: str) -> str | None:
 
 
 def slug(value: str) -> str | None:
-    """Check a slug, which must not look like an id of a conversation. Return what is wrong, or None."""
+    """Check a slug (a readable name for a conversation), which must not look like an id.
+
+    Return what is wrong, or None.
+    """
     if len(value) > limits.MAX_SLUG_CHARS or not _SLUG.fullmatch(value):
         return f"must be lower-case letters, digits and inner hyphens, at most {limits.MAX_SLUG_CHARS}"
     if has_form_of_id(value):
@@ -144,7 +147,7 @@ def path(value: str) -> str | None:
 
 
 def labels(value: Mapping[str, str]) -> str | None:
-    """Check the number and the sizes of labels."""
+    """Check the number and the sizes of labels. Return what is wrong, or None."""
     if len(value) > limits.MAX_LABELS:
         return f"must have at most {limits.MAX_LABELS} entries"
     for key, text in value.items():
@@ -220,7 +223,7 @@ def tools(value: Any) -> str | None:
 
 
 def approval_rule(value: v1.ApprovalRule) -> str | None:
-    """Check the subject of an approval rule, which is required, and its action, which may be unset.
+    """Check what an approval rule is about, which is required, and its action, which may be unset.
 
     Return what is wrong, or None.
     """
@@ -240,7 +243,7 @@ def approval_rule(value: v1.ApprovalRule) -> str | None:
 
 
 def rule_of_answer(value: v1.ApprovalRule) -> str | None:
-    """Check the approval rule that comes with the answer to an approval; an empty rule is accepted.
+    """Check the approval rule that a client creates with its answer to an approval; an empty rule is accepted.
 
     Return what is wrong, or None.
     """

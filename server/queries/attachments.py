@@ -32,7 +32,7 @@ class AttachmentDownloads:
         request: v1.DownloadAttachmentRequest,
         write: Callable[[v1.DownloadAttachmentResponse], Awaitable[None]],
     ) -> None:
-        """Send the whole image in chunks by `write`.
+        """Send the whole image in chunks, by calls of `write`.
 
         Raises ConversationNotFoundError if there is no such image, SlowReaderError if the client stops reading, and
         StoreError if the image cannot be read.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from actors.ports import ConversationRecord, SettledInput, StoreReader
 
 CHUNK = 100
-"""How many rows are read at a time."""
+"""How many messages that have left the queue are read from the store at a time."""
 
 
 class _Place(Struct):

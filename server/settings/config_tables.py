@@ -1,4 +1,4 @@
-"""Reads the tables of the settings file: providers, principals, listeners and others, as fields of Config."""
+"""Reads the tables of the settings file, such as [providers.NAME], and returns them as fields of Config."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ if TYPE_CHECKING:
     from actors.runtime.quotas.quota_limits import QuotaSettings
 
 LISTS = ("mcp_servers", "approval_rules")
-"""The names of tables that the file may have several times."""
+"""The names of tables that the file may contain several times, as [[NAME]]."""
 OF_PEOPLE = (
     "principals", "principal_defaults", "issuers", "client_certificates", "authorizer", "quotas", "cluster",
 )  # fmt: skip
-"""The names of tables about callers: who they are, what they may do and use, and the nodes of a cluster."""
+"""The names of the tables about callers (who they are, and what they may do and use), and of the table [cluster]."""
 
 
 def given_tables(table: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Remove the tables from the content of the file, and return them as fields of Config. Raises ConfigError."""
+    """Remove the tables from the content of the file, and return them as fields of Config.
+
+    Raises ConfigError if a table is invalid.
+    """
     providers = table.pop("providers", {})
     if not (isinstance(providers, dict) and all(isinstance(each, dict) for each in providers.values())):
         raise ConfigError(f"{origin}: providers: must be tables, [providers.NAME]")
@@ -67,7 +70,10 @@ def given_tables(table: dict[str, Any], origin: str) -> dict[str, Any]:
 def _quotas(
     table: dict[str, Any], principals: Mapping[str, Principal], issuers: Mapping[str, Issuer], origin: str
 ) -> QuotaSettings:
-    """Remove the tables about quotas from the content of the file, and return the quotas. Raises ConfigError."""
+    """Remove the tables about quotas from the content of the file, and return the quotas.
+
+    Raises ConfigError if a table is invalid.
+    """
     try:
         return quota_settings(table.pop("quotas", {}), table.pop("principal_defaults", {}), principals, issuers)
     except ValueError as error:
@@ -79,7 +85,7 @@ def _client_certificates(
 ) -> dict[str, Principal]:
     """Remove the table [client_certificates] from the content of the file, and return its principals.
 
-    Raises ConfigError if it is wrong, or if no listener asks clients for certificates.
+    Raises ConfigError if the table is invalid, or if no listener asks clients for certificates.
     """
     names = table.pop("client_certificates", {})
     if names and not any(each.client_ca for each in listeners):

@@ -1,4 +1,4 @@
-"""Takes tables out of the content of the settings file, with errors that name the file and the table."""
+"""Removes tables from the content of the settings file and parses them. Errors name the file and the table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Made = TypeVar("Made")
 
 
 def tables_named(table: dict[str, Any], name: str, origin: str) -> tuple[Mapping[str, Any], ...]:
-    """Remove the tables [[NAME]] from the content of the file, and return them. Raises ConfigError."""
+    """Remove the tables [[NAME]] from the content of the file, and return them.
+
+    Raises ConfigError if they are no tables.
+    """
     tables = table.pop(name, [])
     if not (isinstance(tables, list) and all(isinstance(each, dict) for each in tables)):
         raise ConfigError(f"{origin}: {name}: must be tables, [[{name}]]")
@@ -23,9 +26,9 @@ def tables_named(table: dict[str, Any], name: str, origin: str) -> tuple[Mapping
 
 
 def made_of_tables(table: dict[str, Any], name: str, origin: str, read: Callable[[Any], Made]) -> Made:
-    """Remove the tables [name.NAME] from the content of the file, and return the result of `read`.
+    """Remove the tables [name.NAME] from the content of the file, and return the result of `read` for them.
 
-    Raises ConfigError.
+    Raises ConfigError if they are no tables, or if `read` raises ValueError.
     """
     tables = table.pop(name, {})
     if not (isinstance(tables, dict) and all(isinstance(each, dict) for each in tables.values())):
@@ -34,7 +37,7 @@ def made_of_tables(table: dict[str, Any], name: str, origin: str, read: Callable
 
 
 def made_of_table(read: Callable[[Any], Made], table: Any, name: str, origin: str) -> Made:
-    """Return the result of `read` for a table of the file. Raises ConfigError, also for the ValueErrors of `read`."""
+    """Return the result of `read` for a table of the file. Raises ConfigError if `read` raises ValueError."""
     if not isinstance(table, dict):
         raise ConfigError(f"{origin}: {name}: must be a table, [{name}]")
     try:
@@ -44,7 +47,7 @@ def made_of_table(read: Callable[[Any], Made], table: Any, name: str, origin: st
 
 
 def parsed(parse: Parser, value: Any, origin: str) -> Any:
-    """Return the parsed value of a setting. Raises ConfigError, which names `origin`, if the parser refuses it."""
+    """Return the parsed value of a setting. Raises ConfigError, which names `origin`, if the value is invalid."""
     try:
         return parse(value)
     except ValueError as error:

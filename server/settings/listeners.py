@@ -42,7 +42,10 @@ LISTENER: dict[str, Parser] = {
 
 
 def listeners_from_tables(table: dict[str, Any], origin: str) -> tuple[Listener, ...]:
-    """Remove the tables [[listen]] from the content of the file, and return the addresses. Raises ConfigError."""
+    """Remove the tables [[listen]] from the content of the file, and return the addresses that they describe.
+
+    Raises ConfigError if a table is invalid.
+    """
     if not isinstance(table.get("listen"), list):
         return ()
     found: list[Listener] = []
@@ -69,7 +72,7 @@ def listeners_from_tables(table: dict[str, Any], origin: str) -> tuple[Listener,
 
 
 def _check_listener(listener: Listener, where: str) -> None:
-    """Raise ConfigError if the keys of a table [[listen]] contradict each other, or would send tokens in the clear."""
+    """Raise ConfigError if the keys of a table [[listen]] contradict each other, or tokens would be sent openly."""
     encrypted, local = listener.certificate is not None, listener.where.local
     if encrypted != (listener.key is not None):
         raise ConfigError(f"{where}: certificate and key are needed together")

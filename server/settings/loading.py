@@ -1,4 +1,4 @@
-"""Reads the server's settings from flags, BEDROCK_* variables, a TOML file and built-in defaults, in this order."""
+"""Reads the server's settings from flags, BEDROCK_* variables, a TOML file and defaults; the first of these wins."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ SETTINGS: dict[str, Parser] = {
     "system_paths": parse_paths,
     "cpus": parse_cpus,
 }
-"""The parsers of all settings that a flag, a variable or the file can give.
+"""The parsers of all settings that a flag, an environment variable or the settings file can contain, by name.
 
-The file also has the tables `providers`, `models`, `mcp_servers`, `mcp_from_clients`, `approval_rules`, `principals`,
-`principal_defaults`, `issuers`, `client_certificates`, `authorizer`, `cluster` and `quotas`. Instead of the setting
-`listen`, it may have tables [[listen]].
+The file can also have the tables `providers`, `models`, `mcp_servers`, `mcp_from_clients`, `approval_rules`,
+`principals`, `principal_defaults`, `issuers`, `client_certificates`, `authorizer`, `cluster` and `quotas`. Instead of
+the setting `listen`, it may have tables [[listen]].
 """
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
-    """Read and merge the settings. Raises ConfigError.
+    """Read the settings from all sources, and merge them. Raises ConfigError if a setting is invalid.
 
     `flags` contains only the flags that were given; `file` is the argument of --config, or None.
     """

@@ -86,7 +86,7 @@ class SubscribeStream(Stream):
         self._position = 0
         """The revision up to which the client has the events, from the snapshot or from this stream."""
         self._settled: SettledTracker | None = None
-        """Detects that nothing more will happen without input, which ends the stream; None for an endless stream."""
+        """Detects that nothing more happens without new input, so that the stream can end; None if it goes on then."""
         self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class SubscribeStream(Stream):
     async def _go_on(self) -> bool:
         """Send all available events, and return whether the stream continues."""
         self._woken.clear()
-        closing = self._streams.closing  # read first, so that events published until then are still sent
+        closing = self._streams.closing  # read before the events, so that the last ones are still sent
         batch = self._watch.read(self._position, live_text=self._deltas)
         while batch.behind and not batch.deleted and await self._replay():
             batch = self._watch.read(self._position, live_text=self._deltas)

@@ -153,7 +153,7 @@ class ConversationListStream(Stream):
 
     async def _go_on(self) -> bool:
         self._woken.clear()
-        closing = self._streams.closing  # read first, so that changes until the shutdown are still sent
+        closing = self._streams.closing  # read before the changes, so that the last ones are still sent
         for change in self._watch.read():
             if self._wanted(change) and not change.outdated and (response := self._told(change)) is not None:
                 await self._out.add([response])

@@ -58,7 +58,7 @@ def body_hash(request: Message, *apart: str) -> str:
 
 
 def create_conversation(request: v1.CreateConversationRequest, principal: str) -> requests.CreateConversationCommand:
-    """Return the command for the actors that a CreateConversation request stands for."""
+    """Convert a CreateConversation request to a command for the actor."""
     wanted = request.conversation
     return requests.CreateConversationCommand(
         principal=principal,
@@ -116,7 +116,7 @@ def _client_tool(tool: v1.ClientTool) -> ClientTool:
 
 
 def update_conversation(request: v1.UpdateConversationRequest) -> requests.UpdateConversationCommand:
-    """Return the command for the actors that an UpdateConversation request stands for.
+    """Convert an UpdateConversation request to a command for the actor.
 
     In the command, the settings that the update mask does not name are None.
     """
@@ -155,7 +155,7 @@ def _inner(mask: Collection[str], field: str) -> list[str]:
 
 
 def send_message(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requests.SendMessageCommand:
-    """Return the command for the actors that a SendMessage request stands for.
+    """Convert a SendMessage request to a command for the actor.
 
     `images` are references to the message's images, which are already stored.
     """
@@ -172,7 +172,7 @@ def send_message(request: v1.SendMessageRequest, images: tuple[Image, ...] = ())
 
 
 def cancel_conversation(request: v1.CancelConversationRequest) -> requests.CancelConversationCommand:
-    """Return the command for the actors that a CancelConversation request stands for."""
+    """Convert a CancelConversation request to a command for the actor."""
     return requests.CancelConversationCommand(
         run_id=run_in(request.run),
         discard_queued=request.discard_queued,
@@ -184,7 +184,7 @@ def cancel_conversation(request: v1.CancelConversationRequest) -> requests.Cance
 def resolve_approval(
     request: v1.ResolveApprovalRequest, tool_use_id: str, principal: str
 ) -> requests.ResolveApprovalCommand:
-    """Return the command for the actors that a ResolveApproval request stands for.
+    """Convert a ResolveApproval request to a command for the actor.
 
     If the request creates an approval rule, `principal` is recorded as the rule's creator.
     """
@@ -198,7 +198,7 @@ def resolve_approval(
 
 
 def create_approval_rule(request: v1.CreateApprovalRuleRequest, principal: str) -> requests.CreateApprovalRuleCommand:
-    """Return the command that a CreateApprovalRule request stands for.
+    """Convert a CreateApprovalRule request to a command for the actor.
 
     `principal` is recorded as the rule's creator.
     """
@@ -213,7 +213,7 @@ def create_approval_rule(request: v1.CreateApprovalRuleRequest, principal: str) 
 def submit_tool_result(
     request: v1.SubmitToolResultRequest, tool_use_id: str, images: tuple[Image, ...]
 ) -> requests.SubmitToolResultCommand:
-    """Return the command for the actors that a SubmitToolResult request stands for.
+    """Convert a SubmitToolResult request to a command for the actor.
 
     `images` are references to the result's images, which are already stored. Raises MalformedRequestError if a JSON
     result is too large, or contains NaN or an infinity.
@@ -243,7 +243,7 @@ def json_text(value: dict[str, Any]) -> str:
 
 
 def answer_question(request: v1.AnswerQuestionRequest, number: str) -> requests.AnswerQuestionCommand:
-    """Return the command that an AnswerQuestion request stands for. `number` is the id in the question's name.
+    """Convert an AnswerQuestion request to a command for the actor. `number` is the id in the question's name.
 
     Raises MalformedRequestError if the answer contains NaN or an infinity.
     """
@@ -261,12 +261,12 @@ def answer_question(request: v1.AnswerQuestionRequest, number: str) -> requests.
 
 
 def set_mode(request: v1.SetModeRequest) -> requests.SetModeCommand:
-    """Return the command for the actors that a SetMode request stands for."""
+    """Convert a SetMode request to a command for the actor."""
     return requests.SetModeCommand(_MODE[request.mode], request.stop_running)
 
 
 def continue_conversation(request: v1.ContinueConversationRequest) -> requests.ContinueConversationCommand:
-    """Return the command for the actors that a ContinueConversation request stands for."""
+    """Convert a ContinueConversation request to a command for the actor."""
     return requests.ContinueConversationCommand(
         include_summary=request.include_summary,
         request_id=request.request_id.lower(),
@@ -277,7 +277,7 @@ def continue_conversation(request: v1.ContinueConversationRequest) -> requests.C
 def fork_conversation(
     request: v1.ForkConversationRequest, origin: str, principal: str
 ) -> requests.ForkConversationCommand:
-    """Return the command that a ForkConversation request stands for. `origin` is the id of the conversation to fork."""
+    """Convert a ForkConversation request to a command for the actor. `origin` is the id of the conversation to fork."""
     named_by_id = v1.ForkConversationRequest()
     named_by_id.CopyFrom(request)
     named_by_id.name = names.conversation(origin)
@@ -303,7 +303,7 @@ def _budget(value: v1.Budget) -> Budget:
 
 
 def spawn_sub_agents(request: v1.SpawnSubAgentsRequest) -> requests.SpawnSubAgentsCommand:
-    """Return the command for the actors that a SpawnSubAgents request stands for."""
+    """Convert a SpawnSubAgents request to a command for the actor."""
     return requests.SpawnSubAgentsCommand(
         tasks=tuple(map(_task, request.tasks)),
         request_id=request.request_id.lower(),
