@@ -5,7 +5,6 @@ The lines contain neither message contents nor secrets.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import logging
@@ -62,11 +61,11 @@ def _json(line: dict[str, Any]) -> str:
 
     The fast encoder does not escape characters beyond ASCII, and fails for lone surrogates.
     """
-    with contextlib.suppress(UnicodeEncodeError, OverflowError):
+    try:
         encoded = _encode(line)
-        if encoded.isascii():
-            return encoded.decode()
-    return json.dumps(line)
+    except (UnicodeEncodeError, OverflowError):
+        return json.dumps(line)
+    return encoded.decode() if encoded.isascii() else json.dumps(line)
 
 
 @functools.lru_cache(maxsize=2)
@@ -153,9 +152,8 @@ class SharedLines(logging.Handler):
 
     def _write_all(self) -> None:
         lines: list[str] = []
-        with contextlib.suppress(IndexError):
-            while True:
-                lines.append(self._lines.popleft())
+        while self._lines:
+            lines.append(self._lines.popleft())
         if lines:
             self._stream.write("".join(lines))
             self._stream.flush()

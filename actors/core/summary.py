@@ -93,13 +93,13 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
         case LlmRequesting() | AwaitingContinuation():
             return StateSummary(
                 kind, run, busy, state.request_id, state.attempt, context.limits.max_attempts,
-                state.phase.value, state.retry_at, state.last_error,
+                str(state.phase), state.retry_at, state.last_error,
             )  # fmt: skip
         case ToolExecuting():
             current = next(call for call in state.calls if call.id == state.current_tool_id)
             return StateSummary(
                 kind, run, busy, attempt=state.attempt, max_attempts=context.limits.max_attempts,
-                phase=state.phase.value, retry_at=state.retry_at, current_call=current,
+                phase=str(state.phase), retry_at=state.retry_at, current_call=current,
                 remaining_count=len(state.remaining_tool_ids), completed_count=len(state.completed_results),
                 deadline=state.deadline, questions=state.questions,
             )  # fmt: skip
@@ -111,7 +111,7 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
                 busy,
                 undecided=asked,
                 suggestions=tuple(each for each in state.suggestions if each.tool_use_id in state.undecided),
-                approval_kind=state.kind.value,
+                approval_kind=str(state.kind),
                 since=state.since,
             )
         case AwaitingSubAgents():

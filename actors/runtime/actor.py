@@ -74,7 +74,7 @@ class Actor(pykka.ThreadingActor):
         # This does the same as pykka's constructor, except for the name. pykka chooses a random name for its registry,
         # which these actors do not use, and that costs a system call, which releases the interpreter's lock.
         self.actor_urn = f"{type(self).__name__}-{next(_numbers)}"
-        self.actor_inbox = self._create_actor_inbox()
+        self.mailbox = self.actor_inbox = self._create_actor_inbox()
         self.actor_stopped = threading.Event()
         self._actor_ref = ActorRef(self)
 
@@ -117,11 +117,6 @@ class Actor(pykka.ThreadingActor):
         except BaseException:
             log.critical("%s failed to handle its own fault and stops", type(self).__name__, exc_info=True)
             self.terminate()
-
-    @property
-    def mailbox(self) -> Mailbox:
-        """The actor's inbox as a Mailbox."""
-        return cast("Mailbox", self.actor_inbox)
 
     @property
     def stopped(self) -> bool:

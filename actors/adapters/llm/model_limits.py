@@ -149,6 +149,7 @@ def known_limits() -> dict[str, ModelLimits]:
     return msgspec.convert(tomllib.loads(text)["models"], dict[str, ModelLimits])
 
 
+@functools.lru_cache(maxsize=256)
 def limits_of(model: str) -> ModelLimits | None:
     """Return the row of models.toml for a model; None if there is none."""
     return best_match(known_limits(), model)

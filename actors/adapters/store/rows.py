@@ -140,9 +140,9 @@ def changing_values(record: ConversationRecord) -> Row:
     """Return the values of the columns CHANGING for a conversation; the digest covers FIXED and the slug as well."""
     values = (
         name_of(record.state), _encode(StoredState(STATE_VERSION, record.state)).decode(), record.state_updated_at,
-        record.updated_at, int(record.archived_at is not None), _or_empty(record.archived_at), record.mode.value,
-        record.model, record.title, _encode(record.labels).decode(), record.approval_policy.value,
-        _encode(record.approval_rules).decode(), record.follow_up_policy.value, _encode(record.budget).decode(),
+        record.updated_at, int(record.archived_at is not None), _or_empty(record.archived_at), str(record.mode),
+        record.model, record.title, _encode(record.labels).decode(), str(record.approval_policy),
+        _encode(record.approval_rules).decode(), str(record.follow_up_policy), _encode(record.budget).decode(),
         record.continued_by, record.node, record.epoch, record.step, record.last_seq,
     )  # fmt: skip
     return (*values, digest_of((*fixed_values(record), *values, record.slug)))
@@ -254,7 +254,7 @@ def message_values(conversation_id: str, message: Message) -> Row:
     """Return the values of the columns MESSAGE for a message."""
     display = Display(message.run, message.delivery, message.kind, message.meta, message.error_kind)
     values = (
-        message_key(conversation_id, message.id), conversation_id, message.sequence, message.type.value,
+        message_key(conversation_id, message.id), conversation_id, message.sequence, str(message.type),
         _ACTOR_KINDS[message.type], _encode(message.content).decode(), _encode(display).decode(),
         "" if message.usage is None else _encode(message.usage).decode(), message.created_at, message.request_id,
         message.attempt, message.through_sequence,

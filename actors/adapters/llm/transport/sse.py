@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -14,7 +14,7 @@ MAX_EVENT_BYTES = 16 << 20
 _MAX_TAIL = 64 << 10
 
 
-class SseEvent(NamedTuple):
+class SseEvent(msgspec.Struct, frozen=True, gc=False):
     """One event of a stream."""
 
     name: str
