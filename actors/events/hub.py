@@ -128,7 +128,7 @@ class _Channel:
         self._latest = None
 
     def follow(self, state: StateSummary) -> None:
-        """Open and close the buffers of live text so that they fit the published state."""
+        """Open buffers for the model request and the tool call that are running in the published state; drop others."""
         streaming = state.phase == LlmPhase.STREAMING
         self.text = buffer_for(self.text, (state.request_id, state.attempt) if streaming else None)
         self.output = buffer_for(self.output, (state.current_call.id, state.attempt) if state.current_call else None)
@@ -274,7 +274,7 @@ class EventHub(EventBus):
                 self._drop_unused(watch.conversation_id, channel)
 
     def watchers(self) -> int:
-        """Return the number of watchers of single conversations."""
+        """Return the number of watchers of conversations, without those of the conversation list."""
         with self.lock:
             return sum(len(channel.watches) for channel in self._channels.values())
 

@@ -98,7 +98,7 @@ class EffectExecutor:
         self._cancelled_run = ""
         """The id of the cancelled run, which must start nothing more, even before the actor has handled the cancel."""
         self.rights = ToolRights()
-        """The permission mode in which tools start now; set whenever a mode is committed.
+        """Holds the permission mode in which tools start now; changed whenever a new mode is committed.
 
         Safe to use from any thread.
         """

@@ -92,7 +92,7 @@ class SubAgentRunner:
                 self._cancel_run_now(agent_id)
 
     def report_end(self, parent_id: str, agent_id: str, outcome: AgentOutcome, usage: Usage) -> None:
-        """Report to the parent how a sub-agent ended, and its usage, which counts towards the parent's budget, too."""
+        """Report to the parent how a sub-agent ended, and its tokens, which count towards the parent's budget, too."""
         at = self._clock.now_ms()
         with self._lock:
             run = self._runs.get(agent_id, "")

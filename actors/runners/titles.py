@@ -137,7 +137,7 @@ class Titles:
                 self._asking.pop(record.id, None)
 
     def _asked(self, record: ConversationRecord, text: str, cancel: CancelToken) -> tuple[str, Usage | None]:
-        """Return the title and the usage of the query. The title is "" if the query failed."""
+        """Return the title and the tokens that the query used. The title is "" if the query failed."""
         query = SideQuery(Purpose.TITLE, PROMPT, text[:MAX_READ], MAX_OUTPUT)
         try:
             answered = self._side_queries.ask(record.id, record.model, query, cancel)

@@ -1,9 +1,9 @@
 """Runs one program as a tool so that its whole process tree can always be stopped (REQ-BED-005).
 
 `fork_server.py` starts this program as an interpreter with `-I -S`, single-threaded, in a session of its own, with an
-empty environment: as the fork server, which has all modules loaded and forks a host for each call, or directly as a
-host. The program consists of this module and those of `fork_server.MODULES`, which import nothing else of this project
-and as little as possible: hosts, init and main are copies of the fork server's process.
+empty environment: as the fork server, which has all modules loaded and forks a process for each tool call, or directly
+for one call. The program consists of this module and those of `fork_server.MODULES`, which import nothing else of this
+project and as little as possible: the processes of a call are copies of the fork server's process.
 
 Processes. A call has three of them, each the only child of the previous one:
 
@@ -162,7 +162,7 @@ def serve_forks(channel: int, lease: int = -1) -> "NoReturn":
         fork_host(channel, lease, *files)
         kernel.close(*files)
         if not syscall_filter.filters:
-            syscall_filter.build_filters()  # the first call runs meanwhile
+            syscall_filter.build_filters()  # meanwhile the first call runs already
     os._exit(0)
 
 

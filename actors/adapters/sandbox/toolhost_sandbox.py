@@ -358,7 +358,7 @@ class ToolHostSandbox:
                 self._lingering.append(host)
 
     def _reap_lingering(self) -> None:
-        """Forget the tool hosts that had not ended when their call ended, and have ended now."""
+        """Reap and forget the tool hosts that were still running when their call ended, and have ended since."""
         with self._lock:
             self._lingering = [host for host in self._lingering if not host.ended()]
 
@@ -380,7 +380,7 @@ def _memory_file(content: bytes) -> Generator[BinaryIO]:
 
 
 def _at_home_in(directory: str) -> dict[str, str]:
-    """Return the environment variables that direct programs to a writable directory."""
+    """Return the environment variables that make programs use `directory` as their home and for temporary files."""
     return {"HOME": directory, "TMPDIR": directory, "PYTHONDONTWRITEBYTECODE": "1"}
 
 

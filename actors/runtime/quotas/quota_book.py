@@ -150,7 +150,7 @@ class QuotaBook:
                 raise self._refused(_exceeded(Quota.STORED_BYTES, whose, limit, used, retry_ms))
 
     def take_stored(self, principal: str, more: int) -> None:
-        """Count bytes that will be stored: a conversation, or an image. May block.
+        """Count `more` bytes of a conversation or an image that will be stored. May block.
 
         Raises QuotaExceededError if there is not enough room left, and StoreError.
         """

@@ -7,7 +7,7 @@ of this package and of `host`.
 import os
 
 GIT_PARTS = frozenset(("head", "commondir", "objects", "refs"))
-"""The names, in lower case, of the entries by which git recognises a directory as a repository."""
+"""The names, in lower case, of the files and directories by which git recognises a repository."""
 
 
 def folded(name: bytes) -> "set[str]":

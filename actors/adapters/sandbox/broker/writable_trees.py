@@ -23,7 +23,7 @@ RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 1
 RESOLVE_INSIDE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
 MAX_LINKS = 40
 MAX_MOVED = 100_000
-"""The maximum number of files and directories in a directory to be moved, all of which are checked before."""
+"""The maximum number of files and directories in a directory that may be moved: each is checked before the move."""
 
 OWN_FILES = b"/proc/self/fd/"
 
@@ -285,7 +285,7 @@ def path_of(place: int) -> bytes:
 
 
 def link_target(place: TreeEntry) -> "bytes | None":
-    """Return the target of a symbolic link; None if the entry is no link or does not exist. Raises OSError."""
+    """Return the target of a symbolic link; None if `place` is no link or does not exist. Raises OSError."""
     try:
         return os.readlink(place.name, dir_fd=place.parent)
     except OSError as error:

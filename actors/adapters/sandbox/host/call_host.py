@@ -175,9 +175,9 @@ class Host(one_call.HostedCall):
         self.send(frames.STARTED)
 
     def read_status(self) -> bool:
-        """Read the main process's wait status; return False if init has ended instead, and not after it.
+        """Read the main process's wait status; return False if init has ended without reporting one.
 
-        Init ends after it if the main process has left nothing behind.
+        Init may also end after it has reported the status, if the main process has left no process behind.
         """
         data = os.read(self.pipes.status, 4)
         if not data:
@@ -200,7 +200,10 @@ class Host(one_call.HostedCall):
             self.output_open = False
 
     def flush(self) -> None:
-        """Send the pending chunk, then read on. Until the server accepts it, output stays in the program's pipe."""
+        """Send the pending chunk of output, then read the next one.
+
+        Until the server accepts the chunk, further output stays in the program's pipe.
+        """
         if not self.unsent:
             return
         try:

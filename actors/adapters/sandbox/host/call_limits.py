@@ -68,7 +68,7 @@ class Groups:
             self.held.update(controllers.split())
 
     def fork(self) -> int:
-        """Fork init into the group of version 2, if there is one; return its pid, 0 in the child.
+        """Fork init into the call's cgroup of version 2, if there is one; return its pid, 0 in the child.
 
         Raises OSError if that fails, and then there is no child.
         """
@@ -78,7 +78,7 @@ class Groups:
         return kernel.checked(kernel.forking_libc.syscall(kernel.NR_CLONE3, arguments, len(arguments)))
 
     def join(self) -> None:
-        """Make this process join the groups of version 1; it was created in the group of version 2."""
+        """Make this process join the call's cgroups of version 1; it was created in the cgroup of version 2."""
         for file in self.joined:
             os.write(file, b"0")
 

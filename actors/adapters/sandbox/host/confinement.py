@@ -185,7 +185,7 @@ def grant(ruleset: int, path: bytes, rights: int) -> bool:
 
 
 def add_rule(ruleset: int, place: int, rights: int) -> bool:
-    """Allow `rights` below an open directory, or to an open file; return False if it cannot have all of them.
+    """Allow `rights` below an open directory, or to an open file; return False if some of them are not for files.
 
     Raises OSError.
     """

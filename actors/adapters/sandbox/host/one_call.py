@@ -1,4 +1,4 @@
-"""The state that the three processes of a call share: its launch, their pipes, and the end of its lease."""
+"""The state that the three processes of a call share: the launch, the pipes, and the time until which it may run."""
 
 import errno
 import os

@@ -28,7 +28,7 @@ SNAPSHOT = 128
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of `pid`, of all its threads, zombies included; [] if it has ended."""
+    """Return the child processes of all threads of `pid`, including zombies; [] if it has ended."""
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):

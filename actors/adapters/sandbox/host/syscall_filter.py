@@ -155,7 +155,7 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
     """Return the system calls that are allowed only with some arguments, each with the BPF code that checks them."""
     oneself = all_equal((0, 0))
     calls = {
-        "clone3": result(UNKNOWN),  # its flags are in memory; the C library then uses clone
+        "clone3": result(UNKNOWN),  # a filter cannot read its flags, which are in memory; the C library then uses clone
         "clone": argument(0) + test(ANY_BIT, NAMESPACE_FLAGS, 0, 1) + result(REFUSE) + result(ALLOW),
         "socketpair": argument(0) + test(EQUAL, AF_UNIX, 1, 0) + result(REFUSE) + pair_kind(),
         # allowed without an address, because event loops wake themselves like this
@@ -176,7 +176,7 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
     if tier == "B" and abi < 3:
         calls["open"] = unless_truncating_reader(1)
         calls["openat"] = unless_truncating_reader(2)
-        calls["openat2"] = result(UNKNOWN)  # its flags are in memory; programs then use openat
+        calls["openat2"] = result(UNKNOWN)  # a filter cannot read its flags in memory; programs then use openat
     if tier == "B" and abi < kernel.SIGNALS_ABI and keepers:
         calls |= signals(keepers)
     return calls
@@ -187,7 +187,7 @@ def reported() -> "dict[str, list[bytes]]":
     ask = result(NOTIFY)
     calls: dict[str, list[bytes]] = dict.fromkeys(REPORTED.split(), ask)
     calls["open"], calls["openat"] = unless_reading(1), unless_reading(2)
-    calls["openat2"] = result(UNKNOWN)  # its flags are in memory; programs then use openat
+    calls["openat2"] = result(UNKNOWN)  # a filter cannot read its flags in memory; programs then use openat
     for name, number in (("access", 1), ("faccessat", 2), ("faccessat2", 2)):
         calls[name] = argument(number) + test(ANY_BIT, os.W_OK, 0, 1) + ask + result(ALLOW)
     return calls | dict.fromkeys(ATTRIBUTES.split(), result(UNSUPPORTED))
@@ -304,7 +304,7 @@ def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
 filters: "dict[tuple[str, int, bool], bytes]" = {}
 """Filters that were built in advance, by tier, version of Landlock, and whether there is a broker (workspace mode).
 
-Filters that protect processes from signals are not among them.
+Tier "A" means a sandbox with namespaces, "B" one without. Filters that protect processes from signals are not here.
 """
 
 

@@ -102,12 +102,12 @@ class Job:
                 self._watchers.remove(show)
 
     def tail(self, lines: int) -> LineWindow:
-        """Return the last `lines` lines of output, or fewer if they are too long for one window."""
+        """Return the last `lines` lines of output, or fewer if they are too long for one LineWindow."""
         with self._writing:
             return self._scrollback.tail(lines)
 
     def since(self, line: int) -> LineWindow:
-        """Return the output from line number `line` on, as far as it fits into one window."""
+        """Return the output from line number `line` on, as far as it fits into one LineWindow."""
         with self._writing:
             return self._scrollback.since(line)
 

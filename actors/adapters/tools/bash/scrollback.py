@@ -32,13 +32,13 @@ class LineWindow(Struct, frozen=True):
     open: bool = False
     """Whether an unfinished line, number `end`, follows the others."""
     more: bool = False
-    """Whether the window was full, so that more follows from `end` on."""
+    """Whether the window was full, so that there is more output from line `end` on."""
 
 
 class Scrollback:
     """A buffer that keeps the last lines of the appended chunks of bytes. Not thread-safe.
 
-    Keeps as many of the last lines as fit. A single line always fits into the buffer and into a window.
+    It keeps as many of the last lines as fit. A single line always fits into the buffer and into a LineWindow.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Scrollback:
         self._drop(self._position(max(self._first, self._end - lines)))
 
     def tail(self, lines: int) -> LineWindow:
-        """Return the last `lines`, including an unfinished one, as far as they fit into a window."""
+        """Return the last `lines`, including an unfinished one, as far as they fit into one LineWindow."""
         self._evict()
         wanted = lines - 1 if self._open else lines
         start, position = self._end, len(self._text) - self._open
@@ -104,7 +104,7 @@ class Scrollback:
         return LineWindow(bytes(self._text[position:]), start, self._end, self._first > 0, bool(self._open))
 
     def since(self, line: int) -> LineWindow:
-        """Return the lines from number `line` on, as far as they fit into a window."""
+        """Return the lines from number `line` on, as far as they fit into one LineWindow."""
         self._evict()
         start = min(max(line, self._first), self._end)
         position = self._position(start)

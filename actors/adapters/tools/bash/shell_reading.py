@@ -116,7 +116,7 @@ _VERSION = re.compile(r"[0-9.]+(?:[-.]\w+)?$")
 
 
 class OpaqueTextError(Exception):
-    """It cannot be known in advance which commands a text runs."""
+    """Raised if it cannot be known in advance which commands a shell text runs."""
 
 
 class _Word(Struct, frozen=True):

@@ -137,7 +137,7 @@ def blocks(parts: list[FileMatches]) -> Iterator[str]:
 
 
 class KeywordSearch:
-    """One search for terms, the most important first."""
+    """A search for several terms, of which the most important one comes first."""
 
     def __init__(self, asked: Mapping[str, Any], max_entries: int) -> None:
         here = os.path.realpath(".")

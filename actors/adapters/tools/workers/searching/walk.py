@@ -36,7 +36,10 @@ class File(NamedTuple):
 
 
 class Walk:
-    """A walk through a directory, in byte order of the names; it counts unreadable entries and too large files."""
+    """A walk through a directory, in byte order of the names.
+
+    It counts what cannot be read, and files that are too large.
+    """
 
     def __init__(self, root: str, *, include: str = "", exclude: str = "", max_entries: int = MAX_ENTRIES) -> None:
         """Prepare the walk from `root`, an absolute path without links. Raises TooManyAlternativesError."""
@@ -173,5 +176,5 @@ def owner(directory: bytes) -> int:
 
 
 def is_repository(path: bytes) -> bool:
-    """Return whether a path is a `.git` directory, or the `.git` file of a work tree."""
+    """Return whether `path`, which ends in `.git`, is a git directory, or the file for one in a work tree."""
     return os.path.isfile(path) or os.path.exists(path + b"/HEAD")
