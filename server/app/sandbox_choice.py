@@ -1,4 +1,4 @@
-"""Finds out what the sandbox can enforce on this machine."""
+"""Finds out how strictly the sandbox can isolate tools on this machine."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def probed(config: Config) -> SandboxReport:
 
 
 def probing(config: Config) -> Future[SandboxReport]:
-    """Begin to do what `probed` does, on a thread of its own, and return its future result.
+    """Start `probed` on a thread of its own, and return a future for the result.
 
-    Most of it is waiting for processes, so the caller can import modules meanwhile: the thread imports none.
+    `probed` mostly waits for processes, so the caller can import modules meanwhile; the thread imports none.
     """
     threads = ThreadPoolExecutor(1, thread_name_prefix="bedrock-probe")
     try:

@@ -79,7 +79,7 @@ class Caller(Struct, frozen=True):
 
 
 OWNER = Principal(LOCAL, EVERYTHING, Role.OPERATOR)
-"""The operating system user that runs the server. Restrictions would be useless: this user can read all its files."""
+"""The operating system user that runs the server. It has no restrictions: it can read the server's files anyway."""
 
 
 def principals_from_tables(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Principal]:

@@ -49,7 +49,7 @@ def quota_settings(
 
 
 def limits(where: str, table: Any) -> Limits:
-    """Read one table of quotas, whose value 0 means unlimited. Raises ValueError, whose text begins with `where`."""
+    """Read one table of quotas, where 0 means no limit. Raises ValueError, whose text begins with `where`."""
     if not isinstance(table, dict):
         raise ValueError(f"{where}: must be a table, [{where}]")
     known = {quota.value: quota for quota in Quota}

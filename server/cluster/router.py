@@ -151,7 +151,7 @@ class CallRouter:
             return None
 
     async def take(self, conversation_id: str) -> None:
-        """Make this node the owner of a conversation that has none. Raises NotOwnerError if another node owns it."""
+        """Make this node the owner of a conversation. Raises NotOwnerError if another node owns the conversation."""
         await self._owners(self._store.claim, conversation_id, self.cluster.on_taken)
 
     async def close(self) -> None:

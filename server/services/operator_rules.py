@@ -20,7 +20,8 @@ SUBJECTS = ("tool", "command", "command_prefix", "path", "mcp_server")
 def operator_rules(config: Config, prepared: Callable[[ApprovalRule], ApprovalRule]) -> tuple[ApprovalRule, ...]:
     """Return the operator's approval rules, in the order of the settings file.
 
-    `prepared` is `Toolbox.prepared_rule`, which checks and completes a rule. Raises ConfigError for an invalid rule.
+    `prepared` is `Toolbox.prepared_rule`, which splits a command into words and resolves a path. Raises ConfigError for
+    an invalid rule.
     """
     rules: list[ApprovalRule] = []
     for number, table in enumerate(config.approval_rules, 1):

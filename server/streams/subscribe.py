@@ -164,7 +164,7 @@ class SubscribeStream(Stream):
         return events, self._sources.frames.stored(self._conversation_id, events), full
 
     async def _take(self, batch: EventBatch) -> None:
-        """Send a batch of events in the encoding that all streams share, or event by event if that does not fit."""
+        """Send a batch in the encoding that all streams share, or in parts if it is too large or events are queued."""
         frames = self._sources.frames
         response = frames.response(self._conversation_id, batch) if self._out.empty else None
         if response is None:

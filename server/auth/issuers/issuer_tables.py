@@ -33,7 +33,7 @@ KNOWN_PRINCIPALS = 4_096
 
 
 class Template:
-    """Creates principals for an issuer's users whom the settings do not name, all with the same permissions.
+    """Creates principals, all from one table of the settings, for an issuer's users whom the settings do not name.
 
     Safe to use from any thread.
     """
