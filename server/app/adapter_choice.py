@@ -186,7 +186,7 @@ def tool_sandbox(
 ) -> ToolHostSandbox:
     """Return the sandbox for tools, which hides the server's own files and its socket from them.
 
-    Waits for `report`, which says what the sandbox can enforce.
+    Waits until `report`, on what the sandbox can enforce, is complete.
 
     Raises:
         CannotStartError: The machine cannot enforce the sandbox that the settings demand.

@@ -112,7 +112,7 @@ class Wiring:
 def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generator[Wiring]:
     """Open all adapters and connect them; close everything when the `with` block ends.
 
-    `report` is what `probing` has begun, if it was called.
+    `report` is the result of `probing`; None to probe the sandbox now.
 
     Raises:
         CannotStartError: The data directory, the store, the sandbox, the token or a listener cannot be used.

@@ -41,7 +41,7 @@ def tune_process() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if sys.platform == "linux":
         _hide_memory()
-        # The kernel takes 15 ms for this, while modules can be imported.
+        # On a thread, because the kernel takes 15 ms for this; modules are imported in the meantime.
         threading.Thread(target=_spread_futexes, name="bedrock-futexes", args=(_libc(),)).start()
 
 

@@ -107,7 +107,7 @@ async def _turn(slots: FairSlots, principal: str) -> None:
 
 
 def _take(turn: asyncio.Future[None]) -> bool:
-    """Let a waiting read have a slot; return False if the caller of the read has been cancelled."""
+    """Give a waiting read its slot; return False if the caller of the read has been cancelled."""
     if turn.cancelled():
         return False
     turn.set_result(None)

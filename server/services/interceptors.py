@@ -60,7 +60,7 @@ READS = ("Browse", "Download", "Export", "Get", "List", "Replay", "Subscribe", "
 WAITS = "Wait"
 """Prefix of the names of methods that wait for a long time.
 
-They are measured as streams, to keep the latencies true.
+They are measured as streams, so that they do not distort the latencies of other calls.
 """
 UNCOUNTED = ("CancelConversation", "GetQuotas")
 """Methods that do not count towards a principal's quota of calls. A cancel, above all, must never be refused."""

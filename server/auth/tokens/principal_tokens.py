@@ -91,7 +91,7 @@ class PrincipalTokens:
             raise TokenUnusableError(str(error)) from None
 
     def create(self, principal: str, role: Role, now: int, *, expires_at: int = 0, note: str = "") -> tuple[Token, str]:
-        """Add a token. Return it, and its text for the caller, which contains the secret and is not stored anywhere."""
+        """Add a token, and return it with its text. The text contains the secret, and is not stored anywhere."""
         secret = secrets.token_urlsafe(SECRET_BYTES)
 
         def added(tokens: list[Token]) -> Token:
