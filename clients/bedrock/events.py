@@ -318,13 +318,13 @@ class Event(Wrapper[v1.Event]):
 
     @property
     def approval(self) -> Approval | None:
-        """The approval that was just requested; None for all other events, also for its answer or withdrawal."""
+        """The approval that this event requests; None for all other events, including the answer and the withdrawal."""
         changed = self.approval_changed
         return None if changed is None or changed.decision else changed.approval
 
     @property
     def question(self) -> Question | None:
-        """The question that a tool has just asked; None for all other events, also for the end of the question."""
+        """The question that a tool asks with this event; None for all other events, including the end of a question."""
         changed = self.question_changed
         return None if changed is None or changed.question.status != "pending" else changed.question
 

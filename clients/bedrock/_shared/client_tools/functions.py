@@ -57,7 +57,9 @@ def tool_function(
     read_only: bool = False,
     requires_approval: bool = False,
 ) -> ToolFunction:
-    """Make a tool of a typed function: its docstring becomes the description, its parameters become the input schema.
+    """Make a tool from a typed function, whose parameters become the input schema.
+
+    The function's docstring becomes the description if none is given.
 
     Raises:
         TypeError: `function` is not callable, or a parameter has no type, has a type without a counterpart in JSON, or

@@ -161,7 +161,7 @@ class ConversationRecords(ConversationBase):
             yield piece.line
 
     def attachment_info(self, name: str, *, timeout: float | None = None) -> Attachment:
-        """Return the format and the size of an image. `name` is the image's `attachment` in a message.
+        """Return an image's format, width, height and length in bytes. `name` is an image's `attachment` in a message.
 
         Raises NotFound if there is no such image.
         """
@@ -170,7 +170,7 @@ class ConversationRecords(ConversationBase):
         return Attachment.from_proto(response.attachment)
 
     def attachment(self, name: str, *, timeout: float | None = None) -> bytes:
-        """Return the bytes of an image, as they were sent. `name` is the image's `attachment` in a message.
+        """Return the bytes of an image, as they were sent. `name` is the `attachment` of an image in a message.
 
         Raises NotFound if there is no such image.
         """

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def is_being_chosen(typed: Buffer) -> bool:
-    """Return whether Enter should accept a completion: the menu offers several, or the command needs an argument."""
+    """Return whether Enter should accept the selected completion, instead of sending the text.
+
+    It should if there are several to choose from, or if the text ends with a blank, because its command needs an
+    argument.
+    """
     menu = typed.complete_state
     if menu is None or menu.current_completion is None:
         return False

@@ -62,9 +62,9 @@ def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None
 
 
 def _everything(client: Client) -> Iterator[str]:
-    """Yield the slugs of all conversations and sub-agents, each slug once, even if the server lists it repeatedly.
+    """Yield the slug, or without a slug the id, of each conversation and sub-agent.
 
-    A conversation that is too damaged to be listed is identified by its id.
+    Each one is yielded once, even if the server lists it repeatedly.
     """
     seen: set[str] = set()
     for name, slug in _listed(client):

@@ -1,4 +1,4 @@
-"""Commands that change a conversation: approve, deny, cancel, mode, update, fork, continue, rename, archive, rm."""
+"""Commands that change an existing conversation, such as approve, cancel, mode, fork, rename and rm."""
 
 from __future__ import annotations
 

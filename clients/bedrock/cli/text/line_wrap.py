@@ -74,9 +74,9 @@ class LineFlow:
         return self._cleaned([*lines, *full])
 
     def flush(self) -> list[SafeText]:
-        """Return the incomplete last line, because something else will be printed below it.
+        """End the incomplete last line, and return it; [] if there is none.
 
-        Text that is fed later begins on a new line.
+        Call this before something else is printed below. Text that is fed later begins on a new line.
         """
         tail, self._tail = self.tail, ""
         return tail

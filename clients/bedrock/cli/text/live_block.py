@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class LiveBlock:
-    """A block of lines that is drawn with two control sequences only: cursor up, and clear to the end of the screen."""
+    """Lines that stay below the printed output and are redrawn in place.
+
+    Only control sequences that every terminal has are used: cursor up, and clear to the end of the screen.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Standard streams that sanitize all text that is not `SafeText`."""
+"""Standard streams that replace the control characters in text, except in `SafeText`, which is safe for a terminal."""
 
 from __future__ import annotations
 
