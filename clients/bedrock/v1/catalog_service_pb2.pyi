@@ -40,25 +40,25 @@ class Model(_message.Message):
         PROTOCOL_ANTHROPIC: Model._Protocol.ValueType  # 1
         """The Anthropic Messages API."""
         PROTOCOL_OPENAI_CHAT: Model._Protocol.ValueType  # 2
-        """The OpenAI Chat Completions API, which many other servers speak too."""
+        """The OpenAI Chat Completions API, which many other servers also offer."""
         PROTOCOL_OPENAI_RESPONSES: Model._Protocol.ValueType  # 3
         """The OpenAI Responses API."""
         PROTOCOL_DEMO: Model._Protocol.ValueType  # 4
-        """None: a scripted model inside the server, for trying things out."""
+        """No protocol: a scripted model inside the server, for trying things out."""
 
     class Protocol(_Protocol, metaclass=_ProtocolEnumTypeWrapper):
-        """The protocols of providers."""
+        """The protocols in which the server talks to providers."""
 
     PROTOCOL_UNSPECIFIED: Model.Protocol.ValueType  # 0
     """Never sent."""
     PROTOCOL_ANTHROPIC: Model.Protocol.ValueType  # 1
     """The Anthropic Messages API."""
     PROTOCOL_OPENAI_CHAT: Model.Protocol.ValueType  # 2
-    """The OpenAI Chat Completions API, which many other servers speak too."""
+    """The OpenAI Chat Completions API, which many other servers also offer."""
     PROTOCOL_OPENAI_RESPONSES: Model.Protocol.ValueType  # 3
     """The OpenAI Responses API."""
     PROTOCOL_DEMO: Model.Protocol.ValueType  # 4
-    """None: a scripted model inside the server, for trying things out."""
+    """No protocol: a scripted model inside the server, for trying things out."""
 
     NAME_FIELD_NUMBER: _builtins.int
     DISPLAY_NAME_FIELD_NUMBER: _builtins.int
@@ -77,45 +77,48 @@ class Model(_message.Message):
     name: _builtins.str
     """The resource name, `models/{model}`. The id may contain slashes."""
     display_name: _builtins.str
-    """A name for people."""
+    """The name of the model for people."""
     provider: _builtins.str
-    """The provider that serves it, as it is called in the server's configuration."""
+    """The provider that serves the model, by its name in the server's configuration."""
     protocol: Global___Model.Protocol.ValueType
-    """How the server talks to the provider."""
+    """The protocol in which the server talks to the provider."""
     context_window_tokens: _builtins.int
-    """Tokens of input and output together. Zero if unknown."""
+    """The maximum number of tokens of input and output together. Zero if unknown."""
     input_limit_tokens: _builtins.int
-    """Tokens of input at most. Zero if no such limit is known apart from the context
-    window.
+    """The maximum number of tokens of input. Zero if no limit is known apart from the
+    context window.
     """
     max_output_tokens: _builtins.int
-    """Tokens that the server lets one response have at most."""
+    """The maximum number of tokens that the server allows in one response."""
     usable_window_tokens: _builtins.int
-    """Tokens that a conversation can use: the input limit, or the context window
-    minus the reserve for an answer, whichever is smaller. The thresholds of 80
-    and 90 percent count from here. Always set.
+    """The number of tokens that a conversation can use: the input limit, or the context
+    window minus the tokens reserved for an answer, whichever is smaller. The
+    thresholds of 80 and 90 percent are parts of this number. Always set.
     """
     limits_assumed: _builtins.bool
-    """Whether the limits above are an assumption, because neither the provider nor
-    the server's catalogue knows them. The smallest known window is assumed then.
+    """Whether the limits above are assumed, because neither the provider nor the
+    server's catalogue contains them. They are then those of the smallest known
+    window.
     """
     images: _builtins.bool
-    """Whether the model takes images. If not, images in the history are replaced by
-    a note when the model is asked.
+    """Whether the model accepts images. If not, requests contain a note instead of each
+    image of the history.
     """
     default: _builtins.bool
-    """Whether this is the model of conversations that are created without naming
-    one. True for exactly one model, unless the list is empty.
+    """Whether conversations use this model if they are created without naming one. True
+    for exactly one model, unless the list is empty.
     """
     temperature: _builtins.bool
-    """Whether `Generation` can set its temperature."""
+    """Whether `Generation` can set the temperature of the model."""
     structured_output: _builtins.bool
-    """Whether its provider keeps the `output_schema` of a run by itself. With other
-    models the agent calls a tool to end the run.
+    """Whether the provider itself makes the model keep to the `output_schema` of a run.
+    With other models the agent ends the run by calling a tool.
     """
     @_builtins.property
     def reasoning_efforts(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.ReasoningEffort.ValueType]:
-        """The efforts of reasoning that `Generation` can ask it for. Empty if none."""
+        """The reasoning efforts that `Generation` can set for the model. Empty if there are
+        none.
+        """
 
     def __init__(
         self,
@@ -158,23 +161,23 @@ class Tool(_message.Message):
         AUDIENCE_UNSPECIFIED: Tool._Audience.ValueType  # 0
         """Never sent."""
         AUDIENCE_ALL: Tool._Audience.ValueType  # 1
-        """Agents in conversations with people and sub-agents alike."""
+        """Agents in conversations with people, and sub-agents."""
         AUDIENCE_TOP_LEVEL: Tool._Audience.ValueType  # 2
-        """Agents in conversations with people only."""
+        """Only agents in conversations with people."""
         AUDIENCE_SUB_AGENT: Tool._Audience.ValueType  # 3
-        """Sub-agents only."""
+        """Only sub-agents."""
 
     class Audience(_Audience, metaclass=_AudienceEnumTypeWrapper):
-        """The agents that a tool is offered to."""
+        """The agents to which a tool is offered."""
 
     AUDIENCE_UNSPECIFIED: Tool.Audience.ValueType  # 0
     """Never sent."""
     AUDIENCE_ALL: Tool.Audience.ValueType  # 1
-    """Agents in conversations with people and sub-agents alike."""
+    """Agents in conversations with people, and sub-agents."""
     AUDIENCE_TOP_LEVEL: Tool.Audience.ValueType  # 2
-    """Agents in conversations with people only."""
+    """Only agents in conversations with people."""
     AUDIENCE_SUB_AGENT: Tool.Audience.ValueType  # 3
-    """Sub-agents only."""
+    """Only sub-agents."""
 
     NAME_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
@@ -188,30 +191,32 @@ class Tool(_message.Message):
     name: _builtins.str
     """The resource name, `tools/{tool}`."""
     description: _builtins.str
-    """What it does, as the model reads it."""
+    """What the tool does, as text for the model."""
     group: _common_pb2.ToolGroup.ValueType
-    """The kind of work it does."""
+    """The kind of work that the tool does."""
     retry_safe: _builtins.bool
-    """Whether it may be attempted again after a fault of the infrastructure. Only
-    tools that change nothing may; a tool that can change something never starts
-    twice.
+    """Whether a call may be tried again after a failure of the infrastructure. Only
+    tools that change nothing may; a call of a tool that can change something is
+    never started twice.
     """
     requires_approval: _builtins.bool
-    """Whether its calls ask a person whatever the approval policy. Other tools ask
-    as the policy of the conversation has it.
+    """Whether a person must approve every call of the tool, whatever the approval
+    policy. For other tools the policy of the conversation decides.
     """
     writes: _builtins.bool
-    """Whether it can change something, so that APPROVAL_POLICY_ASK_WRITES asks."""
+    """Whether the tool can change something, so that APPROVAL_POLICY_ASK_WRITES
+    requires approval of its calls.
+    """
     audience: Global___Tool.Audience.ValueType
-    """Who can call it."""
+    """The agents that can call the tool."""
     @_builtins.property
     def input_schema(self) -> _struct_pb2.Struct:
-        """The JSON schema of its input."""
+        """The JSON Schema of the tool's input."""
 
     @_builtins.property
     def modes(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.Mode.ValueType]:
-        """The modes in which it does its work. In other modes it can be called but
-        answers with an error result that says how to ask for more.
+        """The modes in which the tool works. In other modes a call of the tool gets an
+        error result that explains how to ask for more rights.
         """
 
     def __init__(
@@ -244,9 +249,9 @@ class ListModelsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many models to return at most. 1000 if zero; 1000 at most."""
+    """The maximum number of models to return. 1000 if zero; 1000 at most."""
     page_token: _builtins.str
-    """The `next_page_token` of the page before. Empty for the first page."""
+    """The `next_page_token` of the previous page. Empty for the first page."""
     def __init__(
         self,
         *,
@@ -273,8 +278,8 @@ class ListModelsResponse(_message.Message):
     """The token of the next page. Empty on the last page."""
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___Model]:
-        """One page of models. There is none if no provider can be reached, in which case
-        no conversation can be created either.
+        """One page of models. If no provider can be reached there are no models, and no
+        conversation can be created.
         """
 
     def __init__(
@@ -392,9 +397,9 @@ class ListToolsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many tools to return at most. 1000 if zero; 1000 at most."""
+    """The maximum number of tools to return. 1000 if zero; 1000 at most."""
     page_token: _builtins.str
-    """The `next_page_token` of the page before. Empty for the first page."""
+    """The `next_page_token` of the previous page. Empty for the first page."""
     def __init__(
         self,
         *,
@@ -447,13 +452,13 @@ class BrowseDirectoryRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     path: _builtins.str
-    """The absolute path of a directory on the server. The home directory of the
-    server's user if empty.
+    """The absolute path of a directory on the server. If empty, the home directory of
+    the server's user.
     """
     page_size: _builtins.int
-    """How many entries to return at most. 1000 if zero; 1000 at most."""
+    """The maximum number of entries to return. 1000 if zero; 1000 at most."""
     page_token: _builtins.str
-    """The `next_page_token` of the page before. Empty for the first page."""
+    """The `next_page_token` of the previous page. Empty for the first page."""
     def __init__(
         self,
         *,
@@ -484,9 +489,9 @@ class BrowseDirectoryResponse(_message.Message):
         NAME_FIELD_NUMBER: _builtins.int
         DIRECTORY_FIELD_NUMBER: _builtins.int
         name: _builtins.str
-        """Its name, without the path."""
+        """The name of the entry, without the path."""
         directory: _builtins.bool
-        """Whether it is a directory, or a symbolic link to one."""
+        """Whether the entry is a directory, or a symbolic link to one."""
         def __init__(
             self,
             *,
@@ -506,14 +511,16 @@ class BrowseDirectoryResponse(_message.Message):
     path: _builtins.str
     """The real path of the directory: absolute, without symbolic links."""
     truncated: _builtins.bool
-    """Whether the directory has more than 100000 entries, of which only so many are
-    listed, in no particular choice.
+    """Whether the directory has more than 100000 entries. Then only 100000 of them,
+    chosen arbitrarily, are listed.
     """
     next_page_token: _builtins.str
     """The token of the next page. Empty on the last page."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrowseDirectoryResponse.Entry]:
-        """One page of what it contains, directories first, each kind ordered by name."""
+        """One page of the entries of the directory: directories first, then files, each
+        ordered by name.
+        """
 
     def __init__(
         self,
@@ -556,9 +563,7 @@ class GetServerInfoResponse(_message.Message):
 
     @_typing.final
     class Sandbox(_message.Message):
-        """What the sandbox of a machine can do. It is probed once, when the server
-        starts.
-        """
+        """What the sandbox can do on a machine, as tested once when the server starts."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -571,23 +576,27 @@ class GetServerInfoResponse(_message.Message):
             TIER_UNSPECIFIED: GetServerInfoResponse.Sandbox._Tier.ValueType  # 0
             """Never sent."""
             TIER_A: GetServerInfoResponse.Sandbox._Tier.ValueType  # 1
-            """Namespaces, a read-only view of the file system, Landlock and seccomp."""
+            """Namespaces, a read-only view of the file system, Landlock and seccomp: the
+            best protection.
+            """
             TIER_B: GetServerInfoResponse.Sandbox._Tier.ValueType  # 2
-            """Landlock and seccomp, for machines that forbid namespaces."""
+            """Only Landlock and seccomp, for machines that forbid namespaces."""
             TIER_NONE: GetServerInfoResponse.Sandbox._Tier.ValueType  # 3
-            """Nothing. MODE_RESTRICTED is not available."""
+            """None; MODE_RESTRICTED is not available."""
 
         class Tier(_Tier, metaclass=_TierEnumTypeWrapper):
-            """The ways in which a machine can keep MODE_RESTRICTED."""
+            """The techniques by which a machine can enforce MODE_RESTRICTED."""
 
         TIER_UNSPECIFIED: GetServerInfoResponse.Sandbox.Tier.ValueType  # 0
         """Never sent."""
         TIER_A: GetServerInfoResponse.Sandbox.Tier.ValueType  # 1
-        """Namespaces, a read-only view of the file system, Landlock and seccomp."""
+        """Namespaces, a read-only view of the file system, Landlock and seccomp: the
+        best protection.
+        """
         TIER_B: GetServerInfoResponse.Sandbox.Tier.ValueType  # 2
-        """Landlock and seccomp, for machines that forbid namespaces."""
+        """Only Landlock and seccomp, for machines that forbid namespaces."""
         TIER_NONE: GetServerInfoResponse.Sandbox.Tier.ValueType  # 3
-        """Nothing. MODE_RESTRICTED is not available."""
+        """None; MODE_RESTRICTED is not available."""
 
         TIER_FIELD_NUMBER: _builtins.int
         RESTRICTED_AVAILABLE_FIELD_NUMBER: _builtins.int
@@ -600,40 +609,42 @@ class GetServerInfoResponse(_message.Message):
         WORKSPACE_AVAILABLE_FIELD_NUMBER: _builtins.int
         WORKSPACE_REASON_FIELD_NUMBER: _builtins.int
         tier: Global___GetServerInfoResponse.Sandbox.Tier.ValueType
-        """What keeps MODE_RESTRICTED."""
+        """The technique that enforces MODE_RESTRICTED."""
         restricted_available: _builtins.bool
-        """Whether conversations can be in MODE_RESTRICTED. Asking for it is refused
-        with MODE_UNAVAILABLE if not.
+        """Whether conversations can be in MODE_RESTRICTED. If not, a request for that
+        mode is refused with MODE_UNAVAILABLE.
         """
         reason: _builtins.str
-        """Why the tier is not a better one and what an operator can do about it. Never
-        empty if MODE_RESTRICTED is not available, always empty with TIER_A.
+        """Why no better tier is used, and what an operator can do about it. Never empty
+        if MODE_RESTRICTED is not available, always empty with TIER_A.
         """
         landlock_abi: _builtins.int
-        """The version of the Landlock interface of the kernel. Zero if it has none."""
+        """The version of the kernel's Landlock interface. Zero if the kernel has none."""
         hides_server_files: _builtins.bool
-        """Whether tools are kept from the server's own files, its data, token, keys
-        and settings, in MODE_UNRESTRICTED, too. In MODE_RESTRICTED they always are.
+        """Whether tools cannot read the server's own files (its data, token, keys and
+        settings) even in MODE_UNRESTRICTED. In MODE_RESTRICTED they never can.
         """
         by_setting: _builtins.bool
-        """Whether the operator asked for this tier with the setting `sandbox`, so that
-        the machine may be able to keep a better one.
+        """Whether the operator chose this tier with the setting `sandbox`, so that the
+        machine may support a better one.
         """
         kernel_bounds_processes: _builtins.bool
-        """Whether the kernel bounds how many processes a tool has at once. Elsewhere
-        the server counts them many times a second, and ends a tool that has too
-        many.
+        """Whether the kernel limits how many processes a tool has at once. If not, the
+        server counts them many times a second, and kills a tool that has too many.
         """
         kernel_bounds_memory: _builtins.bool
-        """Whether the kernel bounds how much memory all processes of a tool have
-        together. Elsewhere the server measures it, and ends a tool that has too much.
+        """Whether the kernel limits how much memory all processes of a tool use together.
+        If not, the server measures it, and kills a tool that uses too much.
         """
         workspace_available: _builtins.bool
         """Whether conversations can be in MODE_WORKSPACE. Some directories cannot be
-        workspaces even then; asking for it there is refused with MODE_UNAVAILABLE.
+        workspaces even then; a request for the mode there is refused with
+        MODE_UNAVAILABLE.
         """
         workspace_reason: _builtins.str
-        """Why they cannot, and what an operator can do about it. Empty if they can."""
+        """Why conversations cannot be in MODE_WORKSPACE, and what an operator can do
+        about it. Empty if they can.
+        """
         def __init__(
             self,
             *,
@@ -656,7 +667,7 @@ class GetServerInfoResponse(_message.Message):
 
     @_typing.final
     class Limits(_message.Message):
-        """Limits that clients may run into. All of them are set."""
+        """The limits that apply to clients. All of them are set."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -684,67 +695,73 @@ class GetServerInfoResponse(_message.Message):
         HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
         WATCHER_STALL_TIMEOUT_FIELD_NUMBER: _builtins.int
         max_request_bytes: _builtins.int
-        """Bytes of a request message. A larger one is refused by the transport with
-        RESOURCE_EXHAUSTED, which carries no ErrorInfo.
+        """The maximum number of bytes of a request message. gRPC itself refuses a larger
+        one with RESOURCE_EXHAUSTED, without an ErrorInfo.
         """
         max_response_bytes: _builtins.int
-        """Bytes of a response message, pages and batches of events included."""
+        """The maximum number of bytes of a response message, also of a page or a batch of
+        events.
+        """
         max_text_bytes: _builtins.int
-        """Bytes of the text of one message, in UTF-8."""
+        """The maximum number of bytes (in UTF-8) of the text of one message."""
         max_image_bytes: _builtins.int
-        """Bytes of one image."""
+        """The maximum number of bytes of one image."""
         max_image_pixels: _builtins.int
-        """Pixels of one image, width times height."""
+        """The maximum number of pixels of one image: its width times its height."""
         max_images_per_message: _builtins.int
-        """Images of one message."""
+        """The maximum number of images in one message."""
         max_queue_length: _builtins.int
-        """Steers and follow-ups that may wait in one conversation."""
+        """The maximum number of queued messages (steers and follow-ups) of one
+        conversation.
+        """
         max_conversations_page_size: _builtins.int
-        """Conversations on one page of ListConversations."""
+        """The maximum number of conversations on one page of ListConversations."""
         max_messages_page_size: _builtins.int
-        """Messages on one page of ListMessages."""
+        """The maximum number of messages on one page of ListMessages."""
         max_request_cycles_page_size: _builtins.int
-        """Cycles on one page of ListRequestCycles."""
+        """The maximum number of cycles on one page of ListRequestCycles."""
         max_queue_page_size: _builtins.int
-        """Messages on one page of ListQueue."""
+        """The maximum number of messages on one page of ListQueue."""
         max_recent_messages: _builtins.int
-        """Recent messages in the snapshot of Subscribe."""
+        """The maximum number of recent messages in the snapshot of Subscribe."""
         max_model_response_bytes: _builtins.int
-        """Bytes of one response of the model, in UTF-8: its text, its reasoning and the
-        names and inputs of its tool calls together. A larger one fails the run with
-        ERROR_KIND_RESPONSE_TOO_LARGE, and so does one of more than 2,048 parts (texts,
-        pieces of reasoning and tool calls).
+        """The maximum number of bytes (in UTF-8) of one response of the model: its text,
+        its reasoning, and the names and inputs of its tool calls together. A larger
+        response fails the run with ERROR_KIND_RESPONSE_TOO_LARGE, and so does one with
+        more than 2,048 parts (texts, pieces of reasoning and tool calls).
         """
         max_attempts: _builtins.int
-        """Attempts of a request to the model, the first one included."""
+        """The maximum number of attempts of a model request, including the first one."""
         max_rounds_per_run: _builtins.int
-        """Requests to the model in one run."""
+        """The maximum number of model requests in one run."""
         max_sub_agents: _builtins.int
-        """Sub-agents that one call may start."""
+        """The maximum number of sub-agents that one call may start."""
         default_sub_agent_turns: _builtins.int
-        """Turns of a sub-agent for which the task names no number."""
+        """The maximum number of turns (model requests) of a sub-agent whose task names no
+        number.
+        """
         max_sub_agent_turns: _builtins.int
-        """Turns that a task may ask for at most."""
+        """The highest limit of turns that a task may name."""
         max_streams: _builtins.int
-        """Streams that may be open on the server at the same time, calls of
-        WaitRequestCycle included.
+        """The maximum number of streams that may be open on the server at the same time,
+        including waiting calls of WaitRequestCycle.
         """
         @_builtins.property
         def default_sub_agent_timeout(self) -> _duration_pb2.Duration:
-            """Time of a sub-agent for which the task names none."""
+            """The time limit of a sub-agent whose task names none."""
 
         @_builtins.property
         def max_sub_agent_timeout(self) -> _duration_pb2.Duration:
-            """Time that a task may ask for at most."""
+            """The longest time limit that a task may name."""
 
         @_builtins.property
         def heartbeat_interval(self) -> _duration_pb2.Duration:
-            """The longest silence on a stream; a heartbeat is sent after it."""
+            """The longest time without an event on a stream; after it, a heartbeat is sent."""
 
         @_builtins.property
         def watcher_stall_timeout(self) -> _duration_pb2.Duration:
-            """How long a watcher may read nothing while events wait for it before its
-            stream is ended.
+            """How long a client may read nothing from its stream while events wait for it,
+            before the server ends the stream.
             """
 
         def __init__(
@@ -788,29 +805,29 @@ class GetServerInfoResponse(_message.Message):
     SQLITE_VERSION_FIELD_NUMBER: _builtins.int
     MCP_SERVERS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
-    """The version of the server, as in semantic versioning."""
+    """The version of the server (semantic versioning)."""
     default_model: _builtins.str
-    """The model of conversations that are created without naming one,
-    `models/{model}`. Empty if there is none.
+    """The model of conversations that are created without naming one, `models/{model}`.
+    Empty if there is none.
     """
     default_mode: _common_pb2.Mode.ValueType
     """The mode of conversations that are created without naming one."""
     sqlite_version: _builtins.str
-    """The version of the SQLite library that the store uses. Empty if it uses
+    """The version of the SQLite library that the store uses. Empty if the store uses
     another database.
     """
     @_builtins.property
     def sandbox(self) -> Global___GetServerInfoResponse.Sandbox:
-        """What the sandbox of this machine can do."""
+        """What the sandbox can do on this machine."""
 
     @_builtins.property
     def limits(self) -> Global___GetServerInfoResponse.Limits:
-        """The limits that clients may run into."""
+        """The limits that apply to clients."""
 
     @_builtins.property
     def mcp_servers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.McpServer]:
-        """The MCP servers that the operator has set up, in their order. Their tools are
-        offered in every conversation, but not to sub-agents.
+        """The MCP servers that the operator has set up, in the order of the settings. Their
+        tools are offered in every conversation, but not to sub-agents.
         """
 
     def __init__(
@@ -834,8 +851,8 @@ Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
 
 @_typing.final
 class Quota(_message.Message):
-    """A limit of what a principal, or all of them together, may use. What exceeds it
-    is refused with QUOTA_EXCEEDED, or waits for its turn.
+    """A limit of what a principal, or all principals together, may use. A call that
+    exceeds it is refused with QUOTA_EXCEEDED, or waits for its turn.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -848,18 +865,22 @@ class Quota(_message.Message):
     principal: _builtins.str
     """The principal. Empty for all principals together."""
     quota: _builtins.str
-    """Its name, as the operator's settings have it: `concurrent_runs`,
+    """The name of the quota in the operator's settings: `concurrent_runs`,
     `concurrent_model_requests`, `streams`, `calls_per_second`, `stored_bytes`,
-    `tokens_per_day`, `tokens_per_month`, `cost_per_day` or `cost_per_month`. Others
-    may be added.
+    `tokens_per_day`, `tokens_per_month`, `cost_per_day` or `cost_per_month`. More
+    names may be added.
     """
     limit: _builtins.int
-    """How much may be used. Costs are in millionths of a dollar. Zero for no limit."""
+    """The limit. Costs are in millionths of a US dollar. Zero means no limit."""
     used: _builtins.int
-    """How much is used. Stored bytes are measured now and then."""
+    """How much is used, in the same unit. Stored bytes are measured only from time to
+    time.
+    """
     @_builtins.property
     def reset_time(self) -> _timestamp_pb2.Timestamp:
-        """When it is counted anew. Unset if it becomes free by what ends."""
+        """When the use is reset to zero. Unset for quotas that become free when runs,
+        requests or streams end.
+        """
 
     def __init__(
         self,
@@ -904,7 +925,9 @@ class GetQuotasResponse(_message.Message):
     QUOTAS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Quota]:
-        """The quotas that are set, of all together first, then by principal."""
+        """The quotas that are set: first those of all principals together, then those of
+        each principal.
+        """
 
     def __init__(
         self,
@@ -921,8 +944,8 @@ Global___GetQuotasResponse: _TypeAlias = GetQuotasResponse  # noqa: Y015
 
 @_typing.final
 class Node(_message.Message):
-    """A server, from its start to its end, as another one that shares its database sees
-    it, or itself.
+    """A running server, as it is seen by itself or by another server that shares its
+    database.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -936,27 +959,29 @@ class Node(_message.Message):
     ANSWERING_FIELD_NUMBER: _builtins.int
     WORKSPACES_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
-    """Its number. No other node ever has it, and none that was started earlier has a
-    greater one. Zero for a server that has its store to itself.
+    """The number of the node: no other node ever has the same number, and nodes that
+    start later have greater numbers. Zero for a server with a database of its own.
     """
     name: _builtins.str
-    """What its operator calls it. Empty unless it shares its conversations."""
+    """The name that the operator gave to the node. Empty unless the node shares its
+    conversations with others.
+    """
     address: _builtins.str
-    """Where other nodes reach it, `host:port`. Empty if it shares its conversations
-    with no other.
+    """The address at which other nodes reach this one, `host:port`. Empty if it shares
+    its conversations with no other node.
     """
     version: _builtins.str
-    """The version of its software."""
+    """The version of the node's software."""
     draining: _builtins.bool
-    """Whether it is about to stop: it takes no more conversations."""
+    """Whether the node is about to stop and accepts no more conversations."""
     active_conversations: _builtins.int
-    """How many conversations it has in memory, as it last said."""
+    """The number of conversations that the node has in memory, as it last reported."""
     answering: _builtins.bool
-    """Whether it is the one that answers this call."""
+    """Whether this is the node that answers the call."""
     @_builtins.property
     def workspaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The directories that not every node has, but this one: conversations that work in
-        one of them are on such nodes only.
+        """Directories that this node has and some other nodes do not have. Conversations
+        that work in one of them run only on nodes that have it.
         """
 
     def __init__(
@@ -988,9 +1013,9 @@ class ListNodesRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many nodes to return at most. 1000 if zero; 1000 at most."""
+    """The maximum number of nodes to return. 1000 if zero; 1000 at most."""
     page_token: _builtins.str
-    """The `next_page_token` of the page before. Empty for the first page."""
+    """The `next_page_token` of the previous page. Empty for the first page."""
     def __init__(
         self,
         *,

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class CatalogServiceStub(object):
-    """Tells clients what this server offers. Nothing here changes anything, and
-    everything here may be called again at will.
+    """Tells clients what this server offers. No call changes anything, so every call can
+    be repeated freely.
     """
 
     def __init__(self, channel):
@@ -79,24 +79,26 @@ class CatalogServiceStub(object):
 
 
 class CatalogServiceServicer(object):
-    """Tells clients what this server offers. Nothing here changes anything, and
-    everything here may be called again at will.
+    """Tells clients what this server offers. No call changes anything, so every call can
+    be repeated freely.
     """
 
     def ListModels(self, request, context):
         """Lists the models that conversations can use now, ordered by name.
 
-        A model is listed if its provider is configured and serves it: the settings
-        name it, or the provider's own server lists it. Servers are asked at most every
-        ten seconds, and a server that is down costs some seconds. The answer may change
-        between two calls as providers come and go.
+        A model is listed if its provider is configured and serves it: either the
+        settings name the model, or the provider's own server lists it. The server asks
+        such providers at most every ten seconds; the call takes some seconds longer if
+        one of them cannot be reached. The list can differ from one call to the next,
+        because providers can become available or unavailable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """Reads one of the models that conversations can use now. Any other is NOT_FOUND.
+        """Reads one of the models that conversations can use now. NOT_FOUND for any other
+        model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,15 +107,15 @@ class CatalogServiceServicer(object):
     def ListTools(self, request, context):
         """Lists the tools that agents can call, ordered by name.
 
-        Names, descriptions and schemas are the same in every mode; only what a tool
-        may do depends on the mode.
+        Names, descriptions and schemas are the same in every mode; only what a tool may
+        do depends on the mode.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTool(self, request, context):
-        """Reads one of the tools that agents can call. Any other is NOT_FOUND.
+        """Reads one of the tools that agents can call. NOT_FOUND for any other tool.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,36 +125,36 @@ class CatalogServiceServicer(object):
         """Lists the directories and files in a directory of the server, to help people
         choose a working directory.
 
-        A path that is relative, does not exist, is not a directory, may not be read or
-        is where the server keeps its own data is refused with
-        WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT). What belongs to the server is not
-        listed, nor are names that are not valid UTF-8.
+        The call is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) if the path
+        is relative, does not exist, is not a directory, may not be read, or is where the
+        server keeps its own data. The server's own files, and names that are not valid
+        UTF-8, are not listed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetServerInfo(self, request, context):
-        """Tells the version of the server, what its sandbox can do, and its limits.
+        """Returns the version of the server, what its sandbox can do, and its limits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetQuotas(self, request, context):
-        """Tells the quotas of the caller's principal, and what is used of each. To an
-        operator it tells those of all principals, and of all together. It never counts
-        as a call of a quota.
+        """Returns the quotas of the caller's principal and how much of each is used. An
+        operator gets the quotas of all principals, and those that apply to all
+        principals together. The call itself never counts towards a quota.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListNodes(self, request, context):
-        """Lists the servers that share the database of this one, itself included, as this
-        one sees them: those that live, in the order in which they were started. A
-        server that shares its conversations with no other lists itself alone, without
-        an address. Needs the role of an operator.
+        """Lists the servers that share the database of this one, including itself, as this
+        server sees them: those that are running, in the order in which they were
+        started. A server that does not share its conversations lists only itself,
+        without an address. Requires the role of an operator.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -210,8 +212,8 @@ def add_CatalogServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CatalogService(object):
-    """Tells clients what this server offers. Nothing here changes anything, and
-    everything here may be called again at will.
+    """Tells clients what this server offers. No call changes anything, so every call can
+    be repeated freely.
     """
 
     @staticmethod

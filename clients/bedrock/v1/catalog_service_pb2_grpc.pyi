@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CatalogServiceStub:
-    """Tells clients what this server offers. Nothing here changes anything, and
-    everything here may be called again at will.
+    """Tells clients what this server offers. No call changes anything, so every call can
+    be repeated freely.
     """
 
     @_typing.overload
@@ -38,95 +38,101 @@ class CatalogServiceStub:
     ListModels: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.ListModelsRequest, _catalog_service_pb2.ListModelsResponse]
     """Lists the models that conversations can use now, ordered by name.
 
-    A model is listed if its provider is configured and serves it: the settings
-    name it, or the provider's own server lists it. Servers are asked at most every
-    ten seconds, and a server that is down costs some seconds. The answer may change
-    between two calls as providers come and go.
+    A model is listed if its provider is configured and serves it: either the
+    settings name the model, or the provider's own server lists it. The server asks
+    such providers at most every ten seconds; the call takes some seconds longer if
+    one of them cannot be reached. The list can differ from one call to the next,
+    because providers can become available or unavailable.
     """
     GetModel: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.GetModelRequest, _catalog_service_pb2.GetModelResponse]
-    """Reads one of the models that conversations can use now. Any other is NOT_FOUND."""
+    """Reads one of the models that conversations can use now. NOT_FOUND for any other
+    model.
+    """
     ListTools: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.ListToolsRequest, _catalog_service_pb2.ListToolsResponse]
     """Lists the tools that agents can call, ordered by name.
 
-    Names, descriptions and schemas are the same in every mode; only what a tool
-    may do depends on the mode.
+    Names, descriptions and schemas are the same in every mode; only what a tool may
+    do depends on the mode.
     """
     GetTool: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.GetToolRequest, _catalog_service_pb2.GetToolResponse]
-    """Reads one of the tools that agents can call. Any other is NOT_FOUND."""
+    """Reads one of the tools that agents can call. NOT_FOUND for any other tool."""
     BrowseDirectory: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.BrowseDirectoryRequest, _catalog_service_pb2.BrowseDirectoryResponse]
     """Lists the directories and files in a directory of the server, to help people
     choose a working directory.
 
-    A path that is relative, does not exist, is not a directory, may not be read or
-    is where the server keeps its own data is refused with
-    WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT). What belongs to the server is not
-    listed, nor are names that are not valid UTF-8.
+    The call is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) if the path
+    is relative, does not exist, is not a directory, may not be read, or is where the
+    server keeps its own data. The server's own files, and names that are not valid
+    UTF-8, are not listed.
     """
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.GetServerInfoRequest, _catalog_service_pb2.GetServerInfoResponse]
-    """Tells the version of the server, what its sandbox can do, and its limits."""
+    """Returns the version of the server, what its sandbox can do, and its limits."""
     GetQuotas: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.GetQuotasRequest, _catalog_service_pb2.GetQuotasResponse]
-    """Tells the quotas of the caller's principal, and what is used of each. To an
-    operator it tells those of all principals, and of all together. It never counts
-    as a call of a quota.
+    """Returns the quotas of the caller's principal and how much of each is used. An
+    operator gets the quotas of all principals, and those that apply to all
+    principals together. The call itself never counts towards a quota.
     """
     ListNodes: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.ListNodesRequest, _catalog_service_pb2.ListNodesResponse]
-    """Lists the servers that share the database of this one, itself included, as this
-    one sees them: those that live, in the order in which they were started. A
-    server that shares its conversations with no other lists itself alone, without
-    an address. Needs the role of an operator.
+    """Lists the servers that share the database of this one, including itself, as this
+    server sees them: those that are running, in the order in which they were
+    started. A server that does not share its conversations lists only itself,
+    without an address. Requires the role of an operator.
     """
 
 @_typing.type_check_only
 class CatalogServiceAsyncStub(CatalogServiceStub):
-    """Tells clients what this server offers. Nothing here changes anything, and
-    everything here may be called again at will.
+    """Tells clients what this server offers. No call changes anything, so every call can
+    be repeated freely.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListModels: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.ListModelsRequest, _catalog_service_pb2.ListModelsResponse]  # type: ignore[assignment]
     """Lists the models that conversations can use now, ordered by name.
 
-    A model is listed if its provider is configured and serves it: the settings
-    name it, or the provider's own server lists it. Servers are asked at most every
-    ten seconds, and a server that is down costs some seconds. The answer may change
-    between two calls as providers come and go.
+    A model is listed if its provider is configured and serves it: either the
+    settings name the model, or the provider's own server lists it. The server asks
+    such providers at most every ten seconds; the call takes some seconds longer if
+    one of them cannot be reached. The list can differ from one call to the next,
+    because providers can become available or unavailable.
     """
     GetModel: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.GetModelRequest, _catalog_service_pb2.GetModelResponse]  # type: ignore[assignment]
-    """Reads one of the models that conversations can use now. Any other is NOT_FOUND."""
+    """Reads one of the models that conversations can use now. NOT_FOUND for any other
+    model.
+    """
     ListTools: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.ListToolsRequest, _catalog_service_pb2.ListToolsResponse]  # type: ignore[assignment]
     """Lists the tools that agents can call, ordered by name.
 
-    Names, descriptions and schemas are the same in every mode; only what a tool
-    may do depends on the mode.
+    Names, descriptions and schemas are the same in every mode; only what a tool may
+    do depends on the mode.
     """
     GetTool: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.GetToolRequest, _catalog_service_pb2.GetToolResponse]  # type: ignore[assignment]
-    """Reads one of the tools that agents can call. Any other is NOT_FOUND."""
+    """Reads one of the tools that agents can call. NOT_FOUND for any other tool."""
     BrowseDirectory: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.BrowseDirectoryRequest, _catalog_service_pb2.BrowseDirectoryResponse]  # type: ignore[assignment]
     """Lists the directories and files in a directory of the server, to help people
     choose a working directory.
 
-    A path that is relative, does not exist, is not a directory, may not be read or
-    is where the server keeps its own data is refused with
-    WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT). What belongs to the server is not
-    listed, nor are names that are not valid UTF-8.
+    The call is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) if the path
+    is relative, does not exist, is not a directory, may not be read, or is where the
+    server keeps its own data. The server's own files, and names that are not valid
+    UTF-8, are not listed.
     """
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.GetServerInfoRequest, _catalog_service_pb2.GetServerInfoResponse]  # type: ignore[assignment]
-    """Tells the version of the server, what its sandbox can do, and its limits."""
+    """Returns the version of the server, what its sandbox can do, and its limits."""
     GetQuotas: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.GetQuotasRequest, _catalog_service_pb2.GetQuotasResponse]  # type: ignore[assignment]
-    """Tells the quotas of the caller's principal, and what is used of each. To an
-    operator it tells those of all principals, and of all together. It never counts
-    as a call of a quota.
+    """Returns the quotas of the caller's principal and how much of each is used. An
+    operator gets the quotas of all principals, and those that apply to all
+    principals together. The call itself never counts towards a quota.
     """
     ListNodes: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.ListNodesRequest, _catalog_service_pb2.ListNodesResponse]  # type: ignore[assignment]
-    """Lists the servers that share the database of this one, itself included, as this
-    one sees them: those that live, in the order in which they were started. A
-    server that shares its conversations with no other lists itself alone, without
-    an address. Needs the role of an operator.
+    """Lists the servers that share the database of this one, including itself, as this
+    server sees them: those that are running, in the order in which they were
+    started. A server that does not share its conversations lists only itself,
+    without an address. Requires the role of an operator.
     """
 
 class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Tells clients what this server offers. Nothing here changes anything, and
-    everything here may be called again at will.
+    """Tells clients what this server offers. No call changes anything, so every call can
+    be repeated freely.
     """
 
     @_abc_1.abstractmethod
@@ -137,10 +143,11 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_catalog_service_pb2.ListModelsResponse, _abc.Awaitable[_catalog_service_pb2.ListModelsResponse]]:
         """Lists the models that conversations can use now, ordered by name.
 
-        A model is listed if its provider is configured and serves it: the settings
-        name it, or the provider's own server lists it. Servers are asked at most every
-        ten seconds, and a server that is down costs some seconds. The answer may change
-        between two calls as providers come and go.
+        A model is listed if its provider is configured and serves it: either the
+        settings name the model, or the provider's own server lists it. The server asks
+        such providers at most every ten seconds; the call takes some seconds longer if
+        one of them cannot be reached. The list can differ from one call to the next,
+        because providers can become available or unavailable.
         """
 
     @_abc_1.abstractmethod
@@ -149,7 +156,9 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_service_pb2.GetModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_service_pb2.GetModelResponse, _abc.Awaitable[_catalog_service_pb2.GetModelResponse]]:
-        """Reads one of the models that conversations can use now. Any other is NOT_FOUND."""
+        """Reads one of the models that conversations can use now. NOT_FOUND for any other
+        model.
+        """
 
     @_abc_1.abstractmethod
     def ListTools(
@@ -159,8 +168,8 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_catalog_service_pb2.ListToolsResponse, _abc.Awaitable[_catalog_service_pb2.ListToolsResponse]]:
         """Lists the tools that agents can call, ordered by name.
 
-        Names, descriptions and schemas are the same in every mode; only what a tool
-        may do depends on the mode.
+        Names, descriptions and schemas are the same in every mode; only what a tool may
+        do depends on the mode.
         """
 
     @_abc_1.abstractmethod
@@ -169,7 +178,7 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_service_pb2.GetToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_service_pb2.GetToolResponse, _abc.Awaitable[_catalog_service_pb2.GetToolResponse]]:
-        """Reads one of the tools that agents can call. Any other is NOT_FOUND."""
+        """Reads one of the tools that agents can call. NOT_FOUND for any other tool."""
 
     @_abc_1.abstractmethod
     def BrowseDirectory(
@@ -180,10 +189,10 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         """Lists the directories and files in a directory of the server, to help people
         choose a working directory.
 
-        A path that is relative, does not exist, is not a directory, may not be read or
-        is where the server keeps its own data is refused with
-        WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT). What belongs to the server is not
-        listed, nor are names that are not valid UTF-8.
+        The call is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) if the path
+        is relative, does not exist, is not a directory, may not be read, or is where the
+        server keeps its own data. The server's own files, and names that are not valid
+        UTF-8, are not listed.
         """
 
     @_abc_1.abstractmethod
@@ -192,7 +201,7 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_service_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_service_pb2.GetServerInfoResponse, _abc.Awaitable[_catalog_service_pb2.GetServerInfoResponse]]:
-        """Tells the version of the server, what its sandbox can do, and its limits."""
+        """Returns the version of the server, what its sandbox can do, and its limits."""
 
     @_abc_1.abstractmethod
     def GetQuotas(
@@ -200,9 +209,9 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_service_pb2.GetQuotasRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_service_pb2.GetQuotasResponse, _abc.Awaitable[_catalog_service_pb2.GetQuotasResponse]]:
-        """Tells the quotas of the caller's principal, and what is used of each. To an
-        operator it tells those of all principals, and of all together. It never counts
-        as a call of a quota.
+        """Returns the quotas of the caller's principal and how much of each is used. An
+        operator gets the quotas of all principals, and those that apply to all
+        principals together. The call itself never counts towards a quota.
         """
 
     @_abc_1.abstractmethod
@@ -211,10 +220,10 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_service_pb2.ListNodesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_service_pb2.ListNodesResponse, _abc.Awaitable[_catalog_service_pb2.ListNodesResponse]]:
-        """Lists the servers that share the database of this one, itself included, as this
-        one sees them: those that live, in the order in which they were started. A
-        server that shares its conversations with no other lists itself alone, without
-        an address. Needs the role of an operator.
+        """Lists the servers that share the database of this one, including itself, as this
+        server sees them: those that are running, in the order in which they were
+        started. A server that does not share its conversations lists only itself,
+        without an address. Requires the role of an operator.
         """
 
 def add_CatalogServiceServicer_to_server(servicer: CatalogServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -30,88 +30,90 @@ class ConversationServiceStub(object):
 
     # How calls relate to runs
 
-    A message starts a run: the agent asks the model, runs the tools that the model
-    calls for, asks again, and so on until it is done, is cancelled or fails. No
-    unary call waits for that. A call returns as soon as what it did is stored
-    durably, and the run goes on whether or not anybody is connected. Subscribe
-    shows what happens.
+    A message starts a run: the agent sends a request to the model, runs the tools that
+    the model calls, sends the next request, and so on until it is done, is cancelled
+    or fails. Except for WaitRequestCycle, no unary call waits for the end of a run: a
+    call returns as soon as its changes are stored durably, and the run continues
+    whether or not a client is connected. Subscribe shows what happens.
 
     # Names
 
-    Every field that names a conversation takes `conversations/{conversation}` with
-    the id or the slug. Answers use the id. A conversation that does not exist, or
-    that belongs to somebody else, is NOT_FOUND in every call.
+    Every field that names a conversation accepts `conversations/{conversation}` with
+    the id or the slug. Responses contain the id. A conversation that does not exist,
+    or that belongs to somebody else, is NOT_FOUND in every call.
 
     # Errors
 
-    A request that is wrong in itself is INVALID_ARGUMENT with a BadRequest that
-    names the field: an unknown enum value, over-long text, a malformed name, a
-    path with a NUL character. A request that is right but cannot be followed now
-    is refused for one of the reasons in RefusalReason; each call below names those
-    that are particular to it. Any call that changes something can also be refused
-    with STORE_UNAVAILABLE or SHUTTING_DOWN, or by servers that share a database with
-    WORKSPACE_OFFLINE (all UNAVAILABLE).
-    Nothing changes when a call fails, with one exception that no protocol can
-    avoid: when the connection breaks or the deadline passes, the client cannot
-    know whether the call took effect. That is what request ids are for.
+    A request that is wrong in itself is INVALID_ARGUMENT with a BadRequest that names
+    the field: for example an unknown enum value, a text that is too long, a malformed
+    name, or a path with a NUL character. A request that is correct but cannot be
+    carried out now is refused for one of the reasons in RefusalReason; the comment of
+    each call names the reasons that are particular to it. In addition, any call that
+    changes something can be refused with STORE_UNAVAILABLE or SHUTTING_DOWN, or, if
+    several servers share a database, with WORKSPACE_OFFLINE (all UNAVAILABLE). Nothing
+    changes when a call fails, with one exception that no protocol can avoid: when the
+    connection breaks or the deadline passes, the client cannot know whether the call
+    took effect. Request ids solve this problem.
 
     # Request ids
 
-    Calls that start something take a `request_id`, a UUID that the client makes up
-    once per intended call. If a call with the same id was accepted before, nothing
-    is done again and the answer is the one of that time, also after a restart of
+    Calls that start something accept a `request_id`, a UUID that the client generates
+    once per intended call. If a call with the same id was accepted before, nothing is
+    done again and the response is the same as at that time, even after a restart of
     the server. The same id with another body is refused with REQUEST_ID_REUSED
-    (ALREADY_EXISTS). Refused calls are not remembered. An empty id is allowed and
-    gives up this protection.
+    (ALREADY_EXISTS). Refused calls are not remembered. Without an id, a call has no
+    such protection.
 
-    An id counts within its caller and its conversation: SendMessage, SpawnSubAgents
+    An id is unique for its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
     another conversation is another call. The ids of CreateConversation and
-    ForkConversation count within the caller alone. They are kept as long as their
-    conversation, and those of these two for ever: once what such a call created is
-    deleted, a repetition is NOT_FOUND.
+    ForkConversation are unique for the caller. Ids are stored as long as their
+    conversation; those of CreateConversation and ForkConversation are stored for ever,
+    and a repetition is NOT_FOUND after the conversation that the call created was
+    deleted.
 
     # Pages
 
-    Lists have pages. `page_size` is an upper limit: a page may be shorter, since
-    pages are also limited in bytes, and only an empty `next_page_token` marks the
-    last one. A `page_size` of zero means the default, one above the maximum means
-    the maximum, and a negative one is INVALID_ARGUMENT. A `page_token` is opaque;
-    one that the server did not make for the same request is INVALID_ARGUMENT.
+    Lists have pages. `page_size` is an upper limit: a page may be shorter, because the
+    bytes of a page are limited as well. Only an empty `next_page_token` marks the last
+    page. A `page_size` of zero means the default, one above the maximum means the
+    maximum, and a negative one is INVALID_ARGUMENT. A `page_token` is opaque; one that
+    the server did not make for the same request is INVALID_ARGUMENT.
 
     # Filters
 
     A filter is an expression in a subset of AIP-160: restrictions like
     `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
     tighter than AND; restrictions without a word between them are connected by AND.
-    Texts stand in single or double quotes, in which a backslash quotes the next
-    character; values without spaces, quotes and parentheses need none. These are the
-    fields of a conversation:
+    Texts are in single or double quotes, in which a backslash quotes the next
+    character; values without spaces, quotes and parentheses need no quotes. These are
+    the fields of a conversation, with their operators in parentheses:
 
-    * `state`, `mode` (= !=): a value of StateKind or Mode, with or without its
-    prefix, in either case: `state = awaiting_tool_approval`.
-    * `busy`, `archived` (= !=): true or false. `busy` is that of the state.
-    * `title`, `slug`, `model` (= != :): a whole text, or with `:` a part of it, in
-    either case; `title:*` is true if there is one. A model may be named with or
+    * `state`, `mode` (= !=): a value of StateKind or Mode, with or without its prefix,
+    in upper or lower case: `state = awaiting_tool_approval`.
+    * `busy`, `archived` (= !=): true or false. `busy` is the field of
+    ConversationState.
+    * `title`, `slug`, `model` (= != :): the whole text, or with `:` a part of it; case
+    is ignored. `title:*` matches if there is a title. A model may be named with or
     without `models/`.
     * `working_directory` (= != :): an absolute path; with `:` that directory and those
-    beneath it. Symbolic links in the path are followed when the call begins. A
-    directory that does not exist any more can be named by its former real path.
-    * `labels`: `labels.key = "value"` (= !=), and `labels:key` for those that have the
-    key. A key with other characters than letters, digits, `_`, `-` and `/` is quoted:
-    `labels."my key" = "value"`.
+    beneath it. Symbolic links in the path are resolved when the call begins. A
+    directory that no longer exists can be named by its former real path.
+    * `labels`: `labels.key = "value"` (= !=), and `labels:key` for conversations that
+    have the key. A key with other characters than letters, digits, `_`, `-` and `/`
+    is quoted: `labels."my key" = "value"`.
     * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
-    `2026-01-31T12:00:00Z`; `archive_time:*` is true if there is one. No comparison but
-    `!=` is true of a time that is not set.
-    * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
+    `2026-01-31T12:00:00Z`; `archive_time:*` matches if the time is set. For a time
+    that is not set, only `!=` matches.
+    * `parent` (= !=): `conversations/{conversation}`; `parent:*` matches every
     sub-agent.
-    * `forked_from` (= !=): `conversations/{conversation}`; `forked_from:*` is true of
+    * `forked_from` (= !=): `conversations/{conversation}`; `forked_from:*` matches
     every fork.
 
-    `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
-    filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at
-    most. One that is not understood is INVALID_ARGUMENT; the text says what was
-    expected at which character.
+    `a != b` is the same as `NOT a = b`, so it also matches a conversation without that
+    label. A filter may have at most 8 KiB in UTF-8, 100 restrictions and 32 levels of
+    parentheses. A filter that the server cannot parse is INVALID_ARGUMENT; the message
+    says what was expected at which character.
     """
 
     def __init__(self, channel):
@@ -327,92 +329,94 @@ class ConversationServiceServicer(object):
 
     # How calls relate to runs
 
-    A message starts a run: the agent asks the model, runs the tools that the model
-    calls for, asks again, and so on until it is done, is cancelled or fails. No
-    unary call waits for that. A call returns as soon as what it did is stored
-    durably, and the run goes on whether or not anybody is connected. Subscribe
-    shows what happens.
+    A message starts a run: the agent sends a request to the model, runs the tools that
+    the model calls, sends the next request, and so on until it is done, is cancelled
+    or fails. Except for WaitRequestCycle, no unary call waits for the end of a run: a
+    call returns as soon as its changes are stored durably, and the run continues
+    whether or not a client is connected. Subscribe shows what happens.
 
     # Names
 
-    Every field that names a conversation takes `conversations/{conversation}` with
-    the id or the slug. Answers use the id. A conversation that does not exist, or
-    that belongs to somebody else, is NOT_FOUND in every call.
+    Every field that names a conversation accepts `conversations/{conversation}` with
+    the id or the slug. Responses contain the id. A conversation that does not exist,
+    or that belongs to somebody else, is NOT_FOUND in every call.
 
     # Errors
 
-    A request that is wrong in itself is INVALID_ARGUMENT with a BadRequest that
-    names the field: an unknown enum value, over-long text, a malformed name, a
-    path with a NUL character. A request that is right but cannot be followed now
-    is refused for one of the reasons in RefusalReason; each call below names those
-    that are particular to it. Any call that changes something can also be refused
-    with STORE_UNAVAILABLE or SHUTTING_DOWN, or by servers that share a database with
-    WORKSPACE_OFFLINE (all UNAVAILABLE).
-    Nothing changes when a call fails, with one exception that no protocol can
-    avoid: when the connection breaks or the deadline passes, the client cannot
-    know whether the call took effect. That is what request ids are for.
+    A request that is wrong in itself is INVALID_ARGUMENT with a BadRequest that names
+    the field: for example an unknown enum value, a text that is too long, a malformed
+    name, or a path with a NUL character. A request that is correct but cannot be
+    carried out now is refused for one of the reasons in RefusalReason; the comment of
+    each call names the reasons that are particular to it. In addition, any call that
+    changes something can be refused with STORE_UNAVAILABLE or SHUTTING_DOWN, or, if
+    several servers share a database, with WORKSPACE_OFFLINE (all UNAVAILABLE). Nothing
+    changes when a call fails, with one exception that no protocol can avoid: when the
+    connection breaks or the deadline passes, the client cannot know whether the call
+    took effect. Request ids solve this problem.
 
     # Request ids
 
-    Calls that start something take a `request_id`, a UUID that the client makes up
-    once per intended call. If a call with the same id was accepted before, nothing
-    is done again and the answer is the one of that time, also after a restart of
+    Calls that start something accept a `request_id`, a UUID that the client generates
+    once per intended call. If a call with the same id was accepted before, nothing is
+    done again and the response is the same as at that time, even after a restart of
     the server. The same id with another body is refused with REQUEST_ID_REUSED
-    (ALREADY_EXISTS). Refused calls are not remembered. An empty id is allowed and
-    gives up this protection.
+    (ALREADY_EXISTS). Refused calls are not remembered. Without an id, a call has no
+    such protection.
 
-    An id counts within its caller and its conversation: SendMessage, SpawnSubAgents
+    An id is unique for its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
     another conversation is another call. The ids of CreateConversation and
-    ForkConversation count within the caller alone. They are kept as long as their
-    conversation, and those of these two for ever: once what such a call created is
-    deleted, a repetition is NOT_FOUND.
+    ForkConversation are unique for the caller. Ids are stored as long as their
+    conversation; those of CreateConversation and ForkConversation are stored for ever,
+    and a repetition is NOT_FOUND after the conversation that the call created was
+    deleted.
 
     # Pages
 
-    Lists have pages. `page_size` is an upper limit: a page may be shorter, since
-    pages are also limited in bytes, and only an empty `next_page_token` marks the
-    last one. A `page_size` of zero means the default, one above the maximum means
-    the maximum, and a negative one is INVALID_ARGUMENT. A `page_token` is opaque;
-    one that the server did not make for the same request is INVALID_ARGUMENT.
+    Lists have pages. `page_size` is an upper limit: a page may be shorter, because the
+    bytes of a page are limited as well. Only an empty `next_page_token` marks the last
+    page. A `page_size` of zero means the default, one above the maximum means the
+    maximum, and a negative one is INVALID_ARGUMENT. A `page_token` is opaque; one that
+    the server did not make for the same request is INVALID_ARGUMENT.
 
     # Filters
 
     A filter is an expression in a subset of AIP-160: restrictions like
     `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
     tighter than AND; restrictions without a word between them are connected by AND.
-    Texts stand in single or double quotes, in which a backslash quotes the next
-    character; values without spaces, quotes and parentheses need none. These are the
-    fields of a conversation:
+    Texts are in single or double quotes, in which a backslash quotes the next
+    character; values without spaces, quotes and parentheses need no quotes. These are
+    the fields of a conversation, with their operators in parentheses:
 
-    * `state`, `mode` (= !=): a value of StateKind or Mode, with or without its
-    prefix, in either case: `state = awaiting_tool_approval`.
-    * `busy`, `archived` (= !=): true or false. `busy` is that of the state.
-    * `title`, `slug`, `model` (= != :): a whole text, or with `:` a part of it, in
-    either case; `title:*` is true if there is one. A model may be named with or
+    * `state`, `mode` (= !=): a value of StateKind or Mode, with or without its prefix,
+    in upper or lower case: `state = awaiting_tool_approval`.
+    * `busy`, `archived` (= !=): true or false. `busy` is the field of
+    ConversationState.
+    * `title`, `slug`, `model` (= != :): the whole text, or with `:` a part of it; case
+    is ignored. `title:*` matches if there is a title. A model may be named with or
     without `models/`.
     * `working_directory` (= != :): an absolute path; with `:` that directory and those
-    beneath it. Symbolic links in the path are followed when the call begins. A
-    directory that does not exist any more can be named by its former real path.
-    * `labels`: `labels.key = "value"` (= !=), and `labels:key` for those that have the
-    key. A key with other characters than letters, digits, `_`, `-` and `/` is quoted:
-    `labels."my key" = "value"`.
+    beneath it. Symbolic links in the path are resolved when the call begins. A
+    directory that no longer exists can be named by its former real path.
+    * `labels`: `labels.key = "value"` (= !=), and `labels:key` for conversations that
+    have the key. A key with other characters than letters, digits, `_`, `-` and `/`
+    is quoted: `labels."my key" = "value"`.
     * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
-    `2026-01-31T12:00:00Z`; `archive_time:*` is true if there is one. No comparison but
-    `!=` is true of a time that is not set.
-    * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
+    `2026-01-31T12:00:00Z`; `archive_time:*` matches if the time is set. For a time
+    that is not set, only `!=` matches.
+    * `parent` (= !=): `conversations/{conversation}`; `parent:*` matches every
     sub-agent.
-    * `forked_from` (= !=): `conversations/{conversation}`; `forked_from:*` is true of
+    * `forked_from` (= !=): `conversations/{conversation}`; `forked_from:*` matches
     every fork.
 
-    `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
-    filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at
-    most. One that is not understood is INVALID_ARGUMENT; the text says what was
-    expected at which character.
+    `a != b` is the same as `NOT a = b`, so it also matches a conversation without that
+    label. A filter may have at most 8 KiB in UTF-8, 100 restrictions and 32 levels of
+    parentheses. A filter that the server cannot parse is INVALID_ARGUMENT; the message
+    says what was expected at which character.
     """
 
     def CreateConversation(self, request, context):
-        """Creates a conversation in a working directory. Nothing runs yet.
+        """Creates a conversation in a working directory. No run starts yet.
 
         Refused with WORKING_DIRECTORY_INVALID, MODEL_UNAVAILABLE or
         GENERATION_UNSUPPORTED (all INVALID_ARGUMENT), SLUG_TAKEN (ALREADY_EXISTS),
@@ -431,15 +435,15 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListConversations(self, request, context):
-        """Lists conversations, the latest changed first unless another order is asked
-        for.
+        """Lists conversations, the latest changed first unless the request asks for another
+        order.
 
-        Archived ones are listed too, unless the filter leaves them out. Sub-agents are
-        left out unless `parent` is set or the filter names the field `parent`. A
-        conversation that changes while a client goes through the pages may be listed
-        twice or not at all; WatchConversations does not have this weakness. A page can
-        be empty although more follow: the server looks at a bounded number of
-        conversations for each.
+        Archived conversations are listed unless the filter excludes them. Sub-agents are
+        listed only if `parent` is set or the filter names the field `parent`. A
+        conversation that changes while a client reads the pages may be listed twice or
+        not at all; WatchConversations avoids this. A page can be empty although more
+        pages follow, because the server reads a limited number of conversations for each
+        page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -449,38 +453,38 @@ class ConversationServiceServicer(object):
         """Changes the slug, the title, the model or other settings of a conversation.
 
         A change of the model, of `client_tools` or of `mcp_servers` is refused with
-        AGENT_BUSY while anything is under way, a wait for the next attempt and a summary
-        included, and with TERMINAL once the conversation is terminal (both
-        FAILED_PRECONDITION). Other settings can be changed at any time: policies hold
-        from the next question or the end of the run on, a budget and `generation` from
-        the next request to the model on. An unknown model is MODEL_UNAVAILABLE, one that
-        cannot do what `generation` asks for GENERATION_UNSUPPORTED (both
-        INVALID_ARGUMENT), an MCP server that the operator does not allow MCP_NOT_ALLOWED
-        (PERMISSION_DENIED), a slug in use SLUG_TAKEN (ALREADY_EXISTS). An `etag` that is
-        set and outdated is ABORTED: read the
-        conversation and try again. Watchers see a `conversation_updated` event, unless
-        nothing changed.
+        AGENT_BUSY while the conversation is busy, which includes the wait for the next
+        attempt and the writing of a summary, and with TERMINAL once the conversation has
+        ended (both FAILED_PRECONDITION). Other settings can be changed at any time: a
+        new approval policy applies from the next response on, a new follow-up policy
+        from the end of the run on, a budget and `generation` from the next model request
+        on. An unknown model is refused with MODEL_UNAVAILABLE, a model that does not
+        support the settings in `generation` with GENERATION_UNSUPPORTED (both
+        INVALID_ARGUMENT), an MCP server that the operator does not allow with
+        MCP_NOT_ALLOWED (PERMISSION_DENIED), and a slug of another conversation with
+        SLUG_TAKEN (ALREADY_EXISTS). If `etag` is set and outdated, the call is ABORTED:
+        read the conversation and try again. Clients that watch the conversation get a
+        `conversation_updated` event, unless nothing changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ArchiveConversation(self, request, context):
-        """Archives a conversation: takes it off the list of active ones, and refuses
-        new runs in it.
+        """Archives a conversation: marks it as no longer active, and refuses new runs in
+        it.
 
-        It can still be read, watched, exported and deleted. Background jobs that tools
-        left running are ended. Refused with AGENT_BUSY (FAILED_PRECONDITION) while a
-        run is under way. Archiving an archived conversation changes nothing and
-        succeeds.
+        An archived conversation can still be read, watched, exported and deleted. Its
+        background jobs are killed. Refused with AGENT_BUSY (FAILED_PRECONDITION) while a
+        run is open. Archiving an archived conversation changes nothing and succeeds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnarchiveConversation(self, request, context):
-        """Puts an archived conversation back on the list of active ones. For a
-        conversation that is not archived it changes nothing and succeeds.
+        """Makes an archived conversation active again. If the conversation is not archived,
+        the call changes nothing and succeeds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -490,196 +494,207 @@ class ConversationServiceServicer(object):
         """Deletes a conversation with its messages, events, attachments, sub-agents and
         background jobs. This cannot be undone.
 
-        Everything is stopped first: the call returns when all processes of its tools
-        are gone, after two seconds at most, and nothing of the conversation is removed
-        before. From the moment that this begins, other calls find no conversation.
-        A conversation whose deletion is interrupted, by the end of the server for
-        example, is at rest and whole.
+        Everything that runs is stopped first: the call returns when all processes of the
+        conversation's tools have ended, after at most two seconds, and no data is
+        deleted before that. As soon as the deletion has begun, other calls that would
+        change the conversation get NOT_FOUND. If a deletion is interrupted, for example
+        because the server stops, the conversation still exists, complete and idle.
 
-        Refused with AGENT_BUSY (FAILED_PRECONDITION) while a run is under way, unless
-        `force` is set. Files in the working directory are not touched. Watchers see
-        a `deleted` event, and their streams end with OK.
+        Refused with AGENT_BUSY (FAILED_PRECONDITION) while a run is open, unless `force`
+        is set. Files in the working directory are not touched. Clients that watch the
+        conversation get a `deleted` event, and their streams end with OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SendMessage(self, request, context):
-        """Sends a message, and returns as soon as it is stored.
+        """Sends a message, and returns as soon as the message is stored.
 
-        What happens to it depends on `delivery` and on the state:
+        What happens to the message depends on its `delivery` and on the state:
 
-        * At rest (idle or error) it starts a run, whatever the delivery.
-        * While a run is under way, DELIVERY_DIRECT is refused with AGENT_BUSY, or
-        with AWAITING_APPROVAL if the run waits for a person.
-        * While a run is under way, DELIVERY_STEER and DELIVERY_FOLLOW_UP put it into
-        a queue that everybody can see. A steer is read by the model with its next
-        request; if the run ends before, it is returned. A follow-up starts a run
-        when this one has ended. QUEUE_FULL (RESOURCE_EXHAUSTED) if too many wait.
-        * During a cancellation it is refused with CANCELLING, while the continuation
-        summary is being written with CONTINUATION_IN_PROGRESS, in a terminal
-        conversation with CONTEXT_EXHAUSTED or TERMINAL, in an archived one with
-        ARCHIVED, in a sub-agent with SUB_AGENT.
+        * If no run is open (the state is idle or error), the message starts a run,
+        whatever its delivery is.
+        * While a run is open, DELIVERY_DIRECT is refused with AGENT_BUSY, or with
+        AWAITING_APPROVAL if the run waits for a person.
+        * While a run is open, DELIVERY_STEER and DELIVERY_FOLLOW_UP put the message into
+        a queue that every client can read. A steer is sent to the model with its next
+        request; if the run ends before that, the steer is returned. A follow-up starts
+        a run of its own when the open one has ended. If the queue is full, the call is
+        refused with QUEUE_FULL (RESOURCE_EXHAUSTED).
+        * During a cancel the call is refused with CANCELLING, while the model writes the
+        summary of a full context with CONTINUATION_IN_PROGRESS, in a conversation that
+        has ended with CONTEXT_EXHAUSTED or TERMINAL, in an archived one with ARCHIVED,
+        in a sub-agent's with SUB_AGENT.
 
-        Those are FAILED_PRECONDITION where nothing else is said. Further refusals:
-        RUN_OVER (ABORTED), IMAGE_INVALID and GENERATION_UNSUPPORTED (both
-        INVALID_ARGUMENT). A message that has
-        neither text nor an image is INVALID_ARGUMENT. A spent budget is no refusal: the
-        run begins and ends with the detail "budget". Idempotent by `request_id`: a
-        message is stored exactly once, however often the call is repeated.
+        These refusals are FAILED_PRECONDITION where nothing else is said. Further
+        refusals are RUN_OVER (ABORTED), IMAGE_INVALID and GENERATION_UNSUPPORTED (both
+        INVALID_ARGUMENT). A message that has neither text nor an image is
+        INVALID_ARGUMENT. A used-up budget does not cause a refusal: the run begins and
+        ends with the detail "budget". Idempotent by `request_id`: a message is stored
+        exactly once, however often the call is repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelConversation(self, request, context):
-        """Stops what is under way, ahead of everything else that waits.
+        """Stops the open run, ahead of everything else that waits.
 
-        A request to the model is cut off and nothing of its partial answer is kept. A
-        tool is ended with all its processes; the call gets the result
-        TOOL_OUTCOME_CANCELLED and those behind it TOOL_OUTCOME_SKIPPED, so the history
-        stays valid. Open questions are withdrawn, sub-agents cancelled. The
+        A model request is aborted, and no part of its response is stored. A tool is
+        killed with all its processes; its call gets the result TOOL_OUTCOME_CANCELLED
+        and the calls that have not started get TOOL_OUTCOME_SKIPPED, so that the history
+        stays valid. Open questions are withdrawn, and sub-agents are cancelled. The
         conversation is idle when the call returns, unless sub-agents are ending: then
-        it is cancelling for two seconds at most. A result that was committed before
-        the cancel stands.
+        its state is cancelling for at most two seconds. A result that was stored before
+        the cancel stays.
 
-        Steers that the model has not seen are returned. The oldest follow-up starts
+        Steers that the model has not received are returned. The oldest follow-up starts
         the next run, unless `discard_queued` is set or the conversation's
-        `follow_up_policy` discards what waits.
+        `follow_up_policy` discards follow-ups.
 
-        Background jobs that earlier tool calls left running on purpose go on, unless
-        `kill_jobs` is set; the answer lists both kinds.
+        Background jobs that earlier tool calls left running on purpose continue, unless
+        `kill_jobs` is set; the response lists those that continue and those that were
+        killed.
 
-        The call is never refused because of the state, nor because the store is full:
-        what runs is stopped then, too, and `unrecorded` is set. If there is nothing to cancel
-        and no job to end it succeeds with `no_op`. A second cancel changes nothing,
-        except that it can add `discard_queued` while sub-agents are ending. A
-        cancelled sub-agent has failed.
+        The call is never refused because of the state. It succeeds even if the store
+        cannot save the cancel, for example because the disk is full: everything is
+        stopped then, too, and `unrecorded` is set. If there is nothing to cancel and no
+        job to kill, the call succeeds with `no_op`. A second cancel changes nothing,
+        except that it can add `discard_queued` while sub-agents are ending. A sub-agent
+        that is cancelled has failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResolveApproval(self, request, context):
-        """Answers a question that waits for a person.
+        """Approves or denies a tool call that waits for a person.
 
-        The questions of one response are decided together: when all of them are
-        approved the calls run in the order of the response; the first denial decides
-        for all, none of the calls runs, and the agent is told.
+        The calls of one response wait together: when a person has approved each call
+        that needs approval, all calls run in the order of the response; at the first
+        denial, no call of the response runs, and the agent is told.
 
-        Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no question is
-        open, with UNKNOWN_OR_DECIDED (ABORTED) if this one is not, and with TERMINAL
-        (FAILED_PRECONDITION) in a terminal conversation.
+        Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no call waits for
+        approval, with UNKNOWN_OR_DECIDED (ABORTED) if this one does not, and with
+        TERMINAL (FAILED_PRECONDITION) in a conversation that has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitToolResult(self, request, context):
-        """Answers a call of a client's tool, and the run goes on.
+        """Sends the result of a call of a tool that clients run. The run then continues.
 
         Any client that may use the conversation can answer, not only the one that
-        declared the tool. The first answer counts. An answer that comes too late, twice
-        or for another call changes nothing and is refused with UNKNOWN_OR_DECIDED
-        (ABORTED); `cause` in the metadata of its ErrorInfo says why: `answered`,
-        `timed_out`, `withdrawn`, or `unknown` if no call of this id waits or has waited.
+        declared the tool. The first answer counts. An answer that comes too late, or a
+        second time, or for another call changes nothing and is refused with
+        UNKNOWN_OR_DECIDED (ABORTED); `cause` in the metadata of its ErrorInfo gives the
+        reason: `answered`, `timed_out`, `withdrawn`, or `unknown` if no call with this
+        id waits or has waited.
 
         Further refusals: IMAGE_INVALID (INVALID_ARGUMENT). Idempotent by `request_id`,
-        and without one by its content: the answer that the call has already got is
-        accepted again, as a `duplicate`.
+        and without one by its content: an answer that equals the one that the call
+        already has is accepted as a `duplicate`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AnswerQuestion(self, request, context):
-        """Answers or declines what a running tool call asks a person.
+        """Answers or declines a question that a running tool call asks a person.
 
-        The first answer counts. One that comes too late, twice or to another question
-        changes nothing and is refused with UNKNOWN_OR_DECIDED (ABORTED); `cause` in the
-        metadata of its ErrorInfo says why: `answered`, `declined`, `timed_out`,
-        `withdrawn`, or `unknown` if it never was asked, or too long ago.
+        The first answer counts. An answer that comes too late, or a second time, or to
+        another question changes nothing and is refused with UNKNOWN_OR_DECIDED
+        (ABORTED); `cause` in the metadata of its ErrorInfo gives the reason: `answered`,
+        `declined`, `timed_out`, `withdrawn`, or `unknown` if the question was never
+        asked, or too long ago.
 
-        A `content` that does not fit the question's `requested_schema` is
-        INVALID_ARGUMENT, naming the field, and the question still waits. Idempotent by
-        `request_id`.
+        A `content` that does not match the question's `requested_schema` is
+        INVALID_ARGUMENT with the name of the field, and the question still waits.
+        Idempotent by `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListApprovals(self, request, context):
-        """Lists the questions that wait for a person, those of the conversation that has
-        waited longest first, those of one response in its order.
+        """Lists the tool calls that wait for a person's approval. The conversation that has
+        waited longest comes first; the calls of one response are in its order.
 
-        A question that is answered or withdrawn while a client goes through the pages
-        may be listed still. WatchConversations with the filter
-        `state = awaiting_tool_approval` tells when to look again.
+        A call that is decided or withdrawn while a client reads the pages may still be
+        listed. To know when to read the list again, use WatchConversations with the
+        filter `state = awaiting_tool_approval`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApproval(self, request, context):
-        """Reads a question that waits for a person. One that was answered or withdrawn is
-        NOT_FOUND: events tell how it ended.
+        """Reads one tool call that waits for a person's approval. A call that was decided
+        or withdrawn is NOT_FOUND: events report the decision.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListQuestions(self, request, context):
-        """Lists what running tool calls ask a person, that of the conversation whose tools
-        have run longest first, that of one conversation in the order of asking.
+        """Lists the questions that running tool calls ask a person. The conversation whose
+        tools have run longest comes first; the questions of one conversation are in the
+        order of asking.
 
-        A question that is answered or withdrawn while a client goes through the pages
-        may be listed still. Events tell when there are new ones.
+        A question that is answered or withdrawn while a client reads the pages may still
+        be listed. Events report new questions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetQuestion(self, request, context):
-        """Reads what a running tool call asks a person. One that was answered, declined or
-        withdrawn, or whose time is over, is NOT_FOUND: events tell how it ended.
+        """Reads one question that a running tool call asks a person. A question that was
+        answered, declined or withdrawn, or whose time is over, is NOT_FOUND: events
+        report how it ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateApprovalRule(self, request, context):
-        """Makes a rule about the tool calls of a conversation, in any state. It holds for
-        the responses that arrive from now on; questions that are open stay open.
+        """Creates a rule about the tool calls of a conversation, in any state. The rule
+        applies to responses that arrive from now on; open requests for approval stay
+        open.
 
-        A rule with the same subject is replaced; one that is the same already is
-        returned, so that the call can be repeated. A conversation has 100 rules at most:
-        a further one is INVALID_ARGUMENT. Sub-agents begin with the rules that the
-        conversation has when they start, and a successor with those of its predecessor.
+        The new rule replaces a rule with the same subject. If an identical rule exists,
+        that rule is returned, so that the call can be repeated. A conversation has at
+        most 100 rules: one more is INVALID_ARGUMENT. A sub-agent gets the rules that its
+        parent has when the sub-agent starts, and a conversation that continues another
+        one gets the rules of that one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteApprovalRule(self, request, context):
-        """Revokes a rule of a conversation, for the responses that arrive from now on.
+        """Deletes a rule of a conversation. This applies to responses that arrive from now
+        on.
 
-        A rule that does not exist is NOT_FOUND; those of the operator have no name of
-        this kind.
+        A rule that does not exist is NOT_FOUND. Rules of the operator have other names
+        and cannot be deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApprovalRule(self, request, context):
-        """Reads a rule of a conversation, or one of the operator. Any other is NOT_FOUND.
+        """Reads a rule of a conversation or of the operator. NOT_FOUND for any other rule.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListApprovalRules(self, request, context):
-        """Lists the rules that hold in a conversation: those of the operator, then its own,
-        the oldest first.
+        """Lists the rules that apply in a conversation: those of the operator, then its
+        own, the oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -688,28 +703,29 @@ class ConversationServiceServicer(object):
     def SetMode(self, request, context):
         """Changes what tools may do, in any state that is not terminal.
 
-        The mode holds at once, for all tools that start from now on. A tool that runs
-        already keeps the mode it was started with, and so does a background job: the
-        answer names those with wider rights than the mode, and `stop_running` ends
-        them. A run goes on without a tool call that was ended so. The agent is told by
-        a message that never comes between a tool call and its result. Narrowing needs
-        no approval. Setting the mode that is set already changes nothing and succeeds;
-        with `stop_running` it ends what an earlier call has left.
+        The mode applies at once, to all tools that start from now on. A tool that is
+        already running keeps the mode with which it was started, and so does a
+        background job: the response lists those that have more rights than the new mode
+        gives, and `stop_running` kills them. The run continues without a killed tool
+        call. The agent is told of the mode by a message that never stands between a tool
+        call and its result. A change to fewer rights needs no approval. Setting the
+        present mode again changes nothing and succeeds; with `stop_running` it kills
+        what an earlier call has left running.
 
-        Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all
-        FAILED_PRECONDITION).
+        Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TriggerContinuation(self, request, context):
-        """Starts the continuation by hand, as if the context were nearly full.
+        """Ends a conversation with a summary, as if its context were nearly full, so that
+        another one can continue it.
 
-        The model writes a summary, without tools; the conversation then is
-        STATE_KIND_CONTEXT_EXHAUSTED and can be continued. If no summary can be had, a
-        plain one is made from the history. Until it is done the continuation can be
-        cancelled.
+        The model writes the summary, without tools; the state is then
+        STATE_KIND_CONTEXT_EXHAUSTED, and ContinueConversation creates the next
+        conversation. If the model writes no summary, the server makes a simple one.
+        Until the summary is complete, CancelConversation can cancel it.
 
         Refused unless the conversation is idle or in error: with AGENT_BUSY,
         AWAITING_APPROVAL, ARCHIVED, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -719,120 +735,126 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ContinueConversation(self, request, context):
-        """Creates the successor of a conversation whose context is used up, with the same
-        working directory, model, mode and settings. Nothing runs yet.
+        """Creates the conversation that continues one whose context is used up (its
+        successor), with the same working directory, model, mode and settings. No run
+        starts yet.
 
-        A conversation has one successor at most: if it exists, it is returned, and
-        the fields of the request have no further effect. Follow-ups that waited when
-        the context was used up are not queued again: each is in the history of the old
-        conversation, with FATE_DISCARDED and a request cycle that ended before it
-        began. A successor that begins with the summary is told of their texts; to have
-        them done, send them again. Refused with
-        NOT_EXHAUSTED (FAILED_PRECONDITION) if its context is not used up, with
-        CONTINUATION_IN_PROGRESS (FAILED_PRECONDITION) while its summary is being
-        written, and with SUB_AGENT (FAILED_PRECONDITION) for a sub-agent. Idempotent by
-        `request_id`.
+        A conversation has at most one successor: if it exists, it is returned, and the
+        other fields of the request have no effect. Follow-ups that waited when the
+        context was used up are not queued again: each is in the history of the old
+        conversation, with FATE_DISCARDED and a request cycle that ended before it began.
+        A successor that begins with the summary also gets their texts; to have the agent
+        work on them, send them again.
+
+        Refused with NOT_EXHAUSTED if the context is not used up, with
+        CONTINUATION_IN_PROGRESS while the summary is being written, and with SUB_AGENT
+        for a sub-agent (all FAILED_PRECONDITION). Idempotent by `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForkConversation(self, request, context):
-        """Creates a conversation with the history of another one up to the end of a request
-        cycle. Nothing runs yet, and the other conversation does not change.
+        """Creates a conversation (a fork) that starts with a copy of another one's history,
+        up to the end of a request cycle. No run starts yet, and the other conversation
+        does not change.
 
-        The fork has the same working directory, model, mode, policies, labels, budget and
-        other settings, and the same system prompt, so that what the model gets of the
-        history is the same to the byte and providers can use what they have cached of it.
-        Messages and request cycles are copied with names of the fork, images too: the
-        other conversation can be deleted. What the fork itself spends counts for its
-        budget, from zero on. Its revisions go on from that of the end of the cycle:
-        events before that belong to the other conversation and are REVISION_TOO_OLD.
+        The fork has the same working directory, model, mode, policies, labels, budget
+        and other settings, and the same system prompt. What the model gets of the copied
+        history is therefore the same byte for byte, and providers can use their caches
+        of it. Messages, request cycles and images are copied under names of the fork, so
+        the other conversation can be deleted. The fork's budget counts only what the
+        fork itself uses. Its revisions continue from the revision at the end of the
+        copied cycle: earlier events belong to the other conversation and are
+        REVISION_TOO_OLD.
 
-        Not taken over: what waits in the queue, open questions, background jobs,
-        clipboards, sub-agents' conversations. Files stay as they are now, whatever the
-        history says of them; the model is told so with the first request of the fork.
+        These are not copied: queued messages, open questions, background jobs,
+        clipboards, and the conversations of sub-agents. Files stay as they are now,
+        whatever the history says about them; the model is told so with the first request
+        of the fork.
 
-        A conversation can be forked in every state, also while a run is under way, and
-        when it is archived. Refused with CYCLE_RUNNING if that cycle has not ended,
-        with NOT_FORKABLE if none has, if the history up to there fills the model's
-        context, or if the context was used up in that cycle, and with SUB_AGENT for a
-        sub-agent (all FAILED_PRECONDITION); with SLUG_TAKEN (ALREADY_EXISTS). A cycle
-        that the conversation does not have is INVALID_ARGUMENT. Idempotent by
-        `request_id`, which counts within the caller, as with CreateConversation.
+        A conversation can be forked in every state, also while a run is open, and when
+        it is archived. Refused with CYCLE_RUNNING if the cycle has not ended, with
+        NOT_FORKABLE if no cycle has ended, if the history up to that point fills the
+        model's context, or if the context was used up in that cycle, and with SUB_AGENT
+        for a sub-agent (all FAILED_PRECONDITION); with SLUG_TAKEN (ALREADY_EXISTS). A
+        cycle that the conversation does not have is INVALID_ARGUMENT. Idempotent by
+        `request_id`, which is unique for the caller, as with CreateConversation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SpawnSubAgents(self, request, context):
-        """Starts sub-agents by hand, as a run of its own.
+        """Starts sub-agents at the request of a client instead of the agent, in a run of
+        their own.
 
-        The tasks are stored as the root message of the run. When all sub-agents have
-        ended, the agent is given their results in the order of the tasks, failures
-        included, and goes on from there. If any task is not acceptable none is
-        started.
+        The tasks are stored as the first message of the run. When all sub-agents have
+        ended, the agent gets their results, including failures, in the order of the
+        tasks, and continues the run. If any task is invalid, no sub-agent is started.
 
-        Each sub-agent has a conversation of its own, with this one as its `parent`. It
-        can be read, watched and cancelled, and takes no messages. It is restricted where
-        that can be kept, has no sub-agents itself, and asks nobody for anything. A cancel
-        of this conversation cancels all of them.
+        Each sub-agent has a conversation of its own, whose `parent` is this
+        conversation. It can be read, watched and cancelled, and accepts no messages. It
+        runs in MODE_RESTRICTED wherever the server can enforce that mode, cannot start
+        sub-agents itself, and cannot ask for approval. A cancel of this conversation
+        cancels all its sub-agents.
 
-        Refused unless the conversation is idle or in error: with AGENT_BUSY,
-        CANCELLING, ARCHIVED, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION); with
-        BUDGET_REACHED (FAILED_PRECONDITION) if the budget is spent; with
-        MODEL_UNAVAILABLE or WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) for a task, whose
-        field is named as in `tasks[2].model`. Idempotent by `request_id`.
+        Refused unless the conversation is idle or in error: with AGENT_BUSY, CANCELLING,
+        ARCHIVED, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION); with BUDGET_REACHED
+        (FAILED_PRECONDITION) if the budget is used up; with MODEL_UNAVAILABLE or
+        WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) for a task, whose field is named as
+        in `tasks[2].model`. Idempotent by `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListQueue(self, request, context):
-        """Lists the steers and follow-ups that wait, and on request what became of
-        earlier ones.
+        """Lists the queued messages (steers and follow-ups), and on request what happened
+        to earlier ones.
 
-        A message that finds the conversation at rest is in the history at once. Every
-        other one that is accepted is listed here, and ends in exactly one fate, which
-        is kept as long as the conversation, also when old events are pruned.
+        A message that arrives while no run is open goes into the history at once and is
+        not listed here. Every other message that is accepted is listed here and leaves
+        the queue in exactly one way (Fate), which is stored as long as the conversation,
+        even if old events are pruned.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WithdrawMessage(self, request, context):
-        """Takes back a steer or a follow-up that still waits.
+        """Withdraws a steer or a follow-up that is still queued.
 
-        Refused with UNKNOWN_OR_DECIDED (ABORTED) if it does not wait any more. A
-        message that was withdrawn leaves no trace in the history.
+        Refused with UNKNOWN_OR_DECIDED (ABORTED) if the message is no longer queued. A
+        message that was withdrawn is not in the history.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def VerifyConversation(self, request, context):
-        """Checks a stored conversation without changing it: that every row is as it was
-        written, that steps, revisions and messages have no gaps, that the hash chain of
-        the log is whole, that messages and state are what the log says, that every tool
-        call has exactly one result, every run has ended exactly once and every question
-        has an answer.
+        """Checks a stored conversation without changing it: every row is as it was written;
+        steps, revisions and messages have no gaps; the hash chain of the log is intact;
+        messages and state match the log; every tool call has exactly one result; every
+        run has ended exactly once; and every question has an answer.
 
-        What is found is reported, not repaired, and rows that cannot be read are
-        findings too. May be called in every state, also while a run is under way. Of
-        events that have been pruned nothing can be said.
+        The call reports what it finds and repairs nothing; rows that cannot be read are
+        reported, too. It works in every state, also while a run is open. Events that
+        have been pruned cannot be checked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReplayConversation(self, request, context):
-        """Runs the log of a conversation through the state machine again and compares
-        each step with what was stored: the events that came of it, and at the end the
-        state.
+        """Runs the log of a conversation through the state machine again, and compares the
+        result of each step with what was stored: the events of the step and, at the end,
+        the state.
 
-        Nothing is changed and nothing is carried out: no request is sent and no tool
-        runs. The stream has one response per step, up to where the conversation stands
-        when the call begins, and ends with OK also if there are differences.
+        Nothing is changed and nothing is executed: no model request is sent and no tool
+        runs. The stream has one response per step, up to the step at which the
+        conversation is when the call begins, and ends with OK even if there are
+        differences.
 
         A replay needs the whole log: once events have been pruned, the call is
         OUT_OF_RANGE with REVISION_TOO_OLD.
@@ -842,26 +864,28 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ExportConversation(self, request, context):
-        """Writes everything about a conversation as lines of JSON: first the
-        conversation, then its messages, then its events. Attachments are named, not
-        contained.
+        """Returns everything about a conversation as lines of JSON: first the conversation,
+        then its messages, then its events. Attachments are named, but their bytes are
+        not included.
 
-        The export shows the conversation at one revision, also if it goes on
-        meanwhile. Events that have been pruned are left out.
+        The export shows the conversation at one revision, even if it changes meanwhile.
+        Events that have been pruned are missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAuditEntries(self, request, context):
-        """Reads the audit trail: who sent which command, what decided about tool calls, and
-        which calls were refused; of all principals, without contents, the oldest first.
+        """Reads the audit trail of all principals, the oldest entries first: who sent which
+        command, what decided about tool calls, and which calls were refused. Entries
+        have no contents of messages.
 
-        Accepted commands are in the logs of their conversations and their hash chains,
-        and leave the trail with them, when a log is pruned or a conversation deleted;
-        the deletion itself stays. A command that changed nothing has no entry. Refused
-        calls are kept for a time. New entries are added at the end, so the pages can be
-        followed; a refusal is shown within seconds. Needs the role of an operator.
+        Accepted commands are stored in the logs of their conversations, as part of the
+        hash chains, and disappear from the trail when a log is pruned or a conversation
+        is deleted; the deletion itself stays in the trail. A command that changed
+        nothing has no entry. Refused calls are kept for a limited time. New entries are
+        added at the end, so a client can continue to read pages; a refusal appears
+        within seconds. Requires the role of an operator.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -870,7 +894,7 @@ class ConversationServiceServicer(object):
     def ListMessages(self, request, context):
         """Reads messages in the order of their sequence.
 
-        Messages are never changed or removed, so going through the pages misses
+        Messages are never changed or removed, so a client that reads all pages misses
         nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -878,20 +902,20 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetMessage(self, request, context):
-        """Reads one message, by its name. One that waits in the queue can be read, too: its
-        `sequence` is zero. One that left the queue without being delivered is NOT_FOUND,
-        unless it was discarded: ListQueue tells what has become of it.
+        """Reads one message by its name. A queued message can be read, too; its `sequence`
+        is zero. A message that left the queue without being stored in the history is
+        NOT_FOUND; ListQueue shows what happened to it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRequestCycles(self, request, context):
-        """Reads request cycles: what was asked, and all that was done for it. Follow-ups
-        that wait belong to no cycle yet and are not shown.
+        """Reads request cycles: the user messages, and all that was done for each of them.
+        Queued follow-ups belong to no cycle yet and are not included.
 
-        They are made of messages and the ends of runs, which are kept as long as the
-        conversation, so pruned events are not missed.
+        Cycles are made from messages and the ends of runs, which are stored as long as
+        the conversation, so pruned events are not needed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -907,13 +931,13 @@ class ConversationServiceServicer(object):
     def WaitRequestCycle(self, request, context):
         """Waits for the end of a run, and then reads its request cycle.
 
-        The call returns as soon as the run has ended, at once if that was before. When
-        the timeout passes first, it returns the cycle as it stands: `stop_reason` and
-        `end_time` are unset then, and the call may be repeated. Waiting changes nothing,
-        and an open question is not answered by it. Give the call a deadline that is
-        later than the timeout, or it ends with DEADLINE_EXCEEDED.
+        The call returns as soon as the run has ended, at once if it ended before. When
+        the timeout passes first, the call returns the unfinished cycle: `stop_reason`
+        and `end_time` are then unset, and the call may be repeated. Waiting changes
+        nothing and answers no open question. Give the call a deadline that is later than
+        the timeout, or it ends with DEADLINE_EXCEEDED.
 
-        A call that waits counts as a stream: it is refused with TOO_MANY_STREAMS
+        A waiting call counts as a stream: it is refused with TOO_MANY_STREAMS
         (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE) when the server
         shuts down. It ends with NOT_FOUND when the conversation is deleted.
         """
@@ -922,21 +946,22 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetAttachment(self, request, context):
-        """Tells what an attachment is, without its bytes.
+        """Returns the properties of an attachment, without its bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DownloadAttachment(self, request, context):
-        """Reads the bytes of an image in pieces, exactly as it was sent.
+        """Returns the bytes of an image in pieces, exactly as it was sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Subscribe(self, request, context):
-        """Follows one conversation: how it stands, what was missed, and what happens.
+        """Follows (watches) one conversation: sends its present state, the events that the
+        client missed, and then new events as they happen.
 
         # What is sent
 
@@ -947,89 +972,88 @@ class ConversationServiceServicer(object):
         3. `caught_up`, exactly once.
         4. From then on all events as they happen, durable and passing ones.
 
-        Since the snapshot shows the conversation as it is when the stream begins, it
-        is ahead of the events that are sent in step 2. A client that builds its
-        picture from events and resumes can ignore the snapshot, except for `partial`,
-        which belongs to the present.
+        Since the snapshot shows the conversation as it is when the stream begins, it is
+        newer than the events that are sent in step 2. A client that builds its view from
+        events and resumes can ignore the snapshot, except for `partial`, which contains
+        text that is being streamed now.
 
-        # What a watcher can rely on
+        # What a client can rely on
 
-        * Durable: an event with a revision is sent only after what it reports has
-        been committed. It is never taken back, and reading the conversation after
-        it shows its effect.
+        * Durable: an event with a revision is sent only after the change that it reports
+        has been stored. It is never taken back, and a client that reads the
+        conversation after the event sees the change.
         * Ordered: durable events come in the order of their revisions, which are
         numbered without gaps.
-        * Gap-free: no durable event is left out. Snapshot and first event fit
-        together, and so do the last event of one stream and the first of the next
-        one that resumes after it.
+        * Gap-free: no durable event is left out. The first event after a snapshot
+        continues from it, and the first event of a stream that resumes continues from
+        the last event of the previous stream.
         * Unique: no durable event is sent twice on one stream, and none up to
         `after_revision` is sent at all.
-        * Atomic: the events of one commit come in the same response, unless they do
-        not fit into one.
+        * Atomic: events that were stored together come in the same response, unless they
+        do not fit into one.
         * Resumable: after a broken connection or a restart of the server, subscribing
-        after the last revision seen goes on as if nothing had happened. Revisions
-        stay valid across restarts. Should events have been pruned that a watcher has
-        not seen, it is told so by REVISION_TOO_OLD before anything is sent: a gap is
-        never silent.
-        * Final: text that is streamed belongs to a delta slot, named by
-        `llm_request_id` and `attempt`. Every slot that was opened ends in exactly
-        one durable event: the `message_added` of the message with the same request
-        id and attempt, or a `stream_discarded`. No delta of a slot follows after
-        that. Deltas have revision 0 and an offset; they are not repeated on a new
-        stream, which instead shows all that is streamed so far in
-        `Snapshot.partial`.
-        * Alive: if nothing is sent for Limits.heartbeat_interval, a heartbeat with
-        the newest revision is.
+        after the last revision seen goes on as if nothing had happened. Revisions stay
+        valid across restarts. Should events have been pruned that a client has not
+        seen, it gets REVISION_TOO_OLD before anything is sent: a gap is never silent.
+        * Final: text that is streamed belongs to a delta slot, which `llm_request_id`
+        and `attempt` identify. Every slot that was opened ends in exactly one durable
+        event: the `message_added` of the message with the same request id and attempt,
+        or a `stream_discarded`. No delta of a slot follows after that event. Deltas
+        have revision 0 and an offset; they are not repeated on a new stream, which
+        instead contains all text streamed so far in `Snapshot.partial`.
+        * Alive: if no event is sent for Limits.heartbeat_interval, the server sends a
+        heartbeat with the newest revision.
 
-        # Slow watchers
+        # Slow clients
 
-        A watcher that reads slowly holds nobody up and loses no durable event: it only
-        gets them later. The server keeps no queue for it but a position in the log and
-        what is being sent, so the memory that a watcher takes is bounded, however far
-        it is behind. Deltas that wait are conflated: what was written meanwhile arrives
-        as one delta, or not at all once its slot has been closed. If a watcher reads
-        nothing for Limits.watcher_stall_timeout while events wait for it, its stream
-        ends with ABORTED, and it can resume.
+        A client that reads slowly delays nobody else and loses no durable event: it only
+        gets events later. The server stores no queue for it but a position in the log
+        and the response that is being sent, so the memory that a watcher takes is
+        bounded, however far it is behind. Deltas that wait are conflated: the text
+        written meanwhile arrives as one delta, or not at all once its slot has ended. If
+        a client reads nothing for Limits.watcher_stall_timeout while events wait for it,
+        its stream ends with ABORTED, and the client can resume.
 
         # How a stream ends
 
-        A stream ends in one of these ways, and always with a status. The end of a
-        connection without one tells nothing about the conversation: resume.
+        A stream ends in one of these ways, and always with a status. If a connection
+        ends without a status, this means nothing for the conversation: resume.
 
         * OK after `deleted`, or, with `until_settled`, when the conversation has
         settled.
-        * NOT_FOUND if there is no such conversation. Nothing is sent before it.
+        * NOT_FOUND if there is no such conversation. Nothing is sent before that.
         * OUT_OF_RANGE with REVISION_TOO_OLD if events after `after_revision` are no
-        longer kept. Nothing is sent before it, unless they go while a slow watcher
-        is on its way through them. Subscribe without `after_revision`.
-        * INVALID_ARGUMENT if `after_revision` is newer than the newest revision, which
+        longer stored. Nothing is sent before that, unless the events are pruned while
+        a slow client is still reading. Subscribe without `after_revision`.
+        * INVALID_ARGUMENT if `after_revision` is greater than the newest revision, which
         can only happen after the server was restored from a backup.
         * RESOURCE_EXHAUSTED with TOO_MANY_STREAMS if no more streams can be opened.
-        * UNAVAILABLE with SHUTTING_DOWN when the server shuts down, after everything
-        that had happened until then was sent. Resume.
-        * ABORTED if the watcher read nothing for too long. Resume.
+        * UNAVAILABLE with SHUTTING_DOWN when the server shuts down, after all events up
+        to then were sent. Resume.
+        * ABORTED if the client read nothing for too long. Resume.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchConversations(self, request, context):
-        """Follows the list of conversations, archived ones included, sub-agents only if
-        asked for. With a filter, those that match it.
+        """Follows (watches) the list of conversations, including archived ones; sub-agents
+        only if the request asks for them. With a filter, only conversations that match
+        it.
 
-        The stream first shows every conversation that there is, then sends `caught_up`,
-        then every change. A conversation that begins to match the filter is sent like a
-        new one, and one that ceases to is named. Changes of one conversation
-        come in the order in which they happened; several may be merged into the last
-        one, so the list is always right but is no history. There is no resuming:
-        after a broken connection a client starts again and drops what it does not see
-        before `caught_up`.
+        The stream first contains every conversation that exists, then `caught_up`, then
+        every change. A conversation that begins to match the filter is sent like a new
+        one; of a conversation that no longer matches, the name is sent. Changes of one
+        conversation come in the order in which they happened; several changes may be
+        merged into the last one, so the list is always right but is not a history. A
+        stream cannot be resumed: after a broken connection a client starts again, and
+        removes conversations that the new stream does not contain before `caught_up`.
 
-        A watcher that reads slowly holds nobody up: what has changed several times
-        meanwhile it gets once. The stream never ends with OK. It is refused with
-        TOO_MANY_STREAMS (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE)
-        when the server shuts down, and with ABORTED if nothing is read for
-        Limits.watcher_stall_timeout while changes wait.
+        A client that reads slowly delays nobody else: several changes of one
+        conversation reach it as one. The stream never ends with OK. The call is refused
+        with TOO_MANY_STREAMS (RESOURCE_EXHAUSTED); the stream ends with SHUTTING_DOWN
+        (UNAVAILABLE) when the server shuts down, and with ABORTED if the client reads
+        nothing for Limits.watcher_stall_timeout while changes wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1251,88 +1275,90 @@ class ConversationService(object):
 
     # How calls relate to runs
 
-    A message starts a run: the agent asks the model, runs the tools that the model
-    calls for, asks again, and so on until it is done, is cancelled or fails. No
-    unary call waits for that. A call returns as soon as what it did is stored
-    durably, and the run goes on whether or not anybody is connected. Subscribe
-    shows what happens.
+    A message starts a run: the agent sends a request to the model, runs the tools that
+    the model calls, sends the next request, and so on until it is done, is cancelled
+    or fails. Except for WaitRequestCycle, no unary call waits for the end of a run: a
+    call returns as soon as its changes are stored durably, and the run continues
+    whether or not a client is connected. Subscribe shows what happens.
 
     # Names
 
-    Every field that names a conversation takes `conversations/{conversation}` with
-    the id or the slug. Answers use the id. A conversation that does not exist, or
-    that belongs to somebody else, is NOT_FOUND in every call.
+    Every field that names a conversation accepts `conversations/{conversation}` with
+    the id or the slug. Responses contain the id. A conversation that does not exist,
+    or that belongs to somebody else, is NOT_FOUND in every call.
 
     # Errors
 
-    A request that is wrong in itself is INVALID_ARGUMENT with a BadRequest that
-    names the field: an unknown enum value, over-long text, a malformed name, a
-    path with a NUL character. A request that is right but cannot be followed now
-    is refused for one of the reasons in RefusalReason; each call below names those
-    that are particular to it. Any call that changes something can also be refused
-    with STORE_UNAVAILABLE or SHUTTING_DOWN, or by servers that share a database with
-    WORKSPACE_OFFLINE (all UNAVAILABLE).
-    Nothing changes when a call fails, with one exception that no protocol can
-    avoid: when the connection breaks or the deadline passes, the client cannot
-    know whether the call took effect. That is what request ids are for.
+    A request that is wrong in itself is INVALID_ARGUMENT with a BadRequest that names
+    the field: for example an unknown enum value, a text that is too long, a malformed
+    name, or a path with a NUL character. A request that is correct but cannot be
+    carried out now is refused for one of the reasons in RefusalReason; the comment of
+    each call names the reasons that are particular to it. In addition, any call that
+    changes something can be refused with STORE_UNAVAILABLE or SHUTTING_DOWN, or, if
+    several servers share a database, with WORKSPACE_OFFLINE (all UNAVAILABLE). Nothing
+    changes when a call fails, with one exception that no protocol can avoid: when the
+    connection breaks or the deadline passes, the client cannot know whether the call
+    took effect. Request ids solve this problem.
 
     # Request ids
 
-    Calls that start something take a `request_id`, a UUID that the client makes up
-    once per intended call. If a call with the same id was accepted before, nothing
-    is done again and the answer is the one of that time, also after a restart of
+    Calls that start something accept a `request_id`, a UUID that the client generates
+    once per intended call. If a call with the same id was accepted before, nothing is
+    done again and the response is the same as at that time, even after a restart of
     the server. The same id with another body is refused with REQUEST_ID_REUSED
-    (ALREADY_EXISTS). Refused calls are not remembered. An empty id is allowed and
-    gives up this protection.
+    (ALREADY_EXISTS). Refused calls are not remembered. Without an id, a call has no
+    such protection.
 
-    An id counts within its caller and its conversation: SendMessage, SpawnSubAgents
+    An id is unique for its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
     another conversation is another call. The ids of CreateConversation and
-    ForkConversation count within the caller alone. They are kept as long as their
-    conversation, and those of these two for ever: once what such a call created is
-    deleted, a repetition is NOT_FOUND.
+    ForkConversation are unique for the caller. Ids are stored as long as their
+    conversation; those of CreateConversation and ForkConversation are stored for ever,
+    and a repetition is NOT_FOUND after the conversation that the call created was
+    deleted.
 
     # Pages
 
-    Lists have pages. `page_size` is an upper limit: a page may be shorter, since
-    pages are also limited in bytes, and only an empty `next_page_token` marks the
-    last one. A `page_size` of zero means the default, one above the maximum means
-    the maximum, and a negative one is INVALID_ARGUMENT. A `page_token` is opaque;
-    one that the server did not make for the same request is INVALID_ARGUMENT.
+    Lists have pages. `page_size` is an upper limit: a page may be shorter, because the
+    bytes of a page are limited as well. Only an empty `next_page_token` marks the last
+    page. A `page_size` of zero means the default, one above the maximum means the
+    maximum, and a negative one is INVALID_ARGUMENT. A `page_token` is opaque; one that
+    the server did not make for the same request is INVALID_ARGUMENT.
 
     # Filters
 
     A filter is an expression in a subset of AIP-160: restrictions like
     `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
     tighter than AND; restrictions without a word between them are connected by AND.
-    Texts stand in single or double quotes, in which a backslash quotes the next
-    character; values without spaces, quotes and parentheses need none. These are the
-    fields of a conversation:
+    Texts are in single or double quotes, in which a backslash quotes the next
+    character; values without spaces, quotes and parentheses need no quotes. These are
+    the fields of a conversation, with their operators in parentheses:
 
-    * `state`, `mode` (= !=): a value of StateKind or Mode, with or without its
-    prefix, in either case: `state = awaiting_tool_approval`.
-    * `busy`, `archived` (= !=): true or false. `busy` is that of the state.
-    * `title`, `slug`, `model` (= != :): a whole text, or with `:` a part of it, in
-    either case; `title:*` is true if there is one. A model may be named with or
+    * `state`, `mode` (= !=): a value of StateKind or Mode, with or without its prefix,
+    in upper or lower case: `state = awaiting_tool_approval`.
+    * `busy`, `archived` (= !=): true or false. `busy` is the field of
+    ConversationState.
+    * `title`, `slug`, `model` (= != :): the whole text, or with `:` a part of it; case
+    is ignored. `title:*` matches if there is a title. A model may be named with or
     without `models/`.
     * `working_directory` (= != :): an absolute path; with `:` that directory and those
-    beneath it. Symbolic links in the path are followed when the call begins. A
-    directory that does not exist any more can be named by its former real path.
-    * `labels`: `labels.key = "value"` (= !=), and `labels:key` for those that have the
-    key. A key with other characters than letters, digits, `_`, `-` and `/` is quoted:
-    `labels."my key" = "value"`.
+    beneath it. Symbolic links in the path are resolved when the call begins. A
+    directory that no longer exists can be named by its former real path.
+    * `labels`: `labels.key = "value"` (= !=), and `labels:key` for conversations that
+    have the key. A key with other characters than letters, digits, `_`, `-` and `/`
+    is quoted: `labels."my key" = "value"`.
     * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
-    `2026-01-31T12:00:00Z`; `archive_time:*` is true if there is one. No comparison but
-    `!=` is true of a time that is not set.
-    * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
+    `2026-01-31T12:00:00Z`; `archive_time:*` matches if the time is set. For a time
+    that is not set, only `!=` matches.
+    * `parent` (= !=): `conversations/{conversation}`; `parent:*` matches every
     sub-agent.
-    * `forked_from` (= !=): `conversations/{conversation}`; `forked_from:*` is true of
+    * `forked_from` (= !=): `conversations/{conversation}`; `forked_from:*` matches
     every fork.
 
-    `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
-    filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at
-    most. One that is not understood is INVALID_ARGUMENT; the text says what was
-    expected at which character.
+    `a != b` is the same as `NOT a = b`, so it also matches a conversation without that
+    label. A filter may have at most 8 KiB in UTF-8, 100 restrictions and 32 levels of
+    parentheses. A filter that the server cannot parse is INVALID_ARGUMENT; the message
+    says what was expected at which character.
     """
 
     @staticmethod
