@@ -123,7 +123,7 @@ class Lifecycle:
             self._remind(IdleCheck(), math.ceil(left * 1000))
 
     def shut_down(self, done: Future[None]) -> None:
-        """End the run. The actor stops after its tools and sub-agents, and then completes `done`."""
+        """End the run. The actor stops after its tools and sub-agents have stopped, and then completes `done`."""
         self._shutdown = done
         self._executor.stop_everything()
         self._retry_queue.clear()

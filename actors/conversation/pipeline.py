@@ -76,9 +76,9 @@ class LoadedConversation:
     def commit(
         self, unit: UnitOfWork, *others: Commit, command: CommandRecord | None = None, urgent: bool = False
     ) -> tuple[ActEffect, ...]:
-        """Commit a unit together with `others`, publish its events, and return the effects to start.
+        """Commit a unit together with commits of other conversations, and publish the unit's events.
 
-        Raises StoreError or QuotaExceededError; then this object is unchanged.
+        Returns the effects to start. Raises StoreError or QuotaExceededError; then this object is unchanged.
         """
         faults = self._services.faults
         if not unit.empty:

@@ -79,7 +79,7 @@ class ToolOutcome(StrEnum):
     SKIPPED = "skipped"
     DENIED = "denied"
     TIMED_OUT = "timed_out"
-    """No client answered in time, for a tool that clients run."""
+    """No client answered in time; only for calls of tools that clients run."""
 
 
 class ToolSuccess(Struct, frozen=True, gc=False, tag="tool_success"):

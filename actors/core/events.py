@@ -126,7 +126,7 @@ class LlmStreamChunk(Struct, frozen=True, tag="llm_stream_chunk"):
 
 
 class LlmResponse(Struct, frozen=True, omit_defaults=True, tag="llm_response"):
-    """The complete response (REQ-BED-003)."""
+    """The complete response of the model to a request (REQ-BED-003)."""
 
     at: int
     request_id: str

@@ -73,7 +73,10 @@ class InvariantChecker:
         self._mid_log, self._place = True, None
 
     def preload(self, message: Message) -> Iterator[str]:
-        """Check a message that is older than the first event that is left. Call this in the order of the messages."""
+        """Check a message that is older than the first event of a pruned log.
+
+        Call this in the order of the messages.
+        """
         yield from self._message(message)
 
     def check(self, event: Durable) -> Iterator[str]:

@@ -20,7 +20,7 @@ from actors.core.summary import AgentSummary, StateSummary
 
 
 class StateChanged(Struct, frozen=True, tag="state_changed"):
-    """The conversation's state changed, as far as clients see it."""
+    """The part of the conversation's state that clients see has changed."""
 
     state: StateSummary
     fsm_path: tuple[ContextState, ...]

@@ -93,7 +93,7 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     seq: int = 0
     """The number of the latest message in the history."""
     agents: int = 0
-    """The number of the latest sub-agent."""
+    """The number of sub-agents that the conversation has started so far."""
     rounds: int = 0
     """The number of model requests in the latest run."""
     steers: tuple[QueuedInput, ...] = ()

@@ -2,60 +2,61 @@
 
 Two rules hold for everything in this package.
 
-1. Nothing here does anything. A transition gets a state, the context of its conversation and an event, and
+1. No code here has side effects. A transition gets a state, the context of its conversation and an event, and
    returns a new state and a list of effects. It cannot wait, read a clock, draw random numbers, generate an id, or log.
-   Times are in the events, ids are counters in the state. Applying the logged events again gives the same results,
-   which is how `bedrock replay` works, and how a bug from production becomes a unit test.
-2. Nothing here remembers anything but the state. What a later event needs to know must be in the state, and with it
-   in the database row that is written in the same transaction; there is no second source to disagree with it.
+   Times come from the events, ids from counters in the state. Applying the logged events again gives the same results;
+   `bedrock replay` does that, and it makes a unit test of a bug from production.
+2. The state is the only memory. What a later event needs to know must be in the state, and so in the database row that
+   is written in the same transaction; no second copy can disagree with it.
 
 Theory of operation
 ===================
 
-A conversation lives in *runs*, which the Request Cycle Model calls request cycles. A run begins with one message and
-ends with exactly one run-stop; in between the conversation is busy, and its state says why: a request to the model, a
-question to a person, a tool, sub-agents, a cancel, a summary. Idle and Error are the two states where it waits for the
-next message; three more states are final. The states are plain values; what they have in common, the ledger, is carried
-from each to the next: the counters, the queues, the sums.
+The work of a conversation consists of *runs*, which the Request Cycle Model calls request cycles. A run begins with one
+user message and ends with exactly one RunStop notification. In between the conversation is busy, and its state tells
+why: a model request, an approval by a person, a tool, sub-agents, a cancel, a summary. In the states Idle and Error the
+conversation waits for the next message; three more states are final. The states are immutable values. Every state
+contains the ledger (counters, queues and totals), which each transition passes on to the next state.
 
-Three kinds of events arrive.
+There are three kinds of events.
 
-* *Commands* come from outside and want an answer. In a state that does not fit they raise `Rejected`, with a reason
-  that a program can read, and nothing has changed.
+* *Commands* come from outside and get an answer. A state that does not accept a command raises `Rejected`, with a
+  reason that a program can read, and nothing has changed.
 * *Outcomes* are the results of effects. They may be late, duplicated, or belong to something that was cancelled long
-  ago, so each one carries the identity of the effect it answers, and a state accepts only the outcome that it waits
-  for. All others are *ignored*: the same state object is returned, with no effects. That is why no code ever has to
-  wait for an abort to be confirmed, and why a timer need not be stopped: its number is out of date.
-* *Settle events* come from the state itself. Three states must not last, because they are only intermediate:
+  ago. Therefore each outcome carries the ids of its effect, and a state accepts only the outcome that it waits for. All
+  others are *ignored*: the transition returns the same state object and no effects. So no code has to wait until an
+  abort is confirmed, and no timer has to be stopped: the ids of its event no longer match.
+* *Settle events* come from the state machine itself. Three states must not last, because they are only intermediate:
   AwaitingLlm (a request is due), Cancelling a model request (there is nothing to wait for), and Idle or Error with a
-  queue (the next run is due). `settle_event` names the event that moves on, and `run_chain` applies an event together
-  with all that follows: one commit, though clients see every step. Each round of the chain consumes a queued message or
-  reaches a state that lasts, so every chain ends.
+  queue (the next run is due). `settle_event` returns the event that leads out of such a state, and `run_chain` applies
+  an event with all settle events that follow. They are stored in one commit, though clients see every step. Each settle
+  event uses up a queued message or leads to a state that lasts, so every chain ends.
 
-A transition lists its effects in logical order, but they are carried out in three phases: first everything that is
-persisted, in one transaction; then all notifications to clients; then everything that is started. So a crash can
-interrupt work, but the log always shows that it was due.
+A transition lists its effects in logical order, but the actor carries them out in three phases: first it stores what
+must be stored, in one database transaction; then it sends all notifications to clients; then it starts new work. So a
+crash can interrupt work, but the log always shows that the work was due.
 
 How the history stays valid
 ===========================
 
-A model provider refuses a history in which a tool call has no result, or in which something comes between the two. So a
-transition that leaves a tool round early adds a result to every call that has none (`steps/tool_results.py`), and
-messages that come meanwhile are queued: those of people as steers, changes of the mode as notices. Both are delivered
-at one place, the inference boundary (`steps/inference.py`), where the next request is built. No message is ever
-rewritten.
+A model provider refuses a history in which a tool call has no result, or in which another message stands between a call
+and its result. So a transition that skips or stops tool calls adds a result to each of them (`steps/tool_results.py`),
+and messages that arrive before the results are queued: those of people as steers, changes of the mode as notices. Both
+are added to the history at one point, the inference boundary (`steps/inference.py`), where the next request is built.
+Stored messages never change.
 
 How the code is laid out
 ========================
 
-`transition` handles events that are the same in every state and then calls one function per state, `when_<state>` in
-`rules/<state>.py`. Each lists every event: one arm per class, with `if` inside the arm where the payload decides, and
-no `case _`. A forgotten event is then an error of the type checkers, both of them, and not a conversation that is stuck
-in production. (One match over pairs of state and event would read better, but mypy cannot see that it is complete; a
-table cannot be written, because the next state depends on the payload.) Code that several states share is in `steps/`.
-The steps work on a `TransitionBuilder`, the only mutable object, which exists inside a single transition only.
+`transition` handles the events that have the same effect in every state, and calls one function per state for all
+others: `when_<state>` in `rules/<state>.py`. Each of these functions lists every event, with one `case` per class, `if`
+inside the `case` where the fields of the event decide, and no `case _`. If an event is forgotten, both type checkers
+report an error, instead of a conversation that is stuck in production. (One match over pairs of state and event would
+read better, but mypy cannot see that it is complete; a table is impossible, because the next state depends on the
+fields of the event.) Code that several states share is in `steps/`. It works on a `TransitionBuilder`, the only mutable
+object, which exists only during one transition.
 
-`README.md` beside this file shows the whole machine, generated from this code.
+`README.md` in this folder shows the whole machine; it is generated from this code.
 """
 
 from __future__ import annotations

@@ -180,7 +180,8 @@ class CommandDispatch:
         if request.generation:
             check_generation(request.generation, validation.served_model(self._services, loaded.record.model).info)
         _check_output_schema(request.output_schema)
-        self._services.quotas.check_stored(loaded.record.principal)  # otherwise messages could extend one run forever
+        # The quota of stored bytes is checked for each message, because messages can extend one run without end.
+        self._services.quotas.check_stored(loaded.record.principal)
         event = UserMessage(
             at=self._pipeline.now(),
             message_id=self._services.ids.message(),

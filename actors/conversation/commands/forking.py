@@ -71,7 +71,7 @@ def forked_conversation(
 def _runs(services: Services, origin: ConversationRecord, wanted: str) -> tuple[StoppedRun, ...]:
     """Return the ended runs up to the wanted one, or up to the last run at which a fork is possible.
 
-    Raises Rejected.
+    Raises Rejected if there is no such run yet, or InvalidFieldError if the wanted one does not exist.
     """
     if wanted and wanted == live_run(origin):
         raise Rejected(Reason.CYCLE_RUNNING)

@@ -101,9 +101,9 @@ def first_notices(
 
 
 def _interruption(ended: StopReason, after: Iterable[Message | Notice]) -> Iterator[Notice]:
-    """Yield the origin's notice that the last copied run was interrupted.
+    """If the last copied run was interrupted, yield the notice about that from the origin.
 
-    That notice is written only when the next run begins, so it is not among the copied messages.
+    The notice is written only when the next run begins, so it is not among the copied messages.
     """
     if ended is not StopReason.INTERRUPTED:
         return

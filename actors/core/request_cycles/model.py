@@ -54,7 +54,7 @@ class CycleUserMessage(Struct, frozen=True, omit_defaults=True, tag="user-messag
 
 
 class UserMessageWithdrawn(Struct, frozen=True, omit_defaults=True, tag="user-message-withdrawn"):
-    """A queued follow-up was withdrawn; an extension to the event kinds of the specification."""
+    """A queued follow-up message was withdrawn. The specification has no such event."""
 
     id: str
 

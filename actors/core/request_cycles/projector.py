@@ -36,7 +36,7 @@ class ProtocolError(Exception):
 
 
 class Projection(Struct, frozen=True):
-    """The cycles after some events. The first one has no open cycle and an empty queue (rule P1)."""
+    """The cycles after a number of events. Before any event, no cycle is open and the queue is empty (rule P1)."""
 
     closed: tuple[RequestCycle, ...] = ()
     open: RequestCycle | None = None

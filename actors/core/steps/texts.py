@@ -165,7 +165,7 @@ def round_cap(rounds: int) -> str:
 
 
 def budget_reached(what: str) -> str:
-    """Return the message for a run that reached its budget."""
+    """Return the message for a run that was ended because its budget is used up."""
     return f"Stopped: the budget of {what} is spent. Raise it to go on."
 
 
