@@ -110,7 +110,7 @@ class LoadedConversation:
             raise
         if spending is not None:
             quotas.spend(spending)
-        if isinstance(record.state, QUIET):  # counted before clients see the end and begin another run
+        if isinstance(record.state, QUIET):  # counted before clients learn of the end and begin another run
             quotas.end_run(record.id)
 
     def _commit(self, unit: UnitOfWork, commit: Commit, others: tuple[Commit, ...], *, urgent: bool) -> None:

@@ -78,7 +78,7 @@ class Recovery:
                 return Prepared(1, self._verify_commit)
 
     def _verify_commit(self) -> None:
-        """Reload the conversation unless the store has the same step. Raises StoreError."""
+        """Reload the conversation unless memory and store are at the same step. Raises StoreError."""
         if not self._pipeline.matches_store():
             self.reload()
 

@@ -50,7 +50,10 @@ class Waking:
             self._later(ids)
 
     def _work(self, ids: tuple[str, ...]) -> None:
-        """Wake the conversations, `AT_ONCE` at a time; those that fail are tried again later. Waking thread only."""
+        """Wake the conversations, `AT_ONCE` at a time; those that fail are tried again later.
+
+        Runs on its own thread.
+        """
         left: list[str] = []
         for first in range(0, len(ids), AT_ONCE):
             asked = {id_: self._wake_one(id_) for id_ in ids[first : first + AT_ONCE]}

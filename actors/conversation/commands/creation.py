@@ -183,7 +183,10 @@ def sub_agent(
 
 
 def _share(parent: ConversationRecord) -> Budget:
-    """Return a sub-agent's budget: an equal share, among those started together, of what the parent has left."""
+    """Return a sub-agent's budget: an equal share, among those started together, of what the parent has left.
+
+    Raises Rejected if the parent has nothing left.
+    """
     ledger, state = parent.state.ledger, parent.state
     if spent := budget.spent(parent.budget, ledger):
         raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent")

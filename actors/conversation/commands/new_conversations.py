@@ -1,4 +1,4 @@
-"""The commands that create a conversation: Create, Fork, and Continue for the successor of an exhausted one."""
+"""The commands that create a conversation: Create, Fork, and Continue (for one whose context is full)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _first_commit(pipeline: ConversationPipeline, request: CreatingCommand) -> t
         try:
             return forked_conversation(services, new_id, request, at)
         except (Rejected, InvalidFieldError):
-            if services.store.load(request.origin) is None:  # deleted while it was being read
+            if services.store.load(request.origin) is None:  # the conversation was deleted while it was being read
                 raise UnknownConversationError("the conversation to fork has been deleted") from None
             raise
     return creation.conversation(services, new_id, request, at)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 MAX_SCHEMA_BYTES = 16 * 1024
-"""The maximum size of the input schema of a client tool, as JSON text in UTF-8."""
+"""The maximum number of bytes of a client tool's input schema, as JSON text in UTF-8."""
 MAX_TOOLS_BYTES = 512 * 1024
-"""The maximum size of all client tools of a conversation together, as JSON."""
+"""The maximum number of bytes of all client tools of a conversation together, as JSON."""
 MCP_PREFIX = "mcp__"
 """The prefix of the names of MCP tools."""
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from actors.messages.commands import AnswerQuestionCommand
 
 MAX_CONTENT_BYTES = 64 << 10
-"""The maximum size of the answer to a form, as JSON."""
+"""The maximum number of bytes of the answer to a form, as JSON."""
 
 CONTENT = "content"
 
