@@ -146,7 +146,7 @@ class LoadedConversation:
 
 
 class ConversationPipeline:
-    """One conversation in memory, and the executor of its effects.
+    """Loads one conversation, commits its changes, publishes its events and starts its effects.
 
     Actor's thread only, except for reading `loaded` and `idle`.
     """

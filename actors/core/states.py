@@ -197,7 +197,7 @@ class LlmRequesting(Struct, frozen=True, tag="llm_requesting"):
     retry_at: int = 0
     """In backoff: when the next attempt is due, ms since the epoch."""
     continuations: int = 0
-    """How many earlier requests have already continued the same unfinished text (end_turn=false)."""
+    """How many requests, including this one, continue the same unfinished text (end_turn=false); 0 for all others."""
     last_error: LlmFailure | None = None
     model: str = ""
     """The model of the first attempt; later attempts use the same model."""

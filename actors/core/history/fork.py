@@ -128,7 +128,7 @@ def _mode_notice(mode: Mode, copied: Sequence[Message], after: Iterable[Message 
 
 
 def _renamed(name: str, origin: str, fork: str, otherwise: str = "") -> str:
-    """Return the id with the fork's id in place of the origin's at its start; `otherwise` if it starts differently."""
+    """Replace the origin's id at the beginning of an id by the fork's; return `otherwise` if it begins differently."""
     return fork + name.removeprefix(origin) if name.startswith(f"{origin}:") else otherwise
 
 

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class GrowingView:
-    """A view that equals the result of `provider_view` after each added message, if the history is valid.
+    """The turns of a history that grows message by message: `view` returns what `provider_view` would return.
 
     An answer begins a new turn, and no later answer is placed before it. So the turns before the last answer are
-    settled: they no longer change, and are built only once.
+    settled: they no longer change, and are built only once. The history must be valid.
     """
 
     def __init__(self, protocol: str = "", model: str = "") -> None:

@@ -2420,7 +2420,7 @@ class DownloadAttachmentResponse(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     media_type: _builtins.str
-    """Its format, for example image/png. Set in the first piece only."""
+    """The format of the attachment, for example image/png. Set in the first piece only."""
     size_bytes: _builtins.int
     """The size of the attachment in bytes. Set in the first piece only."""
     data: _builtins.bytes
