@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parent
 SEND_SECONDS = 10.0
-"""Seconds within which the fork server must accept a request; a fork server that does not is replaced."""
+"""Seconds within which the fork server must accept a request; otherwise it is replaced by another one."""
 
 MODULES = (
     "host.frames", "host.kernel", "host.system_calls", "host.process_walk", "host.call_limits", "host.namespaces",
@@ -65,8 +65,8 @@ class ForkServer:
         """Keep the arguments; nothing is started yet.
 
         `cpus` are the CPUs for the hosts, if this process itself runs on fewer. `lease` is the descriptor of the file
-        with the time until which hosts let their programs live; None: for ever. The descriptor is copied, because its
-        owner closes it as soon as nothing may be started any more. Raises OSError.
+        with the time until which hosts let their programs live; None means for ever. The descriptor is copied here,
+        because the caller may close its own. Raises OSError.
         """
         self._cpus = cpus
         self._lease = None if lease is None else os.dup(lease)
@@ -79,9 +79,10 @@ class ForkServer:
         program()  # loads the program now, so that the first call does not wait for it
 
     def request(self, control: int, streams: Sequence[int], *, python: bool) -> tuple[int, HostProcess | None]:
-        """Request a host with this control socket. With `python`, the host runs Python source itself.
+        """Request a tool host that the server controls through the socket `control`.
 
-        `streams` has a descriptor for the program's stdin, descriptors for its stdin and stdout, or none.
+        With `python`, the host runs Python source itself. `streams` has a descriptor for the program's stdin,
+        descriptors for its stdin and stdout, or none.
 
         Returns the number of the fork server's process that got the request (see `replace`), and the host if it is
         already known: a forked host reports its pid in its first message. Raises OSError.
@@ -107,7 +108,7 @@ class ForkServer:
                 self._stop()
 
     def stop_forking(self) -> None:
-        """From now on, start every host as a new interpreter."""
+        """Stop forking: from now on, every host is started as a new interpreter."""
         with self._lock:
             self._forks = False
             self._stop()
@@ -137,13 +138,16 @@ class ForkServer:
         return self._channel
 
     def _started_directly(self, files: list[int]) -> HostProcess:
-        """Start a host without a fork server. Raises OSError."""
+        """Start a host as a new interpreter, without the fork server. Raises OSError."""
         process = self._start_interpreter("host", files)
         process.returncode = 0  # so that Popen does not reap it: the caller does
         return HostProcess(process.pid)
 
     def _start_interpreter(self, role: str, files: list[int]) -> subprocess.Popen[bytes]:
-        """Start the tool host's program in this role, on the CPUs that are meant for hosts. Raises OSError."""
+        """Start the tool host's program in the role "forks" (fork server) or "host", on the CPUs for hosts.
+
+        Raises OSError.
+        """
         process = start_interpreter(role, files, self._lease)
         if self._cpus is not None:
             with suppress(OSError):  # the process has ended already, or none of these CPUs is usable
@@ -151,7 +155,6 @@ class ForkServer:
         return process
 
     def _stop(self) -> None:
-        """Kill and reap the fork server's process."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None

@@ -1,4 +1,7 @@
-"""The server's side of one running program: receives the tool host's frames, and kills the tree if the host fails."""
+"""The server's side of a running program: receives the tool host's messages (frames), and kills the process tree.
+
+The tool host is the process that runs the program for the server; see toolhost.py.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +35,17 @@ BEGIN_SECONDS = 10.0
 """Time limit in seconds for a new tool host to report that the program runs."""
 
 REPORT_SECONDS = 2.2
-"""Seconds after a kill within which the host must report the tree's end.
+"""Seconds after a kill within which the host must report that the process tree has ended.
 
 This is a little longer than the tool runner waits, so that the runner has already reported that processes may still run
 when the host is given up here.
 """
 
 WALL_GRACE_SECONDS = 5.0
-"""Seconds after the host's deadline at which the server itself enforces the wall clock."""
+"""Seconds that the host has for enforcing the time limit; after them the server kills the program itself."""
 
 CONFIRM_SECONDS = 0.5
-"""Seconds for which the server itself kills and checks a tree whose host did not report."""
+"""Seconds for which the server itself kills the processes of a host that did not report, and checks for their end."""
 
 FORK_REFUSALS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM})
 """Errors of clone if the kernel, or a filter of system calls, does not allow a process to create a sibling."""
@@ -96,13 +99,13 @@ class InitProcess:
             self._ours = _parent(pid) == host
 
     def kill(self) -> None:
-        """Send SIGKILL, if it is certain that the pid still belongs to the host's child."""
+        """Send SIGKILL to init, if it is certain that the pid still belongs to the host's child."""
         if self._pidfd is not None and self._ours:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def resume(self) -> None:
-        """Send SIGCONT, because a stopped init would not clean up. Like `kill`, it requires that the pid is certain."""
+        """Send SIGCONT to init, because a stopped init would not clean up; like `kill`, only if the pid is certain."""
         if self._pidfd is not None and self._ours:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
@@ -123,8 +126,7 @@ class InitProcess:
 
 
 OnEnd: TypeAlias = "Callable[[ProcessTree, HostProcess | None, orphans.CallMarks | None], None]"
-"""Called at a tree's end with its host process, if there was one, and the marks of its processes if some may
-survive."""
+"""Called when a process tree has ended, with its host or None, and the marks of processes that may survive or None."""
 
 
 class ProcessTree:
@@ -156,7 +158,7 @@ class ProcessTree:
         self._wall_until = self._began + wall + WALL_GRACE_SECONDS if wall else None
         self._reading = False
         self._read_all = threading.Event()
-        self._finishing = threading.Lock()  # one thread finishes the tree; concurrent waiters get its result
+        self._finishing = threading.Lock()  # the first thread that waits computes `_end`; the others get it
         self._end: ProcessEnd | None = None
         self._changed = threading.Condition()  # notified by the reader and by kill
         # everything below is guarded by _changed
@@ -176,7 +178,7 @@ class ProcessTree:
     # --- start ----------------------------------------------------------------------------------------------------
 
     def begin(self, description: bytes) -> None:
-        """Send the launch to the host. Raises ProcessStartError, and then the program did not start."""
+        """Send the launch message to the host. Raises ProcessStartError; then the program did not start."""
         try:
             self._threads.run(self._read, "bedrock-toolhost")
             self._reading = True
@@ -222,7 +224,7 @@ class ProcessTree:
     # --- kill -----------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """Send SIGKILL to the whole tree. Any thread; never blocks; idempotent."""
+        """Send SIGKILL to the whole process tree. Safe to call from any thread; never blocks; idempotent."""
         with self._changed:
             if self._over or self._killed_at is not None:
                 return
@@ -239,7 +241,8 @@ class ProcessTree:
     def _kill_host(self) -> None:
         """Kill a host that has not started init yet.
 
-        A host that has not reported its pid yet ends when it tries to, because the socket is shut down.
+        The pid of a host that has not reported it is unknown. Such a host ends when it tries to report its pid, because
+        the socket is shut down here.
         """
         if self._host is not None:
             self._host.kill()
@@ -247,7 +250,10 @@ class ProcessTree:
             self._control.shutdown(socket.SHUT_RDWR if self._host is None else socket.SHUT_WR)
 
     def signal(self, number: int) -> None:
-        """Signal the program's process group. Any thread; never blocks; no effect once the program has ended."""
+        """Signal the program's process group; no effect once the program has ended.
+
+        Safe to call from any thread; never blocks.
+        """
         with self._changed:
             if not self._over and self._killed_at is None:
                 with suppress(OSError):
@@ -284,7 +290,7 @@ class ProcessTree:
         return self._result(leaked)
 
     def _join_reader(self, leaked: bool) -> None:
-        """Wait until the reader thread has ended. After a leak the host lives on, so end the thread at once."""
+        """Wait until the reader thread has ended. If `leaked`, the host is still running, so end the thread at once."""
         if not self._reading:  # the reader was never started, so the host's pid is not known
             self._control.settimeout(CONFIRM_SECONDS)
             self._read()
@@ -295,7 +301,7 @@ class ProcessTree:
         self._read_all.wait()
 
     def _await_report(self) -> bool:
-        """Wait for the host's report; False if the host is lost or does not report in time after a kill."""
+        """Wait for the host's report; return False if the host is lost, or does not report in time after a kill."""
         with self._changed:
             while self._report is None and not self._silent:
                 left = self._patience()
@@ -315,8 +321,8 @@ class ProcessTree:
     def _clear(self) -> bool:
         """Kill the tree in place of a host that has exited or does not report; return whether all of it has exited.
 
-        Without a namespace, init is not killed before the tree has exited: without its host, init kills the rest.
-        If the tool has killed init, remaining processes are found by the call's marks.
+        Without a namespace, init is not killed before the tree has exited, because init kills the other processes when
+        its host has ended. If the tool has killed init, remaining processes are found by the call's marks.
         """
         host, init = self._host, self._init
         if host is None:
@@ -336,7 +342,7 @@ class ProcessTree:
     def _sweep(self, host: HostProcess) -> bool:
         """Kill the descendants of a live host that does not report; return whether none is left.
 
-        A host that is exiting has already lost its children: then the absence of children proves nothing.
+        A host that is exiting has already lost its children, so that it has none does not prove that they have ended.
         """
         deadline = time.monotonic() + CONFIRM_SECONDS
         while not host.ended() and time.monotonic() < deadline:
@@ -384,7 +390,7 @@ class ProcessTree:
             self._host.ended_within(CONFIRM_SECONDS)
 
     def _next_frame(self) -> bytes:
-        """Return the host's next frame, b"" when the host has closed the socket. Raises OSError.
+        """Return the host's next frame (message), b"" when the host has closed the socket. Raises OSError.
 
         A host that ends without reading everything sent to it resets the socket. The reset is reported once and ahead
         of frames that the host had sent, so reading continues after the first one.
@@ -443,7 +449,7 @@ def _refusal(content: bytes) -> Exception:
 
 
 def _parent(pid: int) -> int:
-    """Return the parent of `pid`, 0 if it has ended."""
+    """Return the pid of the parent of `pid`; 0 if `pid` has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read(512).rpartition(b")")[2].split()[1])
