@@ -1,1 +1,1 @@
-"""Runners, which perform the effects of conversations on separate threads: model requests, tools and sub-agents."""
+"""Runners, which do the work that conversations request, on other threads: model requests, tools and sub-agents."""

@@ -74,7 +74,7 @@ class RunTool:
     context: ConvContext
     cancel: CancelToken
     rights: ToolRights
-    """Provides the mode of the call when the call starts.
+    """Provides the permission mode of the call when the call starts.
 
     The start may be long after this message, because the call waits until the processes of a killed call have ended;
     the mode may change in the meantime.

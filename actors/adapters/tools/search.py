@@ -74,7 +74,7 @@ SPEC = ToolSpec(
 )
 
 LIBRARIES = ("pathspec",)
-"""The packages that the worker needs to walk through a directory."""
+"""The packages, besides the standard library, that the worker process imports."""
 
 HINT = "Narrow `path` or `include`, or write a simpler pattern."
 

@@ -49,7 +49,7 @@ class FairSlots:
         return self._used[principal] if principal else self._total
 
     def pressure(self, principal: str) -> int:
-        """Return how many slots would be in use if every principal that holds any held as many as this one."""
+        """Return the slots that `principal` holds, multiplied by the number of principals that hold any slot."""
         return self._used[principal] * len(self._used)
 
     def acquire(self, principal: str, start: Callable[[], bool]) -> SlotRequest:

@@ -34,7 +34,7 @@ TOGETHER = ""
 """The name that stands for all principals together."""
 MILLISECONDS = 1_000
 RETRY_MS = 1_000
-"""The suggested retry delay, in milliseconds, for quotas that have room again as soon as something ends."""
+"""The suggested retry delay, in milliseconds, for quotas that have room again as soon as a run or a stream ends."""
 LEARN_SECONDS = 10.0
 """The seconds between two queries of how much was spent on all servers that share the store."""
 DAY_MS = 86_400_000
@@ -180,9 +180,10 @@ class QuotaBook:
             self._add(spending)
 
     def spend_alone(self, principal: str, used: Usage) -> None:
-        """Store and count the usage of a request whose conversation was deleted, so that no commit can include it.
+        """Store and count the tokens and the cost of a request whose conversation was deleted.
 
-        May block. If the usage cannot be stored, it counts until the server ends.
+        No commit of the conversation can include them any more. May block. If they cannot be stored, they count until
+        the server ends.
         """
         spending = self.spending(principal, (used.context_tokens, used.cost_micros), self._clock.now_ms())
         if spending is None:

@@ -74,7 +74,7 @@ class Host(one_call.HostedCall):
         try:
             self.namespace = bool(self.launch["namespace"]) and namespaces.enter_pid_namespace(restricted)
             self.census = call_limits.Census(self.launch["limits"], self.namespace, self.groups)
-            if self.census.processes and os.geteuid() == 0:  # for root, the kernel does not limit them
+            if self.census.processes and os.geteuid() == 0:  # the kernel does not limit root's processes
                 self.behind = call_limits.step_ahead()
             self.init = self.groups.fork()
         except OSError as error:

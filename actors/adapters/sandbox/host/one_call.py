@@ -21,7 +21,7 @@ class LeaseFile:
         """The time that was last read, in nanoseconds of CLOCK_MONOTONIC."""
 
     def over(self) -> bool:
-        """Return whether the time has come; the file is read again if the time that was last read has passed."""
+        """Return whether tools may no longer live; read the file again if the time that was last read has passed."""
         if self.passed() and self.file >= 0:
             self.read()
         return self.passed()

@@ -269,7 +269,7 @@ def choice(values: "tuple[int, ...]", *, found: int, other: int) -> "list[bytes]
 
 
 def argument(number: float) -> "list[bytes]":
-    """Return BPF code that loads the lower half of an argument, given by number, or the upper half for a number n.5."""
+    """Return BPF code that loads half of an argument: the lower half for a number n, the upper half for n.5."""
     return load(ARGUMENTS + int(8 * number))
 
 
