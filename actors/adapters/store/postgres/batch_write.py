@@ -87,7 +87,7 @@ class WriteBatch:
         self.left: list[Change] = []
         for change in changes:
             part = plain.get(change) if isinstance(change, Transition) else None
-            # popped, so that a second change of the same conversation is not in the batch
+            # The head is popped, so that a second change of the same conversation is not in the batch.
             head = found.pop(part.id, None) if part else None
             if part and head and part.fits(head):
                 self.taken[part.id] = (change, part, head)

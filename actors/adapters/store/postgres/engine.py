@@ -202,9 +202,9 @@ def connect(address: Address) -> PostgresConnection:
 
 
 def reached(address: Address) -> PostgresConnection:
-    """Open a connection when a program starts.
+    """Open a connection at the start of a program.
 
-    Raises StoreUnusableError if that fails or the database is not suitable.
+    Unlike `connect`, it reports every failure by StoreUnusableError.
     """
     try:
         return connect(address)

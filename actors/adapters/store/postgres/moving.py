@@ -50,7 +50,7 @@ class _Table(NamedTuple):
 
 
 class _Forked(Struct):
-    """The only field of a stored profile that is read here."""
+    """The only field of a stored profile that this module reads."""
 
     forked_from: str = ""
 

@@ -41,7 +41,7 @@ def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> li
     left: list[Change] = []
     for change in changes:
         part = plain.get(change) if isinstance(change, Transition) else None
-        # popped, so that a second change of the same conversation is not in the batch
+        # The head is popped, so that a second change of the same conversation is not in the batch.
         head = found.pop(part.id, None) if part else None
         if part and head and part.fits(head):
             taken.append((part, head.log_hash))

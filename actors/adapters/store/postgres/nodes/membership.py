@@ -48,7 +48,10 @@ MAX_OWNERS = 20_000
 
 
 class PostgresCluster:
-    """Implements Cluster with two database sessions, each used by a thread of its own: heartbeats, and watching."""
+    """Implements Cluster with two database sessions: one for heartbeats, one for watching the other nodes.
+
+    Each session is used by a thread of its own.
+    """
 
     def __init__(
         self,
@@ -159,7 +162,7 @@ class PostgresCluster:
         if owner is None:
             label, owner = self._stored_owner(conversation_id)
             if owner is None:
-                return self._with(label)  # this node may claim it, so nothing is remembered
+                return self._with(label)  # this node may take it over, so nothing is remembered
             with self._guard:
                 self._owners[conversation_id] = owner
                 if len(self._owners) > MAX_OWNERS:
