@@ -35,7 +35,7 @@ class KeptConversation(NamedTuple):
     messages: tuple[Message, ...]
     log: tuple[LogRow, ...]
     begins: LogPosition
-    """The position after which the event log begins: the end of the pruned rows."""
+    """The position after which the event log begins; older rows may have been pruned."""
     runs: tuple[StoppedRun, ...]
     fates: tuple[SettledInput, ...]
     commands: Mapping[str, CommandRecord]

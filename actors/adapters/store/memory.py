@@ -408,7 +408,7 @@ class MemoryStore:
         return None if kept is None else kept.attachments.get(attachment_id)
 
     def spendings(self, since: int) -> tuple[Spending, ...]:
-        """Return what each principal spent on each day from the day `since` on; see ports.Store."""
+        """Return what each principal spent on each day, from the day `since` (days since 1970) on; see ports.Store."""
         with self._data.lock:
             self._check_open()
             return tuple(each for each in self._data.spent.values() if each.day >= since)

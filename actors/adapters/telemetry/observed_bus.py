@@ -45,7 +45,7 @@ class _Open:
 
 
 class ObservedBus(EventBus, Telemetry):
-    """Implements EventBus on another bus, and reports runs to telemetry.
+    """Wraps an EventBus, and reports the runs that its events show to telemetry.
 
     It also observes commands, because a command may be the reason why a run begins or stops. The events and commands of
     one conversation must be reported one after the other.

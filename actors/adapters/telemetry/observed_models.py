@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ObservedModels:
-    """Implements ModelCatalog on another catalogue, and reports the attempts of its models."""
+    """Wraps a ModelCatalog, and reports each attempt of a request to one of its models."""
 
     def __init__(self, models: ModelCatalog, telemetry: Telemetry, clock: Clock) -> None:
         self._models = models
@@ -64,7 +64,7 @@ class ObservedModels:
 
 
 class ObservedModel:
-    """Implements Model on another model, and reports each attempt of a request."""
+    """Wraps a Model, and reports each attempt of a request."""
 
     def __init__(self, model: Model, telemetry: Telemetry, clock: Clock) -> None:
         self._model = model
@@ -108,7 +108,7 @@ class ObservedModel:
 
 
 class _ObservedSink:
-    """Implements ModelSink on another sink, and records when the answer begins."""
+    """Wraps a ModelSink, and records when the answer begins."""
 
     def __init__(self, sink: ModelSink, clock: Clock) -> None:
         self._sink = sink

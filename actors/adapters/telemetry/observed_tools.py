@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ObservedToolbox:
-    """Implements Toolbox on another toolbox, and reports the calls of its tools."""
+    """Wraps a Toolbox, and reports the calls of its tools."""
 
     def __init__(self, toolbox: Toolbox, telemetry: Telemetry, clock: Clock) -> None:
         self._toolbox = toolbox
@@ -58,7 +58,7 @@ class ObservedToolbox:
 
 
 class ObservedMcpServers:
-    """Implements McpServers on another implementation, and reports the calls of its tools."""
+    """Wraps an McpServers, and reports the calls of the tools of MCP servers."""
 
     def __init__(self, servers: McpServers, telemetry: Telemetry, clock: Clock) -> None:
         self._servers = servers
@@ -104,7 +104,7 @@ class ObservedMcpServers:
 
 
 class ObservedTool:
-    """Implements Tool on another tool, and reports each call."""
+    """Wraps a Tool, and reports each call."""
 
     def __init__(self, tool: Tool, group: str, telemetry: Telemetry, clock: Clock) -> None:
         self._tool = tool

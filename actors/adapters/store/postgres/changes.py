@@ -191,7 +191,7 @@ class Transition:
 class UnfinishedFork:
     """A change that begins a fork with copied attachments. The fork stays hidden until all of them are copied.
 
-    If this server crashes before that, another server removes the unfinished fork once this server is declared dead.
+    If this server crashes before that, the unfinished fork is removed after this server was declared dead.
     """
 
     def __init__(self, commit: Commit, me: int) -> None:

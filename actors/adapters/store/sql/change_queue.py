@@ -85,9 +85,10 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
 
     def write(self, change: ChangeT, *, urgent: bool = False) -> None:
-        """Return once `change` is durable. Safe to call from any thread that does not have the right to write.
+        """Write `change`, and return when it is durable.
 
-        Raises the exception that refuses the change, or StoreUnavailableError.
+        Safe to call from any thread that does not have the right to write. Raises the exception that refuses the
+        change, or StoreUnavailableError.
         """
         ticket = Ticket(change)
         try:

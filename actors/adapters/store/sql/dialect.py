@@ -69,7 +69,7 @@ class Dialect(NamedTuple):
     Unsettled conversations are those that a restarted server must recover.
     """
     forked_from: str
-    """An SQL expression for the id of the conversation of which a row's conversation is a fork; "" if it is none."""
+    """An SQL expression for the origin (a conversation's id) of a fork; "" for conversations that are no forks."""
     audited: str
     """A condition that the principal `:principal` sent the command in a row of `log`; "" means that nobody sent it."""
     contains: Callable[[str, str], Clause]

@@ -114,10 +114,7 @@ def _has_index(selection: Selection) -> bool:
 
 
 def _unsettled(selection: Selection) -> bool:
-    """Return whether all matches are in the small index of unsettled conversations.
-
-    Unsettled conversations are those that a restarted server must recover.
-    """
+    """Return whether all matches are in the small index of conversations that a restarted server must recover."""
     return any(isinstance(part, StateIs) and not part.kinds & _SETTLED for part in conjuncts(selection.where))
 
 

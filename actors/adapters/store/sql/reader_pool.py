@@ -34,7 +34,7 @@ class ReaderPool(Generic[ConnectionT]):
     def _take_idle(self) -> ConnectionT | None:
         """Return a connection that is not in use; None if the pool has none.
 
-        Raises StoreUnavailableError once closed.
+        Raises StoreUnavailableError if the pool is closed.
         """
         with self._lock:
             if self._closed:

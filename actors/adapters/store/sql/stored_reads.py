@@ -305,7 +305,7 @@ class StoreReads:
         return None if row is None else Attachment(*row)
 
     def spendings(self, since: int) -> tuple[Spending, ...]:
-        """Return what each principal spent on each day from the day `since` on; see ports.Store."""
+        """Return what each principal spent on each day, from the day `since` (days since 1970) on; see ports.Store."""
         return self._read(
             lambda connection: tuple(Spending(*row) for row in connection.execute(queries.SPENDINGS, (since,)))
         )

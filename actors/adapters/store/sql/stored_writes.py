@@ -51,7 +51,7 @@ class AuditPruning:
     def __init__(self, before: int, keep: int) -> None:
         self._values = {"before": before, "keep": keep, "limit": PRUNED_ENTRIES}
         self.deleted = 0
-        """The number of deleted entries, once the change is applied."""
+        """The number of deleted entries; 0 until the change is applied."""
 
     def apply(self, connection: WritingConnection) -> None:
         """Delete at most PRUNED_ENTRIES entries."""
@@ -62,7 +62,7 @@ class StoreWriter(Protocol):
     """The methods of ChangeQueue that StoreWrites uses."""
 
     def write(self, change: NewSpending | AuditEntries | AuditPruning, /) -> None:
-        """Return once `change` is durable."""
+        """Return when `change` is durable."""
         ...
 
     @property

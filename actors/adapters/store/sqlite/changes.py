@@ -180,7 +180,7 @@ class AbandonedFork:
     def __init__(self, conversation_id: str) -> None:
         self._id = conversation_id
         self.hidden: tuple[str, ...] = ()
-        """The fork's id, once the change is applied; () if the fork was finished already, or does not exist."""
+        """The fork's id after the change is applied; () if the fork was finished already, or does not exist."""
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Mark the fork's rows for removal; do nothing if the fork is finished."""
@@ -198,7 +198,7 @@ class Deletion:
         self._id = conversation_id
         self._audit = None if audit is None else audit_values(audit)
         self.hidden: tuple[str, ...] = ()
-        """The ids of the conversations that were hidden, once the change is applied."""
+        """The ids of the hidden conversations after the change is applied; () before."""
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Hide the conversations and write the audit entry; do nothing if the conversation does not exist."""

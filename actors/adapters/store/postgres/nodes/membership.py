@@ -97,7 +97,7 @@ class PostgresCluster:
         self._threads[0].start()
 
     def start(self) -> None:
-        """Begin to watch the other nodes. Call this once this node listens and the callbacks (`on_…`) are set.
+        """Begin to watch the other nodes. Call this when this node listens and the callbacks (`on_…`) are set.
 
         Blocks until an earlier node at this address is declared dead, because its conversations cannot be taken over
         before, but for at most PREDECESSOR_SECONDS. Raises StoreUnavailableError.
@@ -285,7 +285,7 @@ class PostgresCluster:
             self._tell_lost()
 
     def _tell_lost(self) -> None:
-        """Call `on_lost` if this node was declared dead and `on_lost` is set; do so once only."""
+        """Call `on_lost` if this node was declared dead and `on_lost` is set, but never a second time."""
         with self._guard:
             tell = self._lost and not self._told and self.on_lost is not _ignore
             self._told = self._told or tell

@@ -34,7 +34,7 @@ class NodeWatch:
         on_dead: Callable[[Node], object],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_dead` is called once for each node that has died or left, before its conversations are taken over."""
+        """`on_dead` is called for each node that has died or left, before its conversations are taken over."""
         self._session = session
         self._me = me.incarnation
         self._timing = timing

@@ -77,7 +77,7 @@ class DataDirectory:
         self._lock_file: Inode = inode_of(lock_file)
 
     def check_lock_file(self) -> None:
-        """Log once if the lock file was removed or replaced. The directory itself stays locked."""
+        """Log an error when the lock file is first found removed or replaced. The directory itself stays locked."""
         missed = inode_at(self.path / "lock") != self._lock_file
         if missed and not self._lock_file_missed:
             _log.critical(
@@ -88,10 +88,7 @@ class DataDirectory:
         self._lock_file_missed = missed
 
     def expect(self, database: Path) -> None:
-        """Refuse to start with an empty database if the directory had one before, or if its content was moved.
-
-        Raises StoreUnusableError.
-        """
+        """Raise StoreUnusableError if the directory had a database that is missing now, or if its content was moved."""
         refuse_moved(self.path)
         marker = self.path / MARKER
         if marker.exists() and not database.exists():

@@ -121,7 +121,7 @@ def _owner() -> ForeignKeyField:
 
 
 class PromptTable(Model):
-    """The system prompt, fixed at creation.
+    """A conversation's system prompt, which never changes.
 
     It has a table of its own, since transitions rewrite the conversation's row.
     """
