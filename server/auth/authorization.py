@@ -71,7 +71,7 @@ NEEDED: dict[str, Role] = {
 
 
 def check_role(method: str, role: Role) -> None:
-    """Raise Rejected if a caller with this role may not call the method, or nobody may."""
+    """Raise Rejected if a caller with this role may not call the method. Nobody may call a method without an entry."""
     needed = NEEDED.get(method)
     if needed is None or not role.includes(needed):
         may = f"it needs the role {needed}" if needed else "nobody may"

@@ -63,7 +63,7 @@ class ConversationExports:
 
 
 def _pages(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
-    """Yield the lines of the export in pages: the conversation, its messages, and its events up to that in `record`.
+    """Yield the lines of the export in pages: the conversation, its messages and its events, all as of `record`.
 
     No database snapshot is needed, because stored messages and events never change.
     """

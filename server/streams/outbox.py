@@ -34,7 +34,7 @@ def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[
 
 
 def start_of_last_commit(events: Sequence[StoredEvent]) -> int:
-    """Return the index of the first event of the last commit, because more events of that commit may follow."""
+    """Return the index of the first event of the last commit, whose other events may be on the next page."""
     index = len(events)
     while index and events[index - 1].at == events[-1].at:
         index -= 1

@@ -286,7 +286,7 @@ def pending_approvals(
 def pending_approval(
     conversion: ConversionContext, conversation_id: str, asked: ApprovalRequested
 ) -> v1.PendingApproval:
-    """Return a pending approval as an API message: of a tool call, or of a mode that allows tools more."""
+    """Return a pending approval as an API message: for a tool call, or for a mode in which tools may do more."""
     call = asked.call
     question = v1.PendingApproval(
         name=names.approval(conversation_id, call.id),
