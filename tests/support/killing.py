@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import select
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle, islice, product
 from typing import TYPE_CHECKING
 
+from bedrock.testing.processes import each_running
 from bedrock.types import Mode
 
 from actors.ports import SandboxUnavailableError
@@ -100,13 +104,21 @@ def _kill_one(home: Path, situation: Situation) -> ServerKilled:
             _grow(server, situation)
             began = time.perf_counter()
             server.process.kill()
-            while (orphans := server.running()) and time.perf_counter() < began + PATIENCE:
-                pass
+            orphans = _survivors(server.marker)
             took = time.perf_counter() - began
         return ServerKilled(situation, took * 1000, len(orphans))
     finally:
         server.dispose()
         server.process.wait()
+
+
+def _survivors(marker: str) -> list[int]:
+    """Sleep until each process found has ended, until there is none: looking at all of them would keep them alive."""
+    late = time.monotonic() + PATIENCE
+    while (pid := next(each_running(marker), 0) or next(each_running(marker), 0)) and time.monotonic() < late:
+        with suppress(ProcessLookupError), open(os.pidfd_open(pid), "rb") as ended:
+            select.select([ended], [], [], PATIENCE)
+    return processes.running(marker) if pid else []
 
 
 def _grow(server: ServerProcess, situation: Situation) -> None:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def running(marker: str) -> list[int]:
     """Return the ids of living processes whose arguments or environment contain the marker, whoever their parent is."""
+    return list(each_running(marker))
+
+
+def each_running(marker: str) -> Iterator[int]:
+    """Yield what `running` returns, each process as soon as it is found."""
     wanted = marker.encode()
-    return [pid for pid in _pids() if wanted in read(pid, "cmdline") + read(pid, "environ") and alive(pid)]
+    return (pid for pid in _pids() if wanted in read(pid, "cmdline") + read(pid, "environ") and alive(pid))
 
 
 def command(pid: int) -> str:
