@@ -15,7 +15,8 @@ from bedrock import v1
 from tests.bench.provider import Provider
 from tests.e2e.counting_server import SOCKET
 from tests.support.nodes import Nodes
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, eventually
+from tests.support.processes import asleep
 from tests.support.published_counts import read_counts
 from tests.support.server_process import ServerProcess, Servers, provider
 from tests.support.watcher import Watcher
@@ -99,6 +100,7 @@ class Turns:
         return {name: (after[name] - before[name]) / turns for name in before}
 
     def _counts(self) -> Counts:
+        eventually(lambda: asleep(self._server.process.pid), "what follows the last event of a turn is done")
         return {
             **read_counts(str(self._socket)),
             "model requests": self._asked.asked,

@@ -9,18 +9,7 @@ from pathlib import Path
 
 from bedrock.testing.processes import alive, read, running
 
-__all__ = [
-    "alive",
-    "children",
-    "files",
-    "forever",
-    "open_files",
-    "read",
-    "resident_mib",
-    "running",
-    "sleepers",
-    "threads",
-]
+__all__ = ["alive", "read", "running"]
 
 
 def forever() -> str:
@@ -37,6 +26,15 @@ def threads(pid: int) -> int:
     """Threads of Python; those of gRPC's own pool, which come and go by its own rules, have other names."""
     names = [read(pid, f"task/{task}/comm") for task in os.listdir(f"/proc/{pid}/task")]
     return names.count(read(pid, "comm"))
+
+
+def asleep(pid: int) -> bool:
+    """Whether no thread of the process runs, or would if it had a processor.
+
+    Asked several times, since one that was seen asleep may have been woken by one that slept when it was seen.
+    """
+    states = [f"task/{task}/stat" for task in os.listdir(f"/proc/{pid}/task")] * 5
+    return all(read(pid, state).rpartition(b") ")[2][:1] in (b"S", b"") for state in states)
 
 
 def open_files(pid: int) -> int:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 import pyte
 
+from tests.support.processes import asleep
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -182,17 +184,9 @@ class Terminal:
 
         What it draws for one size must not be read at another.
         """
-        self.wait(lambda: not self._read(0) and self._waits(), "all threads sleep")
+        self.wait(lambda: not self._read(0) and asleep(self.pid), "all threads sleep")
         assert self._read(SECONDS), "the prompt does not tick"
-        self.wait(lambda: not self._read(0) and self._waits() and not self._read(0), "all threads sleep again")
-
-    def _waits(self) -> bool:
-        """Whether no thread of the program runs, or would if it had a processor.
-
-        Asked several times, since one that was seen asleep may have been woken by one that slept when it was seen.
-        """
-        threads = list(Path(f"/proc/{self.pid}/task").glob("*/stat"))
-        return all(thread.read_text().rpartition(")")[2].split()[0] == "S" for _ in range(5) for thread in threads)
+        self.wait(lambda: not self._read(0) and asleep(self.pid) and not self._read(0), "all threads sleep again")
 
     def resize(self, columns: int, rows: int) -> None:
         """Give the terminal another size, and tell the program, as a window does."""

@@ -251,13 +251,17 @@ def test_the_images_of_a_principal_delay_those_of_another_by_one_turn() -> None:
         threads[-1].start()
         eventually(lambda: len(held.begun) + slots.waiting == len(threads), "it waits")
 
+    def end_one(then_begun: int) -> None:
+        held.go.release()
+        eventually(lambda: len(held.begun) == then_begun, "the next one has its turn")
+
     for number in range(20):
         begin("c1", f"crowd {number}".encode())
     begin("c2", b"other")
     begin("c1", b"uploaded", uploaded=True)
     assert len(held.begun) == 2
-    for _ in threads:
-        held.go.release()
+    for ended in range(1, len(threads) + 1):
+        end_one(then_begun=min(ended + 2, len(threads)))
     for thread in threads:
         thread.join(BOUND)
     assert {"other", "uploaded"} <= set(held.begun[:6])
