@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from actors.conversation.conversation_actor import ConversationActor, SharedRunners
@@ -35,7 +36,7 @@ from actors.runtime.admission import Admission
 from actors.runtime.spare_thread import SpareThread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from actors.conversation.unit_of_work import UnitOfWork
     from actors.runtime.services import Services
@@ -54,8 +55,13 @@ class Supervisor:
     Safe to call from any thread; only start() and stop() block.
     """
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, load: Callable[[], None] | None = None) -> None:
+        """Start nothing yet. `load` is called once, on a thread, when the first conversation gets its actor.
+
+        It imports what only agents need: a server that never runs one needs no memory for that.
+        """
         self._services = services
+        self._load = load
         admission = Admission(services.max_llm_requests, services.files)
         self._shared = SharedRunners(
             admission,
@@ -270,7 +276,14 @@ class Supervisor:
                 actor = ConversationActor(self._services, self, self._shared, conversation_id)
                 actor.launch(self._services.threads)
                 self._live[conversation_id] = actor
+                self._load_once()
             return actor
+
+    def _load_once(self) -> None:
+        load, self._load = self._load, None
+        if load is not None:
+            with suppress(RuntimeError):  # no thread can be started: what is missing is imported by the first call
+                self._services.threads.run(load, "bedrock-load")
 
     def _drained(self, asked: Iterable[AskEnvelope[Wake]]) -> bool:
         """Return whether no run is left, and every command that was accepted before the drain has been carried out.

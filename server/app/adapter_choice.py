@@ -15,7 +15,6 @@ from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
 from actors.adapters.mcp.from_clients import FromClients, from_clients
 from actors.adapters.mcp.server_settings import McpServer, servers_from_tables
-from actors.adapters.mcp.servers import McpServerHub
 from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import with_limits
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
@@ -107,6 +106,8 @@ def mcp_servers(
     servers, rules = mcp_settings(config)
     if not servers and not rules.programs and not rules.origins:
         return NoMcpServers()
+    from actors.adapters.mcp.servers import McpServerHub  # noqa: PLC0415 -- only with MCP servers
+
     return McpServerHub(
         servers,
         sandbox,

@@ -118,7 +118,7 @@ async def _serve(
                 )
             announce(f"bedrock ready on {' and '.join(each.target for each in where)} ({_kept(config)})")
             service_manager.notify(service_manager.READY)
-            await asyncio.to_thread(_load_later, wired)
+            await asyncio.to_thread(_connect, wired)
             spare_what_stays()
             malloc_trim.trim()
             await stop.wait()
@@ -170,12 +170,12 @@ def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
         )
 
 
-def _load_later(wired: Wiring) -> None:
-    """Import modules that only the agents' runs need, so that the first run is faster. A failure is only logged."""
+def _connect(wired: Wiring) -> None:
+    """Connect to the configured MCP servers. A failure is only logged."""
     try:
-        wired.load_later()
+        wired.connect()
     except (ImportError, OSError) as error:
-        log.warning("modules could not be loaded in advance: %s", error)
+        log.warning("the MCP servers cannot be used: %s", error)
 
 
 def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listener]:

@@ -98,8 +98,8 @@ class Wiring:
     cluster: Cluster
     access: NodeAccess | None
     """What this server needs for calls to and from other nodes of the cluster; None if it is not in a cluster."""
-    load_later: Callable[[], None]
-    """Imports the modules that only agents' runs need. Called after the start, because this blocks for some time."""
+    connect: Callable[[], None]
+    """Connects to the configured MCP servers. Called after the start, because importing the client blocks."""
     exposed: tuple[str, ...] = ()
     """The server's own files that lie in directories shared with other programs.
 
@@ -141,7 +141,7 @@ def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generat
         )
         if telemetry.on or exported:
             services = _observed(services, telemetry)
-        supervisor = Supervisor(services)
+        supervisor = Supervisor(services, tools.toolbox.load)
         supervisors.append(supervisor)
         data.cluster.on_taken = functools.partial(_take_over, supervisor, telemetry)
         if exported:
@@ -160,7 +160,7 @@ def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generat
             "" if config.database else data.store.engine_version,
             data.cluster,
             data.access,
-            functools.partial(_load, tools.toolbox, tools.mcp),
+            tools.mcp.start,
             tools.sandbox.exposed,
         )
 
@@ -320,8 +320,3 @@ def _close(telemetry: Telemetry) -> None:
     closing = threading.Thread(target=telemetry.close, name="bedrock-telemetry", daemon=True)
     closing.start()
     closing.join(EXPORT_SECONDS)
-
-
-def _load(toolbox: StandardToolbox, mcp: McpServers) -> None:
-    toolbox.load()
-    mcp.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +111,9 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
 def _refuse_unknown(table: Mapping[str, Any], origin: str) -> None:
     """Raise ConfigError for a key in the file that is neither a setting nor the name of a table."""
     if unknown := table.keys() - SETTINGS.keys():
+        from difflib import get_close_matches  # noqa: PLC0415 -- only for error messages
+
         name, known = min(unknown), (*SETTINGS, "providers", "models", "mcp_from_clients", *LISTS, *OF_PEOPLE)
-        near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
+        near = get_close_matches(name, known, 1, cutoff=0.75)
         meant = f"did you mean {near[0]!r}? There are" if near else "there are"
         raise ConfigError(f"{origin}: unknown setting {name!r}; {meant}: {', '.join(known)}")

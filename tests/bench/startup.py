@@ -11,6 +11,8 @@ from tests.bench.figures import ROOT, Report, rss_mib, spread
 from tests.bench.running_server import clean_environment, running_server
 
 TIMES = 5
+SETTLED = 1.0
+"""Seconds after which a ready server has done what it does next: it connects to MCP servers, and trims its heap."""
 COMMANDS = {"--help": ("--help",), "list": ("list",)}
 """Of the program: one that needs no server, and one that asks it."""
 
@@ -21,6 +23,7 @@ def run(report: Report) -> None:
     for _ in range(TIMES):
         with running_server() as running:
             seconds.append(running.ready_seconds)
+            time.sleep(SETTLED)
             memory.append(rss_mib(running.process.pid))
             for name, arguments in COMMANDS.items():
                 commands[name].append(_program(arguments, running.data))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from actors.adapters.sandbox.probe import probe
 from actors.adapters.tools.program_launch import worker_source
-from actors.adapters.tools.workers import read_file
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError
 from actors.runtime.thread_pool import ThreadPool
@@ -108,7 +107,7 @@ def _interpreter() -> None:
 
 def _read_file(mode: Mode) -> Launch:
     """What the tool read_file runs."""
-    return launch("", argv=(worker_source(read_file), __file__, "1", "20"), python=True, mode=mode)
+    return launch("", argv=(worker_source("read_file"), __file__, "1", "20"), python=True, mode=mode)
 
 
 def _run(sandbox: ToolHostSandbox, program: Launch) -> Callable[[], None]:

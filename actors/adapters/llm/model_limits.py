@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -145,7 +145,7 @@ def operator_limits(tables: Mapping[str, Any]) -> dict[str, StatedLimits]:
 @functools.cache
 def known_limits() -> dict[str, ModelLimits]:
     """Return all rows of models.toml by model name prefix."""
-    text = files("actors.adapters.llm").joinpath("models.toml").read_text("utf-8")
+    text = Path(__file__).with_name("models.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text)["models"], dict[str, ModelLimits])
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -300,7 +300,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 @functools.cache
 def presets() -> Mapping[str, Mapping[str, Any]]:
     """Return the settings of presets.toml by preset name."""
-    return tomllib.loads(files("actors.adapters.llm").joinpath("presets.toml").read_text("utf-8"))
+    return tomllib.loads(Path(__file__).with_name("presets.toml").read_text("utf-8"))
 
 
 def provider_from_mapping(

@@ -12,7 +12,6 @@ everything in it that looks like a key or contains a piece of a configured secre
 
 from __future__ import annotations
 
-import email.utils
 import itertools
 import math
 import re
@@ -251,8 +250,10 @@ def retry_after_ms(headers: Mapping[str, str], now: float) -> int | None:
             continue
         if not math.isnan(wait) and wait >= 0:
             return _bounded_ms(wait)
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 -- 0.4 MiB that are rarely needed
+
     try:
-        date = email.utils.parsedate_to_datetime(headers["retry-after"]).timestamp()
+        date = parsedate_to_datetime(headers["retry-after"]).timestamp()
     except (KeyError, ValueError, OverflowError):
         return None
     return _bounded_ms(max(date - now, 0) * 1000)

@@ -8,7 +8,6 @@ wait for a server.
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -116,7 +115,9 @@ class ModelRouter:
         """Return the reason why no server serves a model, as text for users. `offered` are the names to suggest."""
         shown = offered
         if len(offered) > _SHOWN:
-            close = difflib.get_close_matches(name, offered, n=_SHOWN, cutoff=0.3)
+            from difflib import get_close_matches  # noqa: PLC0415 -- only for error messages
+
+            close = get_close_matches(name, offered, n=_SHOWN, cutoff=0.3)
             shown = tuple(dict.fromkeys((*close, *offered)))[:_SHOWN]
         more = f" and {len(offered) - len(shown):,} more" if len(offered) > len(shown) else ""
         silent = [

@@ -13,8 +13,7 @@ import msgspec
 
 from actors.adapters.tools.program_launch import worker_answer
 from actors.adapters.tools.search import LIBRARIES, ripgrep
-from actors.adapters.tools.workers import keyword_search
-from actors.adapters.tools.workers.keyword_search import Findings
+from actors.adapters.tools.workers.searching.findings import Findings
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import Purpose, SideQuery, SideQueryError, ToolContext, ToolOutput, ToolSpec
 
@@ -85,7 +84,7 @@ class KeywordSearchTool:
         """
         asked = {"search_terms": arguments["search_terms"], "ripgrep": ripgrep()}
         answer = worker_answer(
-            keyword_search, (), context, what="The search", stdin=json.dumps(asked).encode(), hint=HINT,
+            "keyword_search", (), context, what="The search", stdin=json.dumps(asked).encode(), hint=HINT,
             output_bytes=FINDINGS_BYTES, libraries=LIBRARIES,
         )  # fmt: skip
         if isinstance(answer, ToolOutput):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.program_launch import run_worker
 from actors.adapters.tools.request_mode_upgrade import FOR_AGENT, HOW_TO_ASK, hint_for_error
-from actors.adapters.tools.workers import patch as worker
 from actors.core.context import Mode, ToolGroup, ToolTraits
 from actors.ports import ToolContext, ToolOutput, ToolSpec
 
@@ -135,7 +134,7 @@ class PatchTool:
         clipboards = self._clipboards.of(context.conversation_id)
         request = {**arguments, "clipboards": clipboards, "protected": context.sandbox.protected}
         output = run_worker(
-            worker,
+            "patch",
             (),
             context,
             what=f"Patching {path}",

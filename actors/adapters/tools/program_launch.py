@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from actors.adapters.tools import workers
 from actors.ports import (
     Launch,
     ProcessEnd,
@@ -20,7 +21,6 @@ from actors.ports import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
 
 WORKER_SECONDS = 60
 WORKER_OUTPUT_BYTES = 256 * 1024
@@ -68,7 +68,7 @@ def start_program(launch: Launch, context: ToolContext, on_output: Callable[[byt
 
 
 def run_worker(
-    worker: ModuleType,
+    worker: str,
     arguments: tuple[str, ...],
     context: ToolContext,
     *,
@@ -78,7 +78,9 @@ def run_worker(
     output_bytes: int = WORKER_OUTPUT_BYTES,
     libraries: tuple[str, ...] = (),
 ) -> ToolOutput:
-    """Run a module of actors.adapters.tools.workers to its end and return its answer.
+    """Run a module of actors.adapters.tools.workers, given its name there, to its end and return its answer.
+
+    The module is not imported here, because a server without agents would only lose the memory.
 
     `what` names the activity for users ("Reading a.txt"), `hint` advises the model what to change if the worker exceeds
     a limit, `libraries` are the packages that the worker imports besides the standard library. Raises
@@ -91,7 +93,7 @@ def run_worker(
 
 
 def worker_answer(
-    worker: ModuleType,
+    worker: str,
     arguments: tuple[str, ...],
     context: ToolContext,
     *,
@@ -119,11 +121,12 @@ def worker_answer(
     return _answer(end, what, hint)
 
 
-def worker_source(worker: ModuleType, libraries: tuple[str, ...] = ()) -> str:
+def worker_source(worker: str, libraries: tuple[str, ...] = ()) -> str:
     """Return the Python source that runs a worker. Raises ToolTransientError if a library is not installed."""
-    package, _, name = worker.__name__.rpartition(".")
     behind = list(dict.fromkeys(directory_of(library) for library in libraries))
-    return WORKER_PROGRAM.format(root=str(Path(__file__).parents[3]), behind=behind, package=package, name=name)
+    return WORKER_PROGRAM.format(
+        root=str(Path(__file__).parents[3]), behind=behind, package=workers.__name__, name=worker
+    )
 
 
 def directory_of(library: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.program_launch import run_worker
-from actors.adapters.tools.workers import read_file
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import ToolContext, ToolOutput, ToolSpec
 
@@ -59,4 +58,4 @@ class ReadFileTool:
         if "\0" in path:
             return ToolOutput("Cannot read it: the path contains a NUL character.", is_error=True)
         offset, limit = int(arguments.get("offset", 1)), int(arguments.get("limit", DEFAULT_LIMIT))
-        return run_worker(read_file, (path, str(offset), str(limit)), context, what=f"Reading {path}")
+        return run_worker("read_file", (path, str(offset), str(limit)), context, what=f"Reading {path}")

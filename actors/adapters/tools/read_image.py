@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.program_launch import worker_answer
-from actors.adapters.tools.workers import read_image
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import (
     ImagesUnavailableError,
@@ -65,7 +64,7 @@ class ReadImageTool:
         if "\0" in path:
             return ToolOutput("Cannot read it: the path contains a NUL character.", is_error=True)
         what, room = f"Reading {path}", MAX_IMAGE_BYTES + HEADER_BYTES
-        read = worker_answer(read_image, (path, str(MAX_IMAGE_BYTES)), context, what=what, output_bytes=room)
+        read = worker_answer("read_image", (path, str(MAX_IMAGE_BYTES)), context, what=what, output_bytes=room)
         if isinstance(read, ToolOutput):
             return read
         try:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.environment import tool_environment
 from actors.adapters.tools.program_launch import run_worker
-from actors.adapters.tools.workers import search
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import ToolContext, ToolOutput, ToolSpec
 
@@ -98,7 +97,7 @@ class SearchTool:
             "ripgrep": ripgrep(),
         }
         stdin = json.dumps(asked).encode()
-        return run_worker(search, (), context, what="The search", stdin=stdin, hint=HINT, libraries=LIBRARIES)
+        return run_worker("search", (), context, what="The search", stdin=stdin, hint=HINT, libraries=LIBRARIES)
 
 
 def ripgrep() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -33,6 +32,8 @@ def check_tool(services: Services, record: ConversationRecord, tool: str) -> Non
     known = ours | {each.name for each in record.profile.client_tools}
     if not tool or tool in known or tool.startswith(MCP_PREFIX):
         return
+    from difflib import get_close_matches  # noqa: PLC0415 -- only for error messages
+
     alike = get_close_matches(tool, known, n=1)
     meant = f"did you mean {alike[0]!r}?" if alike else f"there are: {', '.join(sorted(known))}"
     raise InvalidFieldError("tool", f"there is no tool {tool!r}; {meant}")

@@ -12,8 +12,6 @@ import zlib
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-import certifi
-
 from actors.adapters.llm.transport.connection_pool import ConnectionPool
 from actors.adapters.llm.transport.connections import (
     AbortHandle,
@@ -140,6 +138,8 @@ class Transport:
     def _tls(self) -> ssl.SSLContext:
         """The TLS context, which all requests share and which is never changed. Raises TransportError."""
         try:
+            import certifi  # noqa: PLC0415 -- only for a TLS connection
+
             return ssl.create_default_context(cafile=self._provider.ca_bundle or certifi.where())
         except OSError as error:
             if text := exhausted_resource(error):

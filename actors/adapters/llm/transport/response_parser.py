@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import httptools
-
 #: Maximum bytes of a response's head, and of chunk headers and other framing that arrive without content.
 MAX_OVERHEAD_BYTES = 256 << 10
 
@@ -29,6 +27,8 @@ class ResponseParser:
     """
 
     def __init__(self) -> None:
+        import httptools  # noqa: PLC0415 -- 0.3 MiB that a server without agents need not load
+
         self.status = 0
         self.headers: dict[str, str] = {}
         self.head_complete = False
@@ -52,6 +52,8 @@ class ResponseParser:
         if self.complete:
             self.keeps_alive = False  # data after a complete response does not belong to our request
             return
+        import httptools  # noqa: PLC0415
+
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):

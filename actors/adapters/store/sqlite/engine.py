@@ -1,7 +1,7 @@
 """Opens SQLite connections with Bedrock's settings, and exports the `sqlite3` module that all code must use.
 
 If two copies of the SQLite library use one file in one process, they break each other's locks. So all code imports
-`sqlite3` from here. It is the module that peewee has chosen: the newer one of the standard library's and pysqlite3.
+`sqlite3` from here. It is the module that peewee has found: pysqlite3 if it is installed, else the standard library's.
 """
 
 from __future__ import annotations

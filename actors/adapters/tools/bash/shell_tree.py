@@ -10,18 +10,15 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-import tree_sitter_bash
-from tree_sitter import Language, Node, Parser
-
 from actors.adapters.tools.bash.shell_words import unquoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tree_sitter import Node, Parser
+
 PIECE_BYTES = 2048
 """Maximum bytes that are parsed at once, which takes 0.1 s and 40 MiB in the worst case."""
-
-_LANGUAGE = Language(tree_sitter_bash.language())
 
 _HEREDOC = re.compile(r"<<-?[ \t]*['\"\\]?([A-Za-z_]\w*)['\"]?")
 
@@ -36,18 +33,27 @@ def commands(text: str, until: float, wanted: Callable[[str], object] = bool) ->
     Pieces of the text for which `wanted` is false are left out. Raises IntricateTextError when the CPU time of this
     thread (`time.thread_time`) passes `until`.
     """
+    parser = new_parser()
     for source in _pieces(text):
         if not wanted(source.decode(errors="replace")):
             continue
         if time.thread_time() > until:
             raise IntricateTextError
-        nodes: list[tuple[Node, list[Node]]] = [(Parser(_LANGUAGE).parse(source).root_node, [])]
+        nodes: list[tuple[Node, list[Node]]] = [(parser.parse(source).root_node, [])]
         while nodes:
             node, behind = nodes.pop()
             if node.type == "command":
                 words = _words(node) + behind
                 yield [unquoted(source[word.start_byte : word.end_byte].decode(errors="replace")) for word in words]
             nodes.extend(_below(node, behind))
+
+
+def new_parser() -> Parser:
+    """Return a parser of bash; the first call imports the modules for it."""
+    import tree_sitter_bash  # noqa: PLC0415 -- 0.4 MiB that a server without agents need not load
+    from tree_sitter import Language, Parser  # noqa: PLC0415
+
+    return Parser(Language(tree_sitter_bash.language()))
 
 
 def _pieces(text: str) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from actors.adapters.tools.workers.searching import literals
 from actors.adapters.tools.workers.searching import text_files as texts
 from actors.adapters.tools.workers.searching import walk as walking
+from actors.adapters.tools.workers.searching.findings import Findings
 from actors.adapters.tools.workers.searching.prefilter import Candidates
 from actors.adapters.tools.workers.searching.walk import File, Walk
 
@@ -30,16 +31,6 @@ SEPARATOR = "--\n"
 
 MAX_TERM_BYTES = 64 * 1024
 MAX_ALL_BYTES = 128 * 1024
-
-
-class Findings(NamedTuple):
-    """The result of the search, for the tool that shows it to the model."""
-
-    text: str
-    remarks: list[str]
-    """Sentences about what was omitted, and why."""
-    root: str
-    """The directory that paths are relative to; "" for the working directory."""
 
 
 class OutputTooLargeError(Exception):
