@@ -35,7 +35,7 @@ class Config:
     """The addresses of the tables [[listen]] in the file, which replace `listen`."""
     log_level: str = "info"
     default_model: str = ""
-    """The default model of conversations; "" for the first provider's."""
+    """The default model of conversations; "" for the default model of the first provider."""
     small_model: str = ""
     """The model for side queries such as titles.
 

@@ -58,7 +58,7 @@ class Caller(Struct, frozen=True):
     token: str = ""
     """The id of the principal's token, or of the key that signed an issuer's token, or BY_AUTHORIZER.
 
-    "" if the caller cannot become invalid by a token: the server's own user, or a principal known by certificate alone.
+    "" for the server's own user, and for a principal that is identified by its certificate alone.
     """
     issuer: str = ""
     """The name of the issuer of the token; "" if no issuer's token was used."""

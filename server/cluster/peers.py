@@ -104,7 +104,7 @@ class NodeConnections:
 
     @asynccontextmanager
     async def channel(self, lane: Lane, *, quiet: bool = False) -> AsyncGenerator[grpc.aio.Channel]:
-        """Yield a connected channel for a call of this kind. While the block runs, the call counts as one on it.
+        """Yield a connected channel for a call of this kind. While the block runs, it counts as a call on the channel.
 
         With `quiet`, a failure to connect is not logged. Raises PeerLostError, whose `sent` is False, if no connection
         can be made.

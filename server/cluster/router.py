@@ -295,7 +295,7 @@ class RoutedMethod:
                     raise NotOwnerError("its owner lives, and cannot be called") from None
             if self._router.streams.closing:  # else the shutdown would end the call while it waits
                 raise Rejected(Reason.SHUTTING_DOWN)
-            if until is None:  # counts from the first failure: a stream may have lasted for minutes
+            if until is None:  # not from the start of the call: a stream may have lasted for minutes
                 left = context.time_remaining()
                 patience = LEAVING_SECONDS if self._router.some_leave else SEARCH_SECONDS
                 until = loop.time() + (patience if left is None else min(patience, left))

@@ -57,8 +57,8 @@ RETRY_SECONDS: dict[str, int] = {
 }
 """Seconds after which clients may repeat a refused call, by the reason of the refusal.
 
-Only reasons that soon pass by themselves are here. A busy agent does not: nobody knows how long it will work, and
-clients can wait for its end by a stream.
+The table contains only refusals whose cause soon passes by itself. A busy agent is no such cause: nobody knows how long
+the agent will work, and clients can wait for the end of its work with a stream.
 """
 UNREAD = "the store cannot be read now: try again"
 """The message for calls that only read, while the store does not answer."""
@@ -132,7 +132,7 @@ class ConversationNotFoundError(Exception):
 
 
 class NestedFieldError(Exception):
-    """A value inside the message field `field` of the request was refused."""
+    """A value nested in the field `field` of the request was refused."""
 
     def __init__(self, field: str, refusal: Rejected | InvalidFieldError) -> None:
         super().__init__(str(refusal))
@@ -287,7 +287,7 @@ def _plain(error: BaseException) -> Status:
 
 
 def _ownerless() -> Status:
-    """Return the status of a call whose conversation no reachable node owns, because another node is taking it over."""
+    """Return the status of a call whose conversation is owned by no node, or by one that cannot be reached now."""
     retry = details.RetryInfo(retry_delay=Duration(seconds=OWNERLESS_SECONDS))
     text = "no server that owns the conversation can be reached now: repeat the call, or resume the stream"
     return make(_Code.UNAVAILABLE, text, _Code.UNAVAILABLE.name, None, retry)

@@ -1,4 +1,4 @@
-"""Validates requests by the rules of their fields, and those that concern several fields of a request.
+"""Validates requests: each field by its own rules, and fields that are only valid in certain combinations.
 
 All violations in a request are reported together. Checks that need the server's state come later.
 """
@@ -66,7 +66,7 @@ def _value(request: Message, field: str) -> Any:
 def _update(request: v1.UpdateConversationRequest) -> Iterator[tuple[str, str]]:
     """Yield the violations in the fields that an update sets. Other fields are ignored.
 
-    A client may send back a whole conversation, of which it changes a single field.
+    So a client may send a whole conversation in order to change a single field.
     """
     wanted = request.conversation
     for each in paths_to_set(request, UPDATABLE):
@@ -91,7 +91,7 @@ def _update(request: v1.UpdateConversationRequest) -> Iterator[tuple[str, str]]:
 
 
 def _only(value: v1.Generation, field: str) -> v1.Generation:
-    """Return a copy of generation settings with only one field, if that field is set."""
+    """Return a copy of generation settings with the value of one field, if it is set, and nothing else."""
     one = v1.Generation()
     one.MergeFrom(value)
     for other, _ in value.ListFields():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from server.queries.read_pool import ReadPool
 
 OWNERS = 10_000
-"""How many conversations' principals are cached. A cached one saves reading the store for each command."""
+"""How many conversations' principals are cached. With a cached principal, a command needs no read of the store."""
 
 
 class NameResolver:

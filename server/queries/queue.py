@@ -35,7 +35,7 @@ class _Place(Struct):
     """The revision at which the message left the queue; 0 while the message waits."""
     at: int = 0
     message_id: str = ""
-    """The id of a message that still waits, and was accepted at the time `at`; "" for one that has left the queue."""
+    """The id of a message that still waits, for which `at` is the time of acceptance; "" if it has left the queue."""
 
 
 _Waiting = tuple[QueuedInput, str, str]

@@ -352,7 +352,7 @@ def _status_of(error: Exception, *, reading: bool) -> Status:
 
 
 async def _within_time(aborting: Awaitable[NoReturn]) -> None:
-    """End a call by awaiting `aborting`. Give up if the client does not read its end within ABORT_SECONDS."""
+    """Await `aborting`, which sends a call's status. Give up if the client does not read it within ABORT_SECONDS."""
     with suppress(TimeoutError):
         async with asyncio.timeout(ABORT_SECONDS):
             await aborting

@@ -35,7 +35,7 @@ class MethodRegistry:
         self._server.add_generic_rpc_handlers(generic_rpc_handlers)
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Handler]) -> None:
-        """Register the urgent methods, each of which then has a queue of its own.
+        """Register only the urgent methods, so that gRPC keeps a separate queue for the calls of each.
 
         The other methods are served by the handlers that `add_generic_rpc_handlers` has added.
         """

@@ -49,7 +49,7 @@ def read_settings(path: Path | None) -> tuple[dict[str, Any], str]:
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:
-    """Raise ConfigError if other users own or can change the settings file, which names commands that print keys."""
+    """Raise ConfigError if other users own or can change the settings file, whose commands the server runs."""
     user = os.geteuid()
     if found.st_uid not in (0, user):
         raise ConfigError(f"{path} belongs to user {found.st_uid}, and this is user {user}: use a file of your own")

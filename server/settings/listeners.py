@@ -27,7 +27,7 @@ class Listener:
 
     @property
     def target(self) -> str:
-        """The address in the form in which clients take it."""
+        """The address as the project's clients expect it: with `https://` in front if there is a certificate."""
         return f"https://{self.where.target}" if self.certificate else self.where.target
 
 

@@ -66,7 +66,7 @@ def parse_listen(value: Any) -> Listen | None:
 
 
 def parse_metrics_listen(value: Any) -> Listen | None:
-    """Return the address for "host:port", or for a port alone, which is one of this machine; None for "none".
+    """Return the address for "host:port"; a port alone means 127.0.0.1. Returns None for "none".
 
     Raises ValueError for other values.
     """

@@ -37,7 +37,7 @@ class WatchSettings:
 
 
 class LastingCall(ABC):
-    """A long call: it sleeps until it is woken, handles what is new, and repeats this. Use in the event loop only."""
+    """A long call: it sleeps until new data arrives, handles the data, and repeats this. Use in the event loop only."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
@@ -55,7 +55,7 @@ class LastingCall(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop receiving what wakes the call. May be called more than once."""
+        """Unregister the call from the events that wake it. May be called more than once."""
 
     @abstractmethod
     def look_after(self, now: float, next_time: float) -> None:
@@ -72,7 +72,7 @@ class LastingCall(ABC):
 
 
 class Stream(LastingCall):
-    """A long call that sends responses: first what exists already, then what is new each time it is woken.
+    """A long call that sends responses: at first the data that exists, and after each wake-up the new data.
 
     Use in the event loop only.
     """

@@ -31,7 +31,7 @@ class ListFilter:
     """
 
     def __init__(self, condition: Condition, *, may_have_others: bool) -> None:
-        """Begin without any conversation sent.
+        """Create the filter of a stream that has not sent any conversation yet.
 
         With `may_have_others`, the client may have conversations that this stream has not sent.
         """

@@ -63,7 +63,7 @@ class _RunWait(LastingCall):
         self._watch.close()
 
     def look_after(self, now: float, next_time: float) -> None:
-        """Do nothing: such a call sends nothing before its end, so it needs no heartbeats, and no client is slow."""
+        """Do nothing: this call sends nothing before its end, so no heartbeat is due, and no client can be too slow."""
 
     def _on_publish(self) -> None:
         """Wake the call for an event. The thread that publishes the event calls this."""

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_CALLS = 16
-"""How many calls of one authorizer method may run at the same time. A call that never returns stays counted.
+"""How many calls of one authorizer method may run at the same time. A call that never returns is counted for ever.
 
 `authenticate` and `authorize` are counted apart: strangers cause calls of `authenticate`, and must not keep known
 callers from being authorized.

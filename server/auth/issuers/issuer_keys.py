@@ -41,7 +41,7 @@ OK = 200
 
 
 class KeysUnusableError(Exception):
-    """A key set cannot be read. The text says why."""
+    """The public keys of an issuer cannot be read or used. The text says why."""
 
 
 class IssuerKeys:

@@ -1,4 +1,4 @@
-"""A cache of conversations as API messages. Streams, lists and responses share the message of one version."""
+"""A cache of conversations as API messages. All streams, lists and responses share them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class EncodedConversations:
 
 
 def _same_state(known: _Encoded | None, record: ConversationRecord) -> v1.ConversationState | None:
-    """Return the state's API message of the cached version; None if the state has changed, or no version is cached."""
+    """Return the cached API message of a conversation's state; None if none is cached, or the state has changed."""
     if known is None or known.record.state is not record.state:
         return None
     return known.message.state if known.record.state_updated_at == record.state_updated_at else None
