@@ -42,6 +42,7 @@ class ResponseParser:
         self._malformed = False
         self.on_body = self._content.append  # llhttp calls this with each piece of content
         self._parser = httptools.HttpResponseParser(self)
+        self._refusals = (httptools.HttpParserError, httptools.HttpParserUpgrade)
         self._parser.set_dangerous_leniencies(**_LENIENCIES)
 
     def feed(self, data: bytes) -> None:
@@ -52,11 +53,9 @@ class ResponseParser:
         if self.complete:
             self.keeps_alive = False  # data after a complete response does not belong to our request
             return
-        import httptools  # noqa: PLC0415
-
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        except self._refusals:
             self.keeps_alive = False
             self._malformed = not self.complete
         if self.complete:
