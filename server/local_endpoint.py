@@ -84,7 +84,7 @@ class LocalSocket:
     def withdraw(self) -> None:
         """Remove the second link and the address file.
 
-        If the data directory was replaced by another, leave the file.
+        If another directory has taken the place of the data directory, its address file is left alone.
         """
         if self._spare is not None:
             with suppress(OSError):

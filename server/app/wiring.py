@@ -300,7 +300,7 @@ def _gauges(
 
 def _observed(services: Services, telemetry: FanOut) -> Services:
     bus = ObservedBus(services.bus, telemetry, services.clock, own_tools(services.toolbox))
-    telemetry.add(bus)  # the bus must also receive what is reported about commands
+    telemetry.add(bus)  # so that the bus sees commands, too: a command may begin or stop a run
     return dataclasses.replace(
         services,
         bus=bus,

@@ -35,7 +35,10 @@ class PrivateFile:
         return str(self.path)
 
     def read(self) -> bytes | None:
-        """Return the content; None if there is no file. Raises TokenUnusableError if other users can read the file."""
+        """Return the content; None if there is no file.
+
+        Raises TokenUnusableError if the file cannot be read, or if other users can read it.
+        """
         try:
             with os.fdopen(open_regular(self.path), "rb") as file:
                 if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:

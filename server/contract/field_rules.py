@@ -262,9 +262,9 @@ def budget(value: v1.Budget) -> str | None:
 
 
 def instructions(value: v1.Instructions) -> str | None:
-    """Check the size of a conversation's instructions.
+    """Check the text of a conversation's instructions, which is required if it is to replace the server's prompt.
 
-    There must be a text if it is to replace the server's prompt. Return what is wrong, or None.
+    Return what is wrong, or None.
     """
     if len(value.text.encode()) > limits.MAX_INSTRUCTIONS_BYTES:
         return f"text must have at most {limits.MAX_INSTRUCTIONS_BYTES} bytes in UTF-8"

@@ -125,7 +125,7 @@ def _backwards(
 
 
 def waiting_message(conversation_id: str, queued_input: QueuedInput, delivery: str, run: str) -> v1.QueuedMessage:
-    """Return a message that waits in the queue as a message of the gRPC API."""
+    """Convert a message that waits in the queue to an API message."""
     return queued(conversation_id, QueueChanged(queued_input, delivery, Fate.QUEUED), run=run)
 
 

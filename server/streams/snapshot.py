@@ -35,7 +35,7 @@ class InitialSnapshot:
 
     record: ConversationRecord
     snapshot: v1.Event.Snapshot
-    """The snapshot, complete except for `partial`, the text that the model is streaming: only the event hub has it."""
+    """The snapshot without `partial`, the text that the model is streaming, because the store does not contain that."""
     after: int | None
     """The client's last revision, after which its stream resumes; None for a client that starts anew."""
 

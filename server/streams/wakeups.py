@@ -26,7 +26,7 @@ A single stream thus gets text at once, and fifty or more streams get it twenty 
 TEXT_LONGEST_SECONDS = 0.05
 """The longest pause, in seconds, after a batch of streams that were woken for text."""
 SHORTEST_SECONDS = 0.002
-"""Shorter pauses, in seconds, are skipped: after a batch of few streams, the next batch follows at once."""
+"""Pauses of fewer seconds than this are left out: after a batch of few streams, the next batch follows at once."""
 LONGEST_SECONDS = 0.1
 AT_ONCE = 16
 """Maximum streams woken in one iteration of the event loop, so that requests get a turn before the other streams."""

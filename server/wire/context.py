@@ -1,4 +1,4 @@
-"""The facts that conversions to API messages need besides the value to convert."""
+"""Facts about tools, models, jobs and MCP servers that conversions of stored values to API messages need."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ import grpc.aio
 if TYPE_CHECKING:
     from bedrock._shared.settings import Settings
 
-# No retry policy of gRPC is set: it would exclude large requests and responses that have begun. `Attempts` retries
-# instead.
+# gRPC's own retries are not used, because they exclude large requests, and calls whose responses have begun.
+# `Attempts` retries instead.
 _OPTIONS: list[tuple[str, str | int]] = [
     # While a call is open, gRPC notices a dead connection within 30 + 10 seconds.
     ("grpc.keepalive_time_ms", 30_000),

@@ -178,7 +178,7 @@ def _schema(path: str) -> dict[str, Any]:
 
 
 def _is_piped() -> bool:
-    """Return whether standard input is a pipe or a file, so that reading ends. A service's idle input never ends."""
+    """Return whether standard input is a pipe or a file. Other kinds, such as a service's idle input, may never end."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError):

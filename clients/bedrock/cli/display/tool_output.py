@@ -122,9 +122,9 @@ class ToolOutput:
             self._write(line)
 
     def _with_streamed(self, text: SafeText) -> SafeText:
-        """Return the output of a call that has ended, preceded by its live output if the result omits that.
+        """Return the output `text` of an ended call, preceded by its streamed output if `text` does not contain that.
 
-        The result of a cancelled call omits it.
+        The result of a cancelled call, for example, does not.
         """
         streamed = _lines(self._paint.clean(self._flow.text))
         complete = not streamed or streamed[-1] in _lines(text)
