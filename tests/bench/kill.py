@@ -10,7 +10,7 @@ from pathlib import Path
 from actors.adapters.sandbox.probe import probe
 from actors.ports import SandboxUnavailableError
 from tests.bench.figures import Report, spread
-from tests.support.killing import kill_servers
+from tests.bench.killed_servers import kill_servers
 from tests.support.trees import WAYS, Killed, kill_trees, sandbox_of
 
 TREES = int(os.environ.get("BEDROCK_TREES", "1000"))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
+import signal
+import subprocess
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.killing import kill_servers
+from tests.bench.killed_servers import Family, kill_servers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,3 +33,22 @@ def test_a_killed_server_leaves_no_process_behind(tmp_path: Path) -> None:
     assert len(killed) == TIMES
     assert not [one for one in killed if one.orphans]
     assert not [one for one in killed if one.milliseconds > BOUND_MS]
+
+
+def test_the_time_ends_with_the_last_process_and_not_with_those_before_it() -> None:
+    marker = f"family-{uuid.uuid4().hex}"
+    program = ["sh", "-c", "read go; setsid sleep 1000 >&2 & echo $!", marker]
+    with (
+        subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        family = Family(marker)
+        told = pool.submit(family.ended)
+        output, _ = process.communicate(b"go\n")
+        killed = time.perf_counter()
+        os.kill(int(output), signal.SIGKILL)
+        ended = told.result()
+    family.close()
+    if ended == math.inf:
+        pytest.skip("no control group can be made here")
+    assert ended >= killed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import time
@@ -9,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle, islice, product
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bedrock.testing.processes import each_running
 from bedrock.types import Mode
 
+from actors.adapters.sandbox.control_groups import own_hierarchies
 from actors.ports import SandboxUnavailableError
 from tests.support import processes
 from tests.support.patience import PATIENCE, eventually
@@ -23,7 +26,6 @@ from tests.support.trees import TREES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 TOGETHER = 3
 """Tools that run when their server is killed."""
@@ -49,9 +51,57 @@ class ServerKilled:
 
     situation: Situation
     milliseconds: float
-    """From kill -9 until none of its processes lived."""
+    """From kill -9 until none of its processes lived: as the kernel tells, or else as a search of /proc finds."""
     orphans: int
     """Those that would not die."""
+
+
+class Family:
+    """A control group for a process and all that it will start: the kernel tells when the last of them has ended.
+
+    Without a control group of version 2 in which tools stay, nothing is told.
+    """
+
+    def __init__(self, marker: str) -> None:
+        """Gather the processes that carry the marker; they must not be starting others meanwhile."""
+        self._folder = _new_group(marker)
+        if self._folder is not None:
+            for pid in processes.running(marker):
+                with suppress(ProcessLookupError):
+                    (self._folder / "cgroup.procs").write_text(str(pid))
+
+    def ended(self) -> float:
+        """Sleep until none is left, or for PATIENCE; seconds of `time.perf_counter`, or infinity if it was not told."""
+        late = time.monotonic() + PATIENCE
+        if self._folder is None:
+            return math.inf
+        with (self._folder / "cgroup.events").open("rb") as events:
+            changed = select.poll()
+            changed.register(events, select.POLLPRI)
+            while b"populated 1" in os.pread(events.fileno(), 100, 0):
+                if time.monotonic() > late:
+                    return math.inf
+                changed.poll(PATIENCE * 1000)
+        return time.perf_counter()
+
+    def close(self) -> None:
+        """Remove the group, unless a process is left in it."""
+        if self._folder is not None:
+            with suppress(OSError):
+                self._folder.rmdir()
+
+
+def _new_group(name: str) -> Path | None:
+    """A new control group; None if none can be made, or if servers move their tools within that hierarchy."""
+    with suppress(OSError):
+        own = Path("/proc/self/cgroup").read_text().rpartition("0::")[2].strip()
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+        for point in (Path(mount[1]) for mount in mounts if mount[2] == "cgroup2"):
+            if not any(each.unified for each in own_hierarchies()):
+                folder = point / own.lstrip("/") / name
+                folder.mkdir()
+                return folder
+    return None
 
 
 def kill_servers(folder: Path, times: int) -> Iterator[ServerKilled]:
@@ -97,28 +147,37 @@ def _lane(home: Path, situations: list[Situation]) -> list[ServerKilled]:
 
 def _kill_one(home: Path, situation: Situation) -> ServerKilled:
     server = ServerProcess(home, BEDROCK_SANDBOX=situation.tier)
+    family = Family(server.marker)
     try:
-        with server.client() as client:
+        with server.client() as client, ThreadPoolExecutor(1) as pool:
             for kind in situation.kinds:
                 client.create(home, model="demo", mode=situation.mode).send(f"run {TREES[kind][0]}")
             _grow(server, situation)
+            told = pool.submit(family.ended)
             began = time.perf_counter()
             server.process.kill()
-            orphans = _survivors(server.marker)
-            took = time.perf_counter() - began
-        return ServerKilled(situation, took * 1000, len(orphans))
+            seen, orphans = _survivors(server.marker)
+            searched = time.perf_counter()
+            ended = max(seen, min(told.result(), searched))
+        return ServerKilled(situation, (ended - began) * 1000, len(orphans))
     finally:
         server.dispose()
         server.process.wait()
+        family.close()
 
 
-def _survivors(marker: str) -> list[int]:
-    """Sleep until each process found has ended, until there is none: looking at all of them would keep them alive."""
+def _survivors(marker: str) -> tuple[float, list[int]]:
+    """Sleep until each process found has ended, until there is none: looking at all of them would keep them alive.
+
+    Returns when the last one was found alive (seconds of `time.perf_counter`), and what would not end.
+    """
+    seen = 0.0
     late = time.monotonic() + PATIENCE
     while (pid := next(each_running(marker), 0) or next(each_running(marker), 0)) and time.monotonic() < late:
+        seen = time.perf_counter()
         with suppress(ProcessLookupError), open(os.pidfd_open(pid), "rb") as ended:
             select.select([ended], [], [], PATIENCE)
-    return processes.running(marker) if pid else []
+    return seen, processes.running(marker) if pid else []
 
 
 def _grow(server: ServerProcess, situation: Situation) -> None:
