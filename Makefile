@@ -25,16 +25,18 @@ $(RUN) $(STAMP): pyproject.toml clients/pyproject.toml requirements/run.txt requ
 	@test -x $(BIN)/python || $(if $(UV),$(UV) venv --quiet --python $(PYTHON) $(VENV),$(PYTHON) -m venv $(VENV)) || \
 	  { rm -rf $(VENV); echo "venv is missing; on Debian: apt-get install python3-venv"; exit 1; }
 	@$(if $(UV),,$(BIN)/python -c 'import pip' 2>/dev/null || $(BIN)/python -m ensurepip >/dev/null) # one that uv has made has no pip
-	@$(INSTALL) --require-hashes -r requirements/run.txt
+	@$(INSTALL) $(LOCKED) requirements/run.txt
 	@$(INSTALL_MORE)
 	@$(INSTALL) --no-deps --no-build-isolation -e ./clients -e .
 	@echo "Done. The program is $(BIN)/bedrock; \`. $(BIN)/activate\` puts it on your PATH." >&2
 	@touch $(RUN) $@
 
 INSTALL = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check) --quiet
+# These files name all that is needed, so nothing is resolved: pip would meet releases newer than the lock, and refuse them.
+LOCKED = --no-deps --require-hashes -r
 # pip compiles all that it installs, half a minute of it linters and their like: that is left to what imports a module.
 # But for what running needs: a sandbox would compile it in each start, as it can't write what it has compiled.
-$(STAMP): INSTALL_MORE = $(INSTALL) $(if $(UV),,--no-compile) --require-hashes -r requirements/dev.txt
+$(STAMP): INSTALL_MORE = $(INSTALL) $(if $(UV),,--no-compile) $(LOCKED) requirements/dev.txt
 
 .PHONY: setup
 setup: $(STAMP)  ## Create the environment in .venv, with everything that developing needs
