@@ -39,7 +39,7 @@ The largest accepted image, in the format that needs most memory, takes about 70
 """
 
 OUTPUT_BYTES = 8 << 20
-"""Maximum bytes that a worker may print: twice the maximum of the scaled-down image (view) that it prints."""
+"""Maximum bytes that a worker may print: more than twice the maximum size of the scaled-down image that it prints."""
 
 VIEW_KIND = "view1"
 """The end of the id of each view (scaled-down image).
@@ -126,7 +126,7 @@ class SandboxedImages:
         return ImageView(view.media_type, view.data)
 
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
-        """Return the bytes of the scaled-down image for models, 0 if there is none; see ports.Images.
+        """Return the size in bytes of the scaled-down image for models, 0 if there is none; see ports.Images.
 
         The size is cached per conversation, because another conversation may have the same image as scaled by an
         earlier release.
@@ -157,7 +157,10 @@ class SandboxedImages:
         return f"{principal} (uploads)" if uploaded else principal
 
     def _decode(self, whose: str, data: bytes, name: str, cancel: CancelToken) -> Decoded:
-        """Decode an image in a worker. Raises InvalidImageError or ImagesUnavailableError."""
+        """Decode an image in a worker. `whose` is the name under which the image waits for its turn.
+
+        Raises InvalidImageError or ImagesUnavailableError.
+        """
         with self._turn(whose, cancel) as begins:
             end = self._run(data, cancel) if begins else None
         if cancel.cancelled or end is None:

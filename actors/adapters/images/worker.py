@@ -23,13 +23,13 @@ FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 PLUGINS = (PngImagePlugin, JpegImagePlugin, GifImagePlugin, WebPImagePlugin)
 
 LONG_EDGE = 1568
-"""Maximum pixels of the longer edge of a view: providers themselves scale larger images down."""
+"""Maximum pixels of the longer edge of a view (scaled-down copy): providers themselves scale larger images down."""
 
 MAX_VIEW_BYTES = 3_500_000
-"""Maximum bytes of a view: in base64 it stays below 5 MB, the lowest limit of any provider."""
+"""Maximum bytes of a view (scaled-down copy): in base64 it stays below 5 MB, the lowest limit of any provider."""
 
 QUALITIES = (90, 75, 50, 25)
-"""JPEG qualities, tried in this order until the view is small enough."""
+"""JPEG qualities, tried in this order until the view (scaled-down copy) is small enough."""
 
 DIRECT = {"L", "RGB", "RGBA", "CMYK", "YCbCr"}
 """Pillow's image modes that can be scaled directly; images of other modes are converted first."""
@@ -146,9 +146,10 @@ def scaled(image: Image.Image) -> Image.Image:
 
 
 def encoded(view: Image.Image) -> tuple[str, bytes]:
-    """Return the view's media type and bytes: lossless PNG where that is small enough, else JPEG.
+    """Encode the view (scaled-down copy), as lossless PNG if that is small enough, else as JPEG.
 
-    Raises UnusableImageError if the image has more than MAX_VIEW_BYTES even as JPEG of the lowest quality.
+    Returns the media type and the bytes. Raises UnusableImageError if even JPEG of the lowest quality has more than
+    MAX_VIEW_BYTES.
     """
     png = written(view, format="PNG")
     if len(png) <= MAX_VIEW_BYTES // 4:

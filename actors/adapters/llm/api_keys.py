@@ -29,7 +29,8 @@ class ApiKeys:
 
     def __init__(self, provider: ProviderConfig) -> None:
         self._provider = provider
-        self._changed = threading.Condition()  # guards all fields below; notified when the command or a wait ends
+        # Guards all fields below. Notified when the command ends and when a waiting caller is cancelled.
+        self._changed = threading.Condition()
         self._key: Secret | None = None
         self._running = False
         self._failures = 0
@@ -41,7 +42,8 @@ class ApiKeys:
         Blocks while the `api_key_command` runs. Cancelling ends the wait, and also the command if this caller runs it.
         No error message contains the output of the command.
 
-        Raises ModelFailedError (AUTH) if the command yields no key, and ModelAbortedError if cancelled.
+        Raises ModelFailedError if the command yields no key (AUTH) or this process lacks the resources to run it, and
+        ModelAbortedError if cancelled.
         """
         if not self._provider.api_key_command:
             return self._provider

@@ -49,8 +49,8 @@ class Catalog:
     two words of the demo model, in seconds. `later` runs a callback after a number of milliseconds; it is used to close
     idle connections.
 
-    Raises ValueError, beginning with the name of the setting, for a default or small model that no provider serves and
-    for invalid limits; also for two providers with the same name.
+    Raises ValueError for a default or small model that no provider serves and for invalid limits, with a text that
+    begins with the name of the setting; also for two providers with the same name.
     """
 
     def __init__(

@@ -89,7 +89,7 @@ class Discovery:
         return self._known.get(model)
 
     def ask_server(self, model: str, cancel: CancelToken) -> None:
-        """Ask the server for the limits of `model`, unless this was done, is in progress, or has just failed.
+        """Ask the server for the limits of `model`, unless it was already asked, is being asked, or has just failed.
 
         Never raises. After an error the limits stay unknown.
         """
@@ -142,9 +142,9 @@ class _NotLoadedError(Exception):
 def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
     """Return the limits of `model` in a server's list of models; None if the list states no limits of this model.
 
-    A name without a tag also matches the name with ":latest". If the list has only one entry, that entry is used
-    whatever its name is. This does not apply if `loaded` is True: then the list contains only models that happen to be
-    loaded. Raises msgspec.DecodeError if `body` is no list of models.
+    An entry may add ":latest" to the name `model`. If the list has only one entry, that entry is used whatever its name
+    is, unless `loaded` is True: then the list contains only the models that happen to be loaded. Raises
+    msgspec.DecodeError if `body` is no list of models.
     """
     found = _LIST.decode(body)
     entries = found.models if found.data is None else found.data

@@ -67,7 +67,7 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
     input: int = 0
     """The input limit if it is smaller than the window; 0 if the window is the limit."""
     protocol: str = ""
-    """If set, providers of this protocol offer the model by name. "openai-responses" also offers "openai-chat" rows."""
+    """If set, providers of this protocol offer the model by name. "openai-responses" also offers "openai-chat" models."""
     name: str = ""
     """The name to display."""
     images: bool = False
@@ -112,12 +112,12 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
     def over(self, limits: ModelLimits, *, roomy: bool = False) -> ModelLimits:
         """Return `limits`, overridden by the limits that are stated here.
 
-        `roomy` means that the output limit in `limits` is only a guess.
+        `roomy` means that the output limit in `limits` is only a guess, so that a stated window may also raise it.
         """
         given = {field: value for field in self.__struct_fields__ if (value := getattr(self, field)) is not None}
         if self.window is not None:
             given.setdefault("input", 0 if self.window != limits.window else limits.input)
-            # If only the window is known, an answer may take a quarter of it.
+            # If the window is stated, but not the output limit, an answer may take a quarter of the window.
             quarter = max(self.window // 4, 1)
             given.setdefault("output", quarter if roomy else min(limits.output, quarter))
         given["output"] = min(given.get("output", limits.output), max(given.get("window", limits.window) // 2, 1))
@@ -156,7 +156,7 @@ def limits_of(model: str) -> ModelLimits | None:
 
 
 def best_match(rows: Mapping[str, Row], model: str) -> Row | None:
-    """Return the row with the longest prefix of `model` that ends at a word boundary; None if there is none.
+    """Return the row whose key is the longest prefix of `model` that ends at a word boundary; None if there is none.
 
     Case and a vendor prefix ("anthropic/claude-…") are ignored.
     """
@@ -181,7 +181,8 @@ def resolve_limits(
 ) -> tuple[ModelLimits, bool]:
     """Return a model's limits, and whether they are known rather than assumed (REQ-BED-022).
 
-    Precedence, highest first: the operator's settings of the model, those of the provider, `server`, models.toml.
+    Precedence, highest first: the operator's settings of the model, the settings of the provider, the limits that the
+    provider's server states, models.toml.
     """
     row = limits_of(model)
     provided = StatedLimits(window=provider.context_window or None, output=provider.max_output or None)

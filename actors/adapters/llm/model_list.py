@@ -106,7 +106,10 @@ class ModelList:
 
 
 def listed_in(body: bytes) -> tuple[str, ...]:
-    """Return the names in a server's list of models, in the server's order. Raises what the decoder raises."""
+    """Return the names in a server's list of models, in the server's order.
+
+    Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError for a body that is no such list.
+    """
     listed = _LIST.decode(body)
     names: dict[str, None] = {}
     for entry in (*(listed.data or ()), *(listed.models or ())):

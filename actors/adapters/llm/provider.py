@@ -54,7 +54,8 @@ NO_MODEL = "none"
 #: The model name sent to a server when none is configured: servers of a single model often accept any name.
 ONLY_MODEL = "default"
 
-#: Fields that `extra_body` cannot replace: otherwise the answer might be unreadable, or the history changed.
+#: Fields of the request body that the setting `extra_body` cannot replace: otherwise the answer might be unreadable, or
+#: the history changed.
 OURS = frozenset({"model", "messages", "input", "system", "instructions", "tools", "stream", "store", "include"})
 
 _DISCOVER = ("unknown", "always", "never")
@@ -309,7 +310,7 @@ def provider_from_mapping(
     """Read one provider from plain configuration data, e.g. a TOML table.
 
     `api_key`, `proxy` and the values of `headers` are plain texts in the table; `api_key_env` is looked up in
-    `environ`. Raises ValueError, which names the setting and contains no value.
+    `environ`. Raises ValueError with a text that names the setting, but never contains its value.
     """
     known = setting_types()
     arguments: dict[str, Any] = {}
@@ -369,7 +370,7 @@ def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 def providers_from_env(env: Mapping[str, str]) -> tuple[ProviderConfig, ...]:
     """Return the providers that the usual environment variables describe, Anthropic first; () if there are none.
 
-    Raises ValueError, which names the variable and contains no value.
+    Raises ValueError with a text that names the variable, but never contains its value.
     """
     found = (_anthropic_from_env(env), _openai_from_env(env))
     return tuple(provider for provider in found if provider is not None)

@@ -10,7 +10,7 @@ from typing import Any
 
 _DEPTH = 24
 _WIDE = 6
-"""From this nesting depth on, lists are empty, so that a recursive schema gives a finite value."""
+"""From this nesting depth on, lists have only the items that `minItems` requires, so that recursive schemas end."""
 
 
 def sample(schema: Any, root: Any = None, depth: int = 0) -> Any:

@@ -63,7 +63,7 @@ _TASKS = (
 SHOWN_LINES = 8
 _SEARCH_TERMS = 5
 _PATIENCE_SECONDS = 25
-"""The longest sleep, in seconds, without the argument `wait_seconds`: bash moves longer commands to the background."""
+"""Seconds from which on a sleep needs the argument `wait_seconds`: bash moves longer commands to the background."""
 _ASK = "request_mode_upgrade"
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _NOTICE = "<system-notice>\n"
@@ -118,7 +118,7 @@ def scene_for(request: ModelRequest) -> Scene:
 
 
 def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | None:
-    """Return the scene that a user's words ask for, with the match; None if they ask for none.
+    """Return the function that makes the scene a user asks for, and the match of its pattern; None for no scene.
 
     The text is searched for a command at its beginning, then for the names of clients' tools, then for a known word.
     """
@@ -148,7 +148,7 @@ def _words_in(text: str) -> list[str]:
 
 
 def said_in(turn: Turn) -> list[str]:
-    """Return the texts of a turn that users wrote, which are those without system notices."""
+    """Return those texts in a turn that users wrote: all texts except system notices."""
     texts = (block.text for block in turn.content if isinstance(block, Text))
     return [text for text in texts if not text.startswith(_NOTICE)]
 

@@ -17,15 +17,15 @@ from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
 if TYPE_CHECKING:
     from actors.adapters.llm.transport.sse import SseEvent
 
-#: The default of a field that is kept as undecoded JSON.
+#: The value of a missing field, if the field is kept as undecoded JSON.
 ABSENT = Raw(b"")
 
-#: Maximum number of content blocks of one answer. Each block needs some bytes more in the message to clients, and the
+#: Maximum number of content blocks of one answer. Each block adds some bytes to the message that clients get, and the
 #: size of this message is limited, too.
 MAX_BLOCKS = 2_048
 
-#: Maximum bytes of JSON that one byte of text can take when it is escaped. Raw JSON beyond that is not text, and is
-#: counted as content, too.
+#: Maximum bytes of JSON that one byte of text can take when it is escaped. If the raw JSON of a reasoning block is
+#: longer than its escaped text can be, the rest is other data, which may count as content in place of the text.
 _ESCAPED_BYTES = 6
 
 _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
@@ -68,7 +68,10 @@ class PreparedRequest(Struct, frozen=True):
     request: ModelRequest
 
     def reasoning(self, text: str, raw: str = "") -> Reasoning:
-        """Return reasoning marked as this model's. `raw` is the block to send back to the provider, "" for none."""
+        """Return a reasoning block that is marked as written by this model.
+
+        `raw` is the block in the provider's JSON, which later requests send back; "" for none.
+        """
         return Reasoning(text, self.info.protocol, self.info.name, raw)
 
     def can_echo(self, block: Content) -> TypeGuard[Reasoning]:
@@ -215,11 +218,11 @@ def build_answer(
 ) -> ModelAnswer:
     """Check a complete answer and return it.
 
-    Tool calls get ids and inputs that every provider accepts; a refused answer keeps no calls. An answer that consists
-    only of reasoning gets no content.
+    Tool calls get ids and inputs that every provider accepts. If the model refused to answer, its tool calls are
+    dropped. An answer that consists only of reasoning gets no content.
 
-    Raises ModelFailedError: content_filter for a refusal without text, response_too_large for more than one message can
-    hold.
+    Raises ModelFailedError: content_filter for a refusal without text, response_too_large if the content exceeds the
+    limits of one message.
     """
     if excess := ContentSize.of(content).excess:
         raise provider_errors.too_large(prepared.provider, excess, usage)

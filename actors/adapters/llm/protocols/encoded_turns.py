@@ -71,9 +71,9 @@ class EncodedPrefix:
         return sum(map(sys.getsizeof, self.encoded.pieces))
 
     def grow(self, view: ProviderView, encode: Encode) -> None:
-        """Encode the turns of `view` that no longer change and are not in this prefix, with which `view` must begin.
+        """Append the turns of `view` that no longer change and are not in this prefix yet.
 
-        Raises what `encode` raises.
+        `view` must begin with the turns of this prefix. Raises what `encode` raises.
         """
         self.encoded.add(view.turns[self.turns.settled : view.settled], encode)
         self.turns = view.prefix

@@ -81,12 +81,12 @@ def image_placeholder(image: Image) -> str:
 
 
 def view_of(image: Image, prepared: PreparedRequest) -> ImageView | None:
-    """Return an image in the form for the model; None if `image_placeholder` has to replace the image."""
+    """Return the scaled-down image that the model gets; None if `image_placeholder` has to replace the image."""
     return prepared.request.view_of(image) if prepared.info.images else None
 
 
 def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[ToolResult, tuple[ImageView, ...]]:
-    """Return a tool result without the images that the model can see, and these images in the form for the model."""
+    """Return a tool result without the images that the model can see, and the scaled-down copies of these images."""
     if not isinstance(result, ToolSuccess) or not result.images:
         return result, ()
     views = [(image, view_of(image, prepared)) for image in result.images]
@@ -144,5 +144,5 @@ def effort_name(effort: ReasoningEffort) -> str:
 
 
 def json_schema_format(output: NativeOutput) -> dict[str, Any]:
-    """Return the field with the schema of the last answer, in the form of OpenAI's API and of APIs like it."""
+    """Return the JSON Schema that a run's final answer must fit, in the form of OpenAI's API and of APIs like it."""
     return {"name": "output", "schema": output.schema, "strict": output.strict}

@@ -82,7 +82,10 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
 
 
 def joint(before: str, role: str) -> bytes:
-    """Return the JSON text between the blocks of two turns. Adjacent turns with the same role share a message."""
+    """Return the JSON text before the blocks of a turn with the role `role`.
+
+    `before` is the role of the previous turn, "" if there is none. Adjacent turns with the same role share a message.
+    """
     if before == role:
         return b","
     return (_END + b"," if before else b"") + _OPENINGS[role]

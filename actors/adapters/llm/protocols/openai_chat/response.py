@@ -68,7 +68,7 @@ _CHUNK = msgspec.json.Decoder(_Chunk)
 _DONE = b"[DONE]"
 _CACHE_READ = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
 
-#: An upper limit in dollars that no answer costs; larger values are ignored.
+#: An upper limit in dollars for the reported cost of an answer; a higher cost is an error of the server and is ignored.
 MAX_COST = 1_000_000
 
 _CUT = Stop(end_turn=False, truncated=True)

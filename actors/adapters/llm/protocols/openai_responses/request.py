@@ -38,7 +38,7 @@ PATH = "/responses"
 
 
 class AnswerPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The phase of the answer to which the model has assigned a text; stored in `Reasoning.raw` before this text.
+    """The phase of the answer to which the model assigned a text; stored as the `raw` of a Reasoning before the text.
 
     Models that report phases need them in later requests, and the history has no other field for them.
     """

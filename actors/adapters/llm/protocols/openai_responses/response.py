@@ -84,7 +84,7 @@ _END = {
     "response.failed": "failed",
     "response.cancelled": "cancelled",
 }
-#: The meaning of the known reasons for an incomplete answer; after other reasons the next request continues it.
+#: The meaning of the known reasons for an incomplete answer; after other reasons the next request continues the answer.
 _CUTS = {
     "max_output_tokens": Stop(end_turn=False, truncated=True),
     "content_filter": Stop(refusal=True),
