@@ -67,7 +67,7 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
     input: int = 0
     """The input limit if it is smaller than the window; 0 if the window is the limit."""
     protocol: str = ""
-    """If set, providers of this protocol offer the model by name. "openai-responses" also offers "openai-chat" models."""
+    """If set, providers of this protocol offer the model by name. "openai-responses" also offers those of "openai-chat"."""
     name: str = ""
     """The name to display."""
     images: bool = False

@@ -2,12 +2,13 @@
 
 Some cases need more than the HTTP status. An account without quota or credit looks like a rate limit (429) or a bad
 request (400), but waiting does not help: such an error becomes `invalid_request`, with a message that asks for credit.
-A 429 with a header that forbids retries is handled in the same way. Otherwise 401 and 403 become `auth`, and 429
-becomes `rate_limit`. All other 4xx except 408, 409 and 425 become `invalid_request`, which fails at once (REQ-BED-006).
-Everything else, including redirects, becomes `server_error`, which is retried.
+A 429 with a header that forbids retries is handled in the same way. Errors about a conversation that is too long become
+`context_exhausted`, and those about refused content become `content_filter`. Otherwise 401 and 403 become `auth`, and
+429 becomes `rate_limit`. All other 4xx except 408, 409 and 425 become `invalid_request`, which fails at once
+(REQ-BED-006). Everything else, including redirects, becomes `server_error`, which is retried.
 
 A message contains the provider's own error text and nothing else of its answer. That text is bounded and on one line;
-everything in it that looks like a key or contains a piece of a configured secret is masked.
+everything in it that looks like a key, and every piece of a configured secret, is masked.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = Non
 def failed_request(
     provider: ProviderConfig, kind: ErrorKind, text: str, usage: Usage | None = None
 ) -> ModelFailedError:
-    """Return the error for an answer that is missing or incomplete. `text` is the reason, without a period."""
+    """Return the error for an answer that is missing or unusable. `text` is the reason, without a period at its end."""
     return ModelFailedError(LlmFailure(kind, f"{provider.name}: {text}.{_advice(provider, kind)}"), usage=usage)
 
 
@@ -355,7 +356,11 @@ def _tail(provider: ProviderConfig, said: str) -> str:
 
 
 def redacted(text: str, secrets: tuple[str, ...]) -> str:
-    """Return `text` on one line, without control characters, keys, or pieces of at least 8 characters of `secrets`."""
+    """Return the beginning of `text` on one line, with spaces for control characters, and with secrets masked.
+
+    Everything that looks like a key is masked, each piece of a secret in `secrets` from 8 characters on, and each whole
+    secret of 4 to 7 characters.
+    """
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_SAID]).split())
     line = _KEY_LIKE.sub(_MASK, _without_pieces(line, secrets))
     for secret in secrets:

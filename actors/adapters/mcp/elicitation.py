@@ -217,7 +217,7 @@ def _choices(name: str, given: Any) -> dict[str, Any]:
 def _titled(name: str, given: Any) -> list[dict[str, str]]:
     """Return a field's choices with only their values and titles.
 
-    Raises RefusedQuestionError for one without a value.
+    Raises RefusedQuestionError for a choice without a value.
     """
     if isinstance(given, list) and len(given) <= MAX_CHOICES and all(isinstance(each, dict) for each in given):
         choices = [{key: each[key] for key in ("const", "title") if key in each} for each in given]

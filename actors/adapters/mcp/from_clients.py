@@ -22,9 +22,9 @@ REFERENCE = "secret:"
 
 MAX_SERVERS = 8
 MAX_TEXT = 4096
-"""Maximum characters of an argument, a variable's value, a URL or a tool name."""
+"""Maximum characters of an argument, an environment variable's value, a URL or a tool name."""
 MAX_ENTRIES = 64
-"""Maximum number of arguments, of variables, of headers and of read-only tools that a server may have."""
+"""Maximum number of arguments of a server; the same limit is for environment variables, headers and read-only tools."""
 
 _SETTINGS = ("programs", "urls", "secrets")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -265,9 +265,10 @@ def _values(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) ->
 
 
 def value_of(where: str, value: Any, environ: Mapping[str, str]) -> str:
-    """Return the text that a setting means: $NAME and ${NAME} stand for variables, $$ for $, {file = PATH} for a file.
+    """Return the text that a setting's value stands for.
 
-    Raises ValueError; its text begins with `where`, the name of the setting.
+    $NAME and ${NAME} stand for environment variables, $$ for $, and {file = PATH} for the contents of a file. Raises
+    ValueError; its text begins with `where`, the name of the setting.
     """
     if isinstance(value, str):
         text = _REFERENCE.sub(lambda found: _variable(where, found, environ), value)

@@ -42,9 +42,10 @@ PAUSE_SECONDS = 5.0
 """Seconds after a failed attempt to connect during which calls fail immediately."""
 
 MAX_CONVERSATIONS = 1_000
-"""Maximum number of conversations whose chosen servers are remembered without an open connection.
+"""Maximum number of conversations whose chosen servers are remembered.
 
-The servers of a forgotten conversation are connected again when its next run begins.
+Above it, the servers of the oldest conversation without an open connection are forgotten; they are connected again when
+its next run begins.
 """
 
 RESTARTED = "(The MCP server was started again since the last call: what it kept in memory is lost.)"
@@ -268,8 +269,8 @@ class McpServerHub:
     def session(self, key: tuple[str, str], server: McpServer, context: ToolContext) -> McpSession:
         """Return a conversation's connection to a server; begin a new one if it has none.
 
-        Raises ServerError if connecting failed a moment ago, or if the server's program has more rights than the mode
-        gives.
+        Raises ServerError if connecting failed a moment ago, or if the server's program runs with more rights than the
+        conversation's present mode gives.
         """
         place = context.conversation_id, server.name
         with self._lock:
@@ -299,10 +300,10 @@ class McpServerHub:
         *,
         principal: str = "",
     ) -> McpSession:
-        """Begin to connect, and return the connection. The caller holds the lock. Raises ServerError.
+        """Begin to connect to a server, and return the connection. The caller holds the lock. Raises ServerError.
 
-        `where` is the directory and the mode for a program. The tools of a program that is confined to the files of a
-        principal are not offered to other conversations.
+        `where` is the directory and the mode in which the server's program runs, if it has one. The tools of a program
+        that is confined to the files of a principal are not offered to other conversations.
         """
         cwd, mode = where
         shared = bool(server.url) or not isinstance(sandbox, ConfinedSandbox)
@@ -373,9 +374,9 @@ class McpServerHub:
             self._learn(key, "/", Mode.RESTRICTED)
 
     def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
-        """End programs that were started in another mode than the conversation now has; see ports.McpServers.
+        """End a conversation's server programs that were started in another mode than it now has; see ports.McpServers.
 
-        Returns the names of their servers.
+        Returns the names of these servers.
         """
         with self._lock:
             ended = [session for session in self._of(record.id) if session.mode is not record.mode]

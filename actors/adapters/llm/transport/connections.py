@@ -137,8 +137,8 @@ def _not_connected(host: str, port: int, error: int, timeout: float) -> Transpor
 def _connect(sock: socket.socket, address: Any, seconds: float, abort_handle: AbortHandle) -> int:
     """Connect, waiting for at most `seconds`; return the error number, 0 for success.
 
-    The socket is non-blocking, so that `is_aborted` can be checked while connecting. A cancel before this check had no
-    effect, because there was no socket, or it was not connecting yet. A later cancel shuts the socket down.
+    The socket is non-blocking, so that `is_aborted` can be checked once connecting has begun. A cancel before that had
+    no effect on the socket, which did not exist or was not connecting yet. A later cancel shuts the socket down.
     """
     error = _begin_connect(sock, address)
     if abort_handle.is_aborted:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 #: Maximum bytes of one decoded response body.
 MAX_ANSWER_BYTES = 64 << 20
 
-#: The `wbits` of zlib with which it recognises gzip and deflate by their first bytes.
+#: The value of zlib's parameter `wbits` that makes zlib recognise gzip and deflate data by its first bytes.
 _ANY_FORMAT = 47
 _COMPRESSED = frozenset({"gzip", "x-gzip", "deflate"})
 
@@ -180,7 +180,7 @@ class Transport:
             yield Reply(connection, response, timeouts)
             read = True
         finally:
-            # If this is False, a cancel is already running and may shut the socket down at any time.
+            # If `withdrawn` is False, a cancel is already running and may shut the socket down at any time.
             withdrawn = cancel.forget(connection.abort)
             if withdrawn and (read or response.complete):
                 self._pool.put(endpoint.origin, connection)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Maximum seconds that an idle connection is kept; servers keep idle connections longer.
 IDLE_SECONDS = 15.0
-#: An idle connection is given up this many seconds before the server will close it.
+#: An idle connection is no longer used during the last seconds, of this number, before the server closes it.
 _MARGIN_SECONDS = 1.0
 _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
 #: Maximum bytes of one read.
@@ -51,9 +51,10 @@ class HttpConnection:
             sock.settimeout(None)
 
     def request(self, pieces: Sequence[bytes], seconds: float) -> ResponseParser:
-        """Send a request, given in pieces, and read the head of its response; each may take `seconds`.
+        """Send a request, given in pieces, and read the head of its response.
 
-        Raises ConnectionLostError, MalformedResponseError, TimeoutError or another OSError.
+        Sending and reading may take `seconds` each. Raises ConnectionLostError, MalformedResponseError, TimeoutError or
+        another OSError.
         """
         sent = self._send(pieces, seconds)
         deadline = time.monotonic() + seconds
@@ -67,7 +68,7 @@ class HttpConnection:
         return response
 
     def receive(self, seconds: float) -> bytes:
-        """Wait for the next bytes and return them; b"" at the end. Raises TimeoutError or another OSError."""
+        """Wait for the next bytes and return them; b"" at the stream's end. Raises TimeoutError or another OSError."""
         self._limit_to(seconds)
         try:
             return self._sock.recv(_READ_BYTES)
@@ -93,7 +94,7 @@ class HttpConnection:
     def _catch_up(self) -> bool:
         """Read the bytes that have arrived, without blocking; return whether the connection can still be reused.
 
-        It cannot if the server has closed it, or has sent more than the rest of the last response.
+        A connection cannot be reused if the server has closed it, or has sent more than the rest of the last response.
         """
         response = self._response
         if not self.is_open:
@@ -169,7 +170,7 @@ class HttpConnection:
         return count
 
     def _receive_now(self) -> bytes:
-        """Return the bytes that were received already; b"" at the end.
+        """Return the bytes that were received already; b"" at the end of the stream.
 
         Raises BlockingIOError or ssl.SSLWantReadError if there are none yet.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Maximum bytes of a response's head, and of chunk headers and other framing that arrive without content.
+#: Maximum bytes that may arrive in succession without any content: the response's head, chunk headers, other framing.
 MAX_OVERHEAD_BYTES = 256 << 10
 
 #: Deviations from the standard that other clients accept, too: folded headers, LF alone as line end, a length in
@@ -27,7 +27,7 @@ class ResponseParser:
     """
 
     def __init__(self) -> None:
-        import httptools  # noqa: PLC0415 -- 0.3 MiB that a server without agents need not load
+        import httptools  # noqa: PLC0415 -- 0.3 MiB that only requests to providers need
 
         self.status = 0
         self.headers: dict[str, str] = {}

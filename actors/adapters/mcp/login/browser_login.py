@@ -75,7 +75,7 @@ async def log_in(
     client registration, which is used if it was made for this server and this redirect URL. Raises LoginError, or
     ClientRefusedError if the authorization server refuses the client.
     """
-    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the library logs the errors that it raises
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the library would also log the errors that it raises
     limit = asyncio.timeout(ALL_SECONDS)
     rather = (urlsplit(known.redirect_uri).port or 0) if known else 0
     try:
@@ -156,7 +156,10 @@ class _Provider(OAuthClientProvider):
         super().__init__(server.url, metadata, TokensInMemory(), self._lead, self._led)
 
     async def check(self, request: httpx2.Request) -> None:
-        """Raise LoginError for a request that others could read. Called for every request."""
+        """Raise LoginError for a request that others could read, or that a remote server directs to this machine.
+
+        Called for every request.
+        """
         self._check_endpoint(str(request.url))
 
     def _is_safe(self, url: str) -> bool:

@@ -33,7 +33,9 @@ class LoginUnavailableError(Exception):
 
 
 class KeptLogins:
-    """Provides the stored logins at some MCP servers: `urls` contains the servers' URLs by name. Loop's thread only.
+    """Provides the stored logins at some MCP servers: `urls` contains the servers' URLs by name.
+
+    Used on the thread of the event loop only.
 
     `changed(name, logged_in)` is called when a server's login was replaced by another login (True) or has ended
     (False).
@@ -56,10 +58,7 @@ class KeptLogins:
         """When renewing a login last failed, in monotonic seconds, and why; by the server's name."""
         self._storing = asyncio.Lock()
         self._unsaved: dict[str, McpLogin] = {}
-        """Outdated logins that are still in the store, by the server's name.
-
-        The renewed logins could not be stored yet.
-        """
+        """Outdated logins, by server name, that are still stored because the renewed ones could not be stored yet."""
 
     async def watch(self) -> None:
         """Read the logins again when other programs change them, and renew tokens, until this task is cancelled."""
@@ -170,7 +169,7 @@ class KeptLogins:
         async with self._storing:
             replaced = await self._store(name, login, after)
         if not replaced and after is not None:
-            await revoked(after)  # after a logout or a new login in the meantime, nobody uses them
+            await revoked(after)  # after a logout or a new login in the meantime, nobody uses the renewed tokens
 
     async def _store(self, name: str, login: McpLogin, after: McpLogin | None) -> bool:
         """Replace `login` in the store by the renewed login `after`, or remove it if `after` is None.

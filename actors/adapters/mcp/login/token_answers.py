@@ -54,9 +54,10 @@ class TokensInMemory:
 
 
 def with_tokens(login: McpLogin, answer: OAuthToken) -> McpLogin:
-    """Return a login with the tokens of `answer`; a missing refresh token or scope keeps its value.
+    """Return a login with the tokens of `answer`.
 
-    Raises TokenAnswerError if a token cannot be sent in a header.
+    If `answer` has no refresh token or no scope, that of `login` is kept. Raises TokenAnswerError if a token cannot be
+    sent in a header.
     """
     if not _TOKEN.fullmatch(answer.access_token) or not _TOKEN.fullmatch(answer.refresh_token or "x"):
         raise TokenAnswerError("it answered a token that cannot be sent")
