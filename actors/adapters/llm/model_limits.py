@@ -67,7 +67,10 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
     input: int = 0
     """The input limit if it is smaller than the window; 0 if the window is the limit."""
     protocol: str = ""
-    """If set, providers of this protocol offer the model by name. "openai-responses" also offers those of "openai-chat"."""
+    """If set, providers of this protocol offer the model by name.
+
+    Providers of the protocol "openai-responses" also offer the models of "openai-chat".
+    """
     name: str = ""
     """The name to display."""
     images: bool = False

@@ -233,7 +233,7 @@ class McpServerHub:
             return tuple(self._among_files_of(principal, each) if confined else each for each in found)
 
     def _among_files_of(self, principal: str, status: McpServerStatus) -> McpServerStatus:
-        """Return `status` with the state of the program that the server runs confined to the files of this principal.
+        """Return `status`, but with the state of the server's program that is confined to this principal's files.
 
         A server with a URL runs no program, so its status is returned unchanged. The caller holds the lock.
         """

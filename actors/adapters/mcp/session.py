@@ -62,7 +62,7 @@ REASON_CHARACTERS = 500
 """Maximum characters of the reason why a call or a server failed."""
 
 LIMITS = ProcessLimits()
-"""The resource limits of a tool call, without a limit on running time."""
+"""The resource limits of a server's program: those of a tool call, but without a limit on running time."""
 
 
 class ServerError(Exception):
@@ -72,9 +72,9 @@ class ServerError(Exception):
 class McpSession:
     """One connection to a server, for one conversation.
 
-    `__init__`, `call` and `stop` are safe to call from any thread; the rest runs on the loop's thread. The connection
-    is opened at once, in the background, and calls wait for it. `changed` is called on the loop's thread after each
-    change of `state`, `error` or `tools`.
+    `__init__`, `call` and `stop` are safe to call from any thread; the rest runs on the thread of the event loop. The
+    connection is opened at once, in the background, and calls wait for it. `changed` is called on the event loop's
+    thread after each change of `state`, `error` or `tools`.
     """
 
     def __init__(
@@ -436,7 +436,7 @@ def needs_login(name: str) -> str:
 
 
 _NOT_FOR_PEOPLE = re.compile(r" \[type=\w+, input_value=.*?, input_type=\w+\]| For further information visit \S+")
-"""Details of the validation library that are removed from error messages."""
+"""Matches the details in error messages of the validation library that are removed for readers."""
 
 
 def reason_of(error: BaseException) -> str:

@@ -40,7 +40,7 @@ SCHEMA_BYTES = 64 << 10
 """Maximum size of an input schema in bytes; a tool with a larger schema is not offered."""
 
 LIST_BYTES = 512 << 10
-"""Maximum size in bytes of all schemas and descriptions of one server, to leave room in a model's context window."""
+"""Maximum size in bytes of all schemas and descriptions of one server together, to leave room in a context window."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PROPERTY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -71,8 +71,8 @@ def parted(name: str) -> tuple[str, str] | None:
 async def tools_of(client: Client, server: McpServer) -> tuple[ToolSpec, ...]:
     """Ask a server for its tools, and return those that can be offered, in the server's order.
 
-    Descriptions are the server's own text: they may be wrong or hostile, and their length is bounded. Raises what the
-    library raises.
+    Descriptions are the server's own text: they may be wrong or hostile, and their length is bounded. Raises the errors
+    of the MCP library.
     """
     found: dict[str, ToolSpec] = {}
     left = LIST_BYTES

@@ -39,8 +39,8 @@ class _LoginAuth(httpx2.Auth):
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Send the request by yielding it; if the response is 401, send it once more with another token, if any.
 
-        If the request is refused nevertheless, calls `on_refusal` with the reason why there is no token now, or else
-        `on_needs_login`.
+        If the server refuses every token, or there is none, a callback is called: `on_refusal` with the reason if a
+        token is unavailable only for now, otherwise `on_needs_login`, because a person has to log in.
         """
         token, trouble = await self._asked(self._logins.token(self._name))
         for _ in range(2):
@@ -60,7 +60,7 @@ class _LoginAuth(httpx2.Auth):
 
     @staticmethod
     async def _asked(asking: Awaitable[str]) -> tuple[str, str]:
-        """Return the access token and ""; if there is none now, return "" and the reason."""
+        """Return the access token ("" without a login) and ""; if no token is available now, "" and the reason."""
         try:
             return await asking, ""
         except LoginUnavailableError as error:
@@ -76,8 +76,9 @@ async def http_transport(
 ) -> Any:
     """Return the transport to a server's URL; closing `stack` closes its connections.
 
-    `on_refusal` is called with the text of each error response, because the library's errors do not contain that text.
-    `on_needs_login` is called if the server responds only after a person has logged in.
+    `on_refusal` is called with a reason that the library's errors do not contain: the HTTP status of an error response,
+    that a response is compressed, or why no access token is available now. `on_needs_login` is called if the server
+    responds only after a person has logged in.
     """
 
     async def look(response: httpx2.Response) -> None:

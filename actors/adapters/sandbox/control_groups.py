@@ -1,4 +1,4 @@
-"""Prepares control groups (cgroups), which limit the number of processes of a call and their total memory."""
+"""Prepares control groups (cgroups), which limit the number of processes of a tool call and their total memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PREFIX = "bedrock-"
-"""The prefix of the name of a server's group; the server's process id follows."""
+"""The prefix of the name of a server's control group; the server's process id follows."""
 
 WANTED = ("pids", "memory")
 DELEGATED = ("user.delegate", "trusted.delegate")
-"""Extended attributes that systemd sets on a group that it has delegated to a service."""
+"""Extended attributes that systemd sets on a control group that it has delegated to a service."""
 
 Described: TypeAlias = "tuple[bytes, str, bool, list[tuple[str, str]]]"
-"""A group to be created by the tool host: directory, controllers, whether it is of version 2, content of its files."""
+"""A control group that the tool host has to create.
+
+Its directory, its controllers, whether it is of cgroup version 2, and the names and contents of the files to write.
+"""
 
 
 class Hierarchy(Struct, frozen=True):
@@ -41,10 +44,10 @@ class Hierarchy(Struct, frozen=True):
 class ControlGroups:
     """Control groups for the tool calls of this server.
 
-    They lie below the server's own group, so that its limits also apply to tools. Safe to call from any thread. Without
-    permission to create groups, calls have none, and `controllers` is empty. In version 2, a group with subgroups
-    cannot contain processes, so the server has to move out of its group. It does so only if the group was delegated to
-    it.
+    They lie below the server's own control group, so that its limits also apply to tools. Safe to call from any thread.
+    Without permission to create control groups, tool calls have none, and `controllers` is empty. In cgroup version 2,
+    a group with subgroups cannot contain processes, so the server has to move from its group to a subgroup. It does so
+    only if the group was delegated to it.
     """
 
     def __init__(self, hierarchies: tuple[Hierarchy, ...] | None = None) -> None:
@@ -58,11 +61,14 @@ class ControlGroups:
 
     @property
     def controllers(self) -> frozenset[str]:
-        """Return the controllers that limit every call: "pids", "memory", both or none."""
+        """The controllers that limit every tool call: "pids", "memory", both or none."""
         return frozenset(name for each in self._usable for name in each.controllers)
 
     def describe(self, limits: ProcessLimits, in_memory: int) -> list[Described]:
-        """Return the groups for a new call. `in_memory` bytes, for directories in memory, raise the memory limit."""
+        """Return the control groups for a new tool call.
+
+        The memory limit is raised by `in_memory` bytes, because files in directories in memory count, too.
+        """
         name = f"call-{next(self._numbers)}"
         memory = limits.memory_bytes and limits.memory_bytes + in_memory
         return [
@@ -71,7 +77,7 @@ class ControlGroups:
         ]
 
     def close(self) -> None:
-        """Remove this server's groups that are empty; a later server removes the others."""
+        """Remove those control groups of this server that are empty; a later server removes the others."""
         for each in self._usable:
             _remove(_ours(each))
         self._usable = []
@@ -151,8 +157,9 @@ def _prepare(hierarchy: Hierarchy) -> None:
 
 
 def _divide(hierarchy: Hierarchy) -> None:
-    """Enable the controllers for the subgroups of this process's group, in version 2; this process moves to a subgroup.
+    """Enable the controllers for the subgroups of this process's group, in cgroup version 2.
 
+    This process moves to a subgroup, because a group with subgroups cannot contain processes then.
     Raises OSError if that fails, or if the group was not delegated to this process.
     """
     if set(hierarchy.controllers) <= set(_words(hierarchy.own / "cgroup.subtree_control")):
@@ -183,7 +190,7 @@ def _delegated(folder: Path) -> bool:
 
 
 def _sweep(own: Path) -> None:
-    """Remove the groups of servers that have ended."""
+    """Remove the control groups of servers that have ended."""
     for folder in own.glob(f"{PREFIX}*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):

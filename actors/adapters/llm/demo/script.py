@@ -63,7 +63,7 @@ _TASKS = (
 SHOWN_LINES = 8
 _SEARCH_TERMS = 5
 _PATIENCE_SECONDS = 25
-"""Seconds from which on a sleep needs the argument `wait_seconds`: bash moves longer commands to the background."""
+"""A sleep of more seconds than this needs the argument `wait_seconds`: bash moves longer commands to the background."""
 _ASK = "request_mode_upgrade"
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _NOTICE = "<system-notice>\n"

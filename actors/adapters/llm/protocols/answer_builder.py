@@ -25,7 +25,7 @@ ABSENT = Raw(b"")
 MAX_BLOCKS = 2_048
 
 #: Maximum bytes of JSON that one byte of text can take when it is escaped. If the raw JSON of a reasoning block is
-#: longer than its escaped text can be, the rest is other data, which may count as content in place of the text.
+#: longer than its escaped text can be, the rest is other data; this rest is counted if it is larger than the text.
 _ESCAPED_BYTES = 6
 
 _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"

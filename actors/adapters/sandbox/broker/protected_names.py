@@ -11,7 +11,7 @@ GIT_PARTS = frozenset(("head", "commondir", "objects", "refs"))
 
 
 def folded(name: bytes) -> "set[str]":
-    """Return the forms of `name` to compare: file systems may ignore case and some non-ASCII characters."""
+    """Return the forms in which `name` is compared: file systems may ignore case and some non-ASCII characters."""
     text = os.fsdecode(name)
     if text.isascii():
         return {text.lower()}
@@ -57,7 +57,10 @@ def within(path: bytes, folder: bytes) -> bool:
 
 
 def why_not(root: bytes, patterns: "list[bytes]") -> str:
-    """Return a readable reason why a program may not change files beneath this real path; "" if it may."""
+    """Return a readable reason why a program may not change files beneath the real path `root`; "" if it may.
+
+    `patterns` are the protected names, each one or several components separated by slashes.
+    """
     if Names(patterns).cover(root):
         return "it is, or lies in, a directory that tools may not change"
     path = root

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ALWAYS = (".git",)
-"""Names that are protected whatever the operator's settings are: git runs programs that `.git` names."""
+"""Names that are protected whatever the operator's settings are: git runs programs that files in `.git` name."""
 
 OF_THE_SYSTEM = ("/bin", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var")
 """Directories that cannot be a workspace themselves, although directories below them can."""
@@ -61,7 +61,10 @@ class Workspaces:
         return protected_names.why_not(os.fsencode(root), list(self._names))
 
     def describe(self, directory: str, private: str, denied: Iterable[str]) -> dict[str, Any]:
-        """Return the description of a workspace for the tool host: the section `workspace` of its launch message."""
+        """Return the description of a workspace for the tool host: the section `workspace` of its launch message.
+
+        `private` is the private directory of the tool call. `denied` are paths that no tool may change.
+        """
         kept = {
             *denied,
             self._programs,

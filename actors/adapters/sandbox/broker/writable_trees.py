@@ -136,7 +136,8 @@ class WritableTrees:
             root = self.root_of(folder, private)
             parent = open_place(root.place, folder[len(root.path) :].lstrip(b"/") or b".", RESOLVE_INSIDE)
             place = TreeEntry(root, parent, folder, name)
-            if not os.path.samestat(os.fstat(visible), os.fstat(parent)):  # a mount hides it, or it has moved
+            # If these differ, a mount hides the directory from the program, or the directory has moved.
+            if not os.path.samestat(os.fstat(visible), os.fstat(parent)):
                 place.close()
                 raise reported_calls.NotBrokeredError
             return place
@@ -224,7 +225,8 @@ class WritableTrees:
         Raises NotBrokeredError or OSError.
         """
         path = call.text(address)
-        if private and follow and path.startswith(OWN_FILES):  # how the C library passes AT_SYMLINK_NOFOLLOW
+        # The C library uses such a path to carry out AT_SYMLINK_NOFOLLOW itself.
+        if private and follow and path.startswith(OWN_FILES):
             return self.open_number(call, number_in(path))
         place = self.find(call, directory, path, follow, private=private)
         try:

@@ -55,7 +55,7 @@ class Broker:
 
     `section` describes the workspace (see toolhost.py). `writable` has a descriptor of the workspace's root, and a
     descriptor of the private directory if the sandbox has no namespaces, because programs then cannot change metadata
-    there themselves; otherwise -1.
+    there themselves; otherwise -1. `file_bytes` is the maximum size of a file in bytes, 0 for no limit.
     """
 
     def __init__(self, section: "dict[str, Any]", writable: "tuple[int, int]", file_bytes: int) -> None:
