@@ -56,7 +56,7 @@ class ApiKeys:
     def renew(self, refused: Secret, cancel: CancelToken) -> bool:
         """Return whether there is a key other than `refused`, which the provider rejected.
 
-        May run the command, as `with_key` does. False also if the command fails or the call is cancelled.
+        May run the `api_key_command`, as `with_key` does. False also if that fails or the call is cancelled.
         """
         if not self._provider.api_key_command:
             return False

@@ -42,7 +42,7 @@ class Catalog:
     """Implements ports.ModelCatalog over configured providers. Safe to call from any thread; only `learn` blocks.
 
     `default` names a served model. If it is "", the default is that of the first provider that has a default model. If
-    no provider has one, the default is the demo model, or "" if a server's list has shown that a presumed default is
+    no provider has one, the default is the demo model, or "" if a server's list has shown that a guessed default is
     wrong. `small` names the model for all side queries (small extra requests for titles and excerpts), or is "none". If
     it is "", side queries use the small model of the conversation's own provider, so that no third party gets the
     conversation's text. `models` has the operator's limits and prices by model name prefix. `pace` is the pause between
@@ -84,8 +84,8 @@ class Catalog:
     def default(self) -> str:
         """The name of the default model; see ports.ModelCatalog.
 
-        A provider's presumed default is skipped as soon as its server's list shows that the server does not have this
-        model.
+        A provider's default that was only guessed is skipped as soon as the server's list shows that the server does
+        not have this model.
         """
         servers = self._router.servers
         otherwise = "" if any(server.refuted for server in servers) else DEMO

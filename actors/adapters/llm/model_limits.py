@@ -38,7 +38,7 @@ class LongPrompt(Struct, frozen=True, forbid_unknown_fields=True, rename={"token
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
-    """List prices in dollars per million tokens."""
+    """The list prices of a model, in dollars per million tokens."""
 
     input: float
     output: float
@@ -120,7 +120,7 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
         given = {field: value for field in self.__struct_fields__ if (value := getattr(self, field)) is not None}
         if self.window is not None:
             given.setdefault("input", 0 if self.window != limits.window else limits.input)
-            # If the window is stated, but not the output limit, an answer may take a quarter of the window.
+            # If the window is stated, but not the output limit, an answer may take at most a quarter of the window.
             quarter = max(self.window // 4, 1)
             given.setdefault("output", quarter if roomy else min(limits.output, quarter))
         given["output"] = min(given.get("output", limits.output), max(given.get("window", limits.window) // 2, 1))

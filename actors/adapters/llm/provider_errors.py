@@ -358,8 +358,8 @@ def _tail(provider: ProviderConfig, said: str) -> str:
 def redacted(text: str, secrets: tuple[str, ...]) -> str:
     """Return the beginning of `text` on one line, with spaces for control characters, and with secrets masked.
 
-    Everything that looks like a key is masked, each piece of a secret in `secrets` from 8 characters on, and each whole
-    secret of 4 to 7 characters.
+    Masked are all texts that look like a key, all pieces of at least 8 characters of one of `secrets`, and all whole
+    secrets of 4 to 7 characters.
     """
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_SAID]).split())
     line = _KEY_LIKE.sub(_MASK, _without_pieces(line, secrets))

@@ -68,7 +68,7 @@ class RefusedQuestionError(Exception):
 class TimedCall:
     """A running tool call with its time limit, which is suspended while a person is asked.
 
-    Used on the loop's thread only.
+    Used on the thread of the event loop only.
     """
 
     def __init__(self, ask: Callable[[PersonQuestion], Future[PersonAnswer]], seconds: float) -> None:

@@ -58,8 +58,8 @@ class FromClients(Struct, frozen=True):
 def from_clients(table: Mapping[str, Any], environ: Mapping[str, str]) -> FromClients:
     """Read the table [mcp_from_clients] of the configuration.
 
-    `environ` has the variables to which values may refer. Raises ValueError; its text begins with the setting's name
-    and contains no secret.
+    `environ` has the environment variables to which values may refer. Raises ValueError; its text begins with the
+    setting's name and contains no secret.
     """
     check_keys(SETTING, table, _SETTINGS)
     programs, urls, secrets = table.get("programs", False), table.get("urls", []), table.get("secrets", {})

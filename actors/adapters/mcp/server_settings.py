@@ -45,7 +45,7 @@ _KINDS: Mapping[Any, str] = {
     bool: "true or false",
     float: "a number",
 }
-"""The names of these types in error messages."""
+"""The names of the settings' types in error messages."""
 _PLAIN = ("connect_seconds", "call_seconds", "question_seconds", "protocol")
 """Keys of a server's table whose values are used unchanged."""
 _OAUTH = ("client_id", "client_secret", "issuer", "scope")
@@ -129,8 +129,8 @@ class McpServer(Struct, frozen=True, kw_only=True):
 def servers_from_tables(tables: Iterable[Mapping[str, Any]], environ: Mapping[str, str]) -> tuple[McpServer, ...]:
     """Read the tables [[mcp_servers]], without those that are disabled.
 
-    Values may refer to variables in `environ` and to files. Raises ValueError; its text begins with the setting's name
-    and contains no value of a variable or a file.
+    Values may refer to environment variables, which are looked up in `environ`, and to files. Raises ValueError; its
+    text begins with the setting's name, and never contains the value of a variable or the text of a file.
     """
     found: list[McpServer] = []
     names: set[str] = set()

@@ -331,7 +331,7 @@ class McpServerHub:
         return session
 
     def _changed(self, conversation_id: str, key: tuple[str, str], session: McpSession) -> None:
-        """Record the new state of a connection. Called on the loop's thread."""
+        """Record the new state of a connection. Called on the event loop's thread."""
         place = conversation_id, key[1]
         with self._lock:
             if self._servers.get(key) is session.server:
@@ -348,7 +348,7 @@ class McpServerHub:
     def _changed_among_files(self, principal: str, session: McpSession) -> None:
         """Record the new state of a program that is confined to the files of a principal.
 
-        Called on the loop's thread.
+        Called on the event loop's thread.
         """
         if session.state is McpState.STOPPED:
             return
@@ -359,7 +359,10 @@ class McpServerHub:
                 del self._confined[next(iter(self._confined))]
 
     def _login_changed(self, name: str, logged_in: bool) -> None:
-        """Connect with a new login, or close the connections of a login that has ended. Called on the loop's thread."""
+        """Connect with a new login, or close the connections of a login that has ended.
+
+        Called on the event loop's thread.
+        """
         key = "", name
         with self._lock:
             used = {place: each for place, each in self._sessions.items() if each.server is self._operators[name]}

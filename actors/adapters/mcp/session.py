@@ -436,7 +436,7 @@ def needs_login(name: str) -> str:
 
 
 _NOT_FOR_PEOPLE = re.compile(r" \[type=\w+, input_value=.*?, input_type=\w+\]| For further information visit \S+")
-"""Matches the details in error messages of the validation library that are removed for readers."""
+"""Matches technical details from the validation library, which are removed from error messages."""
 
 
 def reason_of(error: BaseException) -> str:

@@ -67,7 +67,7 @@ class ControlGroups:
     def describe(self, limits: ProcessLimits, in_memory: int) -> list[Described]:
         """Return the control groups for a new tool call.
 
-        The memory limit is raised by `in_memory` bytes, because files in directories in memory count, too.
+        The memory limit is raised by `in_memory` bytes, because the files that the call keeps in memory count, too.
         """
         name = f"call-{next(self._numbers)}"
         memory = limits.memory_bytes and limits.memory_bytes + in_memory

@@ -30,7 +30,7 @@ _ESCAPED_BYTES = 6
 
 _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
 
-#: Maximum digits of a token count that a provider has written as a string.
+#: A token count that a provider has written as a string is ignored if it has this many digits or more.
 _DIGITS = 20
 
 #: An upper limit that no real count reaches, so that sums of counts fit into 64 bits.

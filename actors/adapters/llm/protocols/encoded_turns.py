@@ -100,7 +100,7 @@ class PrefixCache:
         return self._held
 
     def take(self, conversation_id: str, form: Hashable, joint: Joint, view: ProviderView) -> EncodedPrefix:
-        """Remove the conversation's prefix and return it if `view` begins with it; otherwise return an empty prefix.
+        """Remove the conversation's prefix, and return it if the turns of `view` begin with it, else an empty prefix.
 
         `form` identifies everything besides the turns on which the encoding depends.
         """

@@ -131,7 +131,7 @@ def json_elements(parts: Iterable[Any]) -> bytes:
 
 
 def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes) -> Sequence[bytes]:
-    """Encode the object `head` with the array `key` as its last member, whose elements are encoded already.
+    """Encode the object `head` with one more member `key`, an array of `elements`, which are encoded already.
 
     The result is in pieces, which are not joined, because a body may have megabytes.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Maximum seconds that an idle connection is kept; servers keep idle connections longer.
 IDLE_SECONDS = 15.0
-#: How many seconds before the server closes an idle connection, as it has announced, the connection is no longer used.
+#: If a server announces when it closes an idle connection, the connection is not used in this many seconds before.
 _MARGIN_SECONDS = 1.0
 _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
 #: Maximum bytes of one read.

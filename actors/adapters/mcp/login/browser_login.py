@@ -67,7 +67,7 @@ async def log_in(
     seconds: float = SECONDS,
     known: McpRegistration | None = None,
 ) -> LoggedIn:
-    """Log in at a server whose settings have `login`, and return the tokens.
+    """Log in at an MCP server whose setting `login` is not None, and return the tokens.
 
     `show` is called with the URL that the person has to open in a browser. With `paste`, the person copies the URL to
     which the browser is redirected in the end, and `paste` returns it. Without `paste`, the browser is redirected to

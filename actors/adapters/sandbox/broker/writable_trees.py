@@ -77,7 +77,10 @@ class TreeEntry:
 
 
 class WritableTrees:
-    """The trees in which a program may change files: its workspace, and without namespaces its private directory."""
+    """The trees in which a program may change files.
+
+    These are its workspace and, in a sandbox without namespaces, its private directory.
+    """
 
     def __init__(self, root: Root, private: "Root | None", names: protected_names.Names, denied: "list[bytes]") -> None:
         self.root = root

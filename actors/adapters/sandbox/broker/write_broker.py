@@ -286,7 +286,7 @@ class Broker:
         self.set_mode(call, self.trees.open_number(call, number), mode)
 
     def set_mode(self, call: reported_calls.SystemCall, entry: int, mode: int) -> None:
-        """Change the permissions of the file with the descriptor `entry`, and close it.
+        """Change the permissions of the file with the descriptor `entry`, and close the descriptor.
 
         Raises NotBrokeredError or OSError.
         """
@@ -317,7 +317,7 @@ class Broker:
         self.set_owner(call, self.trees.open_number(call, number), owner)
 
     def set_owner(self, call: reported_calls.SystemCall, entry: int, owner: "list[int]") -> None:
-        """Change the owner of the file with the descriptor `entry`, and close it.
+        """Change the owner of the file with the descriptor `entry`, and close the descriptor.
 
         Raises NotBrokeredError or OSError.
         """
@@ -382,7 +382,7 @@ def check_no_link(entry: int) -> None:
 
 
 class Service:
-    """Lets the broker serve reported calls while init waits for `signals`, which are blocked."""
+    """Lets the broker serve reported system calls while the process init waits for `signals`, which are blocked."""
 
     def __init__(self, broker: Broker, listener: int, signals: "tuple[int, ...]") -> None:
         self.broker = broker

@@ -38,9 +38,10 @@ PATH = "/responses"
 
 
 class AnswerPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The phase of the answer to which the model assigned a text; stored as the `raw` of a Reasoning before the text.
+    """The model's name for the phase of its answer to which a text belongs.
 
-    Models that report phases need them in later requests, and the history has no other field for them.
+    Stored as the `raw` of a Reasoning block before the text. Models that report phases need them in later requests, and
+    the history has no other field for them.
     """
 
     phase: str
