@@ -4,8 +4,8 @@ Its arguments are MODE PROTECTED_FILE OUTSIDE_FILE [NEIGHBOUR_FILE]. NEIGHBOUR_F
 or service), from whom this program should be kept apart. In workspace mode the current directory is the workspace, and
 changing it must work.
 
-Prints which attempts succeeded, or KEPT if none did. `probe.py` runs it, as a program of its own that imports only the
-standard library, so that the server offers a sandbox only where it holds.
+Prints which attempts succeeded, or KEPT if none did. `probe.py` runs this program in a sandbox, and the server offers
+that sandbox only if no attempt succeeded. The program imports only the standard library.
 """
 
 import ctypes

@@ -1,4 +1,7 @@
-"""Starts tool hosts by forking a process with all modules loaded, which is faster than starting an interpreter."""
+"""Starts tool hosts, the processes that run tool calls, by forking a process that has loaded all modules.
+
+This is faster than starting an interpreter for each of them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ MODULES = (
     "broker.write_broker", "host.confinement", "host.one_call", "host.main_process", "host.init_process",
     "host.call_host",
 )  # fmt: skip
-"""The modules of a tool host, each after those that it imports; `toolhost` is the last one."""
+"""The modules of a tool host, each after those that it imports; the main module, `toolhost`, follows after them."""
 
 START = """
 import marshal, posix, sys
@@ -49,7 +52,7 @@ exec(main[1])
 """
 """The code that the fork server's interpreter runs; formatted with the descriptor of the compiled program.
 
-It looks up no module in the file system, which may have changed by then.
+It looks up no module in the file system, which may have changed since the server started.
 """
 
 
@@ -57,8 +60,8 @@ class ForkServer:
     """Provides tool hosts by forking a process that never runs a call itself, so no data of one call reaches another.
 
     Safe to call from any thread. The process is started by the first request, and again if it has ended. The hosts are
-    children of the server's process, not of the fork server, and survive its end. If the kernel does not allow that,
-    each host is started as a new interpreter.
+    children of the server's process, not of the fork server, and survive the end of the fork server. If the kernel does
+    not let it fork such siblings, each host is started as a new interpreter.
     """
 
     def __init__(self, cpus: Set[int] | None = None, lease: int | None = None) -> None:
@@ -84,7 +87,7 @@ class ForkServer:
         With `python`, the host runs Python source itself. `streams` has a descriptor for the program's stdin,
         descriptors for its stdin and stdout, or none.
 
-        Returns the number of the fork server's process that got the request (see `replace`), and the host if it is
+        Returns which process of the fork server got the request, counted from 1, for `replace`; and the host if it is
         already known: a forked host reports its pid in its first message. Raises OSError.
         """
         wanted, files = frames.PYTHON if python else frames.PROGRAM, [control, *streams]
@@ -102,7 +105,10 @@ class ForkServer:
             return self._starts, None
 
     def replace(self, number: int) -> None:
-        """End the fork server's process with this number after a lost request; the next request starts another one."""
+        """After a lost request, end the fork server's process that got it; the next request starts another process.
+
+        `number` is that process's number as returned by `request`.
+        """
         with self._lock:
             if number == self._starts:
                 self._stop()
@@ -165,7 +171,7 @@ class ForkServer:
             self._process = None
 
     def _reap_unreported(self) -> None:
-        """Reap the hosts that ended before they reported their pid: they are still in the fork server's group."""
+        """Reap the hosts that ended before they reported their pid: they are in the fork server's process group."""
         if self._process is not None:
             with suppress(ChildProcessError):
                 while os.waitpid(-self._process.pid, os.WNOHANG)[0]:
@@ -175,9 +181,9 @@ class ForkServer:
 def start_interpreter(role: str, inherited: list[int], lease: int | None) -> subprocess.Popen[bytes]:
     """Run the compiled tool host (vfork and exec) in a new session. Raises OSError.
 
-    The process inherits neither the server's environment nor its files, except the lease and those in `inherited`,
-    whose numbers are passed as its arguments. It finds all functions of its libraries when it starts, so that none of
-    its copies has to.
+    The process inherits no environment variable of the server except LD_LIBRARY_PATH, and no open file except the
+    program, the lease and those in `inherited`. It is told their descriptors by its arguments. LD_BIND_NOW makes it
+    resolve all library functions when it starts, so that its forked copies need not.
     """
     files = [-1 if lease is None else lease, *inherited]
     return subprocess.Popen(
@@ -193,7 +199,10 @@ def start_interpreter(role: str, inherited: list[int], lease: int | None) -> sub
 
 
 def command(role: str, *files: int) -> list[str]:
-    """Return the arguments that run the tool host's program in this role; the process has to inherit `program()`."""
+    """Return the command line that runs the tool host's program in the role "forks", "host" or "probe".
+
+    The process must inherit the descriptors `files` and `program()`.
+    """
     return [sys.executable, "-I", "-S", "-c", START.format(program()), role, *map(str, files)]
 
 
@@ -207,7 +216,7 @@ def codes() -> list[tuple[str, CodeType]]:
     """Return the compiled modules of the tool host, by their names in this package.
 
     They are read from Python's cache of compiled files where there is one, because compiling takes ten times as long.
-    Nothing of them is executed, and none of them is imported, because this process itself needs few of them.
+    They are neither executed nor imported, because the server's own process needs few of them.
     """
     loaders = (SourceFileLoader(name, str(path_of(name))) for name in (*MODULES, "toolhost"))
     return [(loader.name, cast("CodeType", loader.get_code(loader.name))) for loader in loaders]
@@ -219,7 +228,7 @@ def path_of(module: str) -> Path:
 
 
 def sealed(modules: Sequence[tuple[str, CodeType]]) -> int:
-    """Write a tool host into a sealed file in memory, and return its descriptor."""
+    """Write compiled modules of the tool host into a sealed file in memory, and return the file's descriptor."""
     file = os.memfd_create("bedrock-toolhost", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(file, "wb", closefd=False) as memory:
         memory.write(marshal.dumps(list(modules)))

@@ -36,12 +36,12 @@ class CallMarks(Struct, frozen=True):
 
 
 def new_number() -> int:
-    """Return an unguessable random number; as a limit of CPU time it is over thirty years, so it has no effect."""
+    """Return an unguessable random number; as a limit of CPU time in µs it exceeds thirty years and has no effect."""
     return 1 << 50 | randbits(50)
 
 
 def kill_orphans(trace: CallMarks, seconds: float, *, grouped: bool) -> tuple[set[int], bool]:
-    """Kill processes with these marks until none is left, for at most `seconds`. Safe to call from any thread.
+    """Kill the processes with the marks `trace` until none is left, for at most `seconds`. Callable from any thread.
 
     Returns the process ids, and whether it is certain that none is left; that requires `grouped`: all processes of the
     call were created in its control groups.

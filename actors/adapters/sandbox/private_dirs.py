@@ -64,8 +64,8 @@ class PrivateDirectories:
 def remove(path: str) -> None:
     """Remove a directory with hostile content: deeply nested, without permissions, full of links.
 
-    Entries that cannot be removed stay. Directories are moved up before they are emptied, so that neither
-    paths nor the stack grow with the depth.
+    Entries that cannot be removed stay. Nested directories are moved to the top before they are emptied, so that
+    neither paths nor the stack grow with the depth.
     """
     with suppress(OSError):
         top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

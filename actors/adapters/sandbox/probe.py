@@ -73,7 +73,8 @@ def with_separation(report: SandboxReport) -> SandboxReport:
 def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxReport:
     """Return the report, updated for calls that have control groups with these controllers.
 
-    Without the controller for processes, the kernel limits their number in namespaces, if it is new enough.
+    Without the controller `pids`, the kernel limits the number of processes only in namespaces, and only if it is new
+    enough.
     """
     alone = report.pid_namespace and report.tier != "B" and call_limits.counts_per_namespace()
     return replace(

@@ -38,7 +38,7 @@ REPORT_SECONDS = 2.2
 """Seconds after a kill within which the host must report that the process tree has ended.
 
 This is a little longer than the tool runner waits, so that the runner has already reported that processes may still run
-when the host is given up here.
+when this module stops waiting for the host.
 """
 
 WALL_GRACE_SECONDS = 5.0
@@ -133,7 +133,7 @@ class ProcessTree:
     """A program and all its descendants, run by its tool host (ports.RunningProcess).
 
     Any thread may call `kill`, `signal` and `wait`. A reader thread receives the host's frames; after the last one it
-    reaps the host, for which `wait` does not wait.
+    reaps the host, but `wait` does not wait for that.
     """
 
     def __init__(
@@ -342,7 +342,7 @@ class ProcessTree:
     def _sweep(self, host: HostProcess) -> bool:
         """Kill the descendants of a live host that does not report; return whether none is left.
 
-        A host that is exiting has already lost its children, so that it has none does not prove that they have ended.
+        An exiting host has already lost its children; finding none then does not prove that they have ended.
         """
         deadline = time.monotonic() + CONFIRM_SECONDS
         while not host.ended() and time.monotonic() < deadline:

@@ -16,7 +16,7 @@ OWN_NAME = "bedrock"
 """A directory of this name is assumed to belong to the server, like `~/.config/bedrock`."""
 
 REPLACED_TOGETHER = "..data"
-"""The name of the link by which Kubernetes replaces all files of a secret at once, in a directory only for these."""
+"""The link by which Kubernetes replaces all files of a secret at once; its directory contains only this secret."""
 
 
 class ServerFiles:
@@ -50,7 +50,7 @@ class ServerFiles:
         return tuple(sorted(path for path in found if not any(_within(path, other) for other in found)))
 
     def in_shared_directories(self) -> tuple[str, ...]:
-        """Return the files whose directory is shared and so not hidden: a file that replaces one of them is visible."""
+        """Return the files whose directory is shared and so not hidden: tools could see a file that replaces them."""
         hidden = self.to_hide("/")
         return tuple(path for path in hidden if not os.path.isdir(path))
 

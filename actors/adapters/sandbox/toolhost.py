@@ -148,9 +148,9 @@ def serve(control: int, *streams: int, lease: int = -1) -> "NoReturn":
 def serve_forks(channel: int, lease: int = -1) -> "NoReturn":
     """Fork a host for each packet on `channel`, until the server ends.
 
-    A packet passes the descriptors of the host's control socket and of the program's streams. It is PROGRAM, or PYTHON
-    for a program that a host runs itself. All hosts have the same lease. Other processes of the same user must not be
-    able to inspect or change this one, because all later hosts are copies of it.
+    A packet passes the descriptors of the host's control socket and of the program's streams. Its content is
+    frames.PROGRAM, or frames.PYTHON for Python source that the host runs itself. All hosts have the same lease. Other
+    processes of the same user must not be able to inspect or change this one, because all later hosts are copies of it.
     """
     kernel.libc.prctl(kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
     gc.freeze()
@@ -162,7 +162,7 @@ def serve_forks(channel: int, lease: int = -1) -> "NoReturn":
         fork_host(channel, lease, *files)
         kernel.close(*files)
         if not syscall_filter.filters:
-            syscall_filter.build_filters()  # meanwhile the first call runs already
+            syscall_filter.build_filters()  # only now, so that the first call does not wait for them
     os._exit(0)
 
 
@@ -186,8 +186,8 @@ def preload() -> None:
 def fork_host(channel: int, lease: int, control: int, *streams: int) -> None:
     """Fork a host as a child of the server, which reaps it; report to the server if that fails.
 
-    The host reports its pid before it leaves this process's group, so that the server can reap a host that ends earlier
-    as a member of this group.
+    The host reports its pid before it leaves this process's process group, so that the server can reap a host that ends
+    before its report as a member of this group.
     """
     own = os.getpid()
     try:

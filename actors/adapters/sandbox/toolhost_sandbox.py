@@ -43,7 +43,7 @@ class ToolHostSandbox:
 
     `protected` paths are hidden from restricted programs, and from others if the report's `hides_protected` is True.
     Concurrent calls do not wait for each other's private directories: with namespaces (tier A) they share one mount
-    point, on which each has its own tmpfs; without (tier B) each has its own directory, removed when it has ended.
+    point, on which each has its own tmpfs; without (tier B) each has its own directory, removed when the call ends.
 
     `cpus`: the CPUs for the programs, if this process itself runs on fewer. `threads`: supplies the threads that read
     the output of programs.
@@ -239,7 +239,7 @@ class ToolHostSandbox:
             self._groups.close()
 
     def _spawn(self, launch: Launch, on_output: Callable[[bytes], None]) -> tuple[ProcessTree, bytes, int]:
-        """Request a tool host; return the process tree, the launch to send, and the number of the forking process."""
+        """Request a tool host; return the process tree, the launch to send, and the number for ForkServer.replace."""
         self._reap_lingering()
         with ExitStack() as opened:
             try:
@@ -305,7 +305,7 @@ class ToolHostSandbox:
         return tuple(path for path in hidden if not os.path.isdir(path))
 
     def _workspace(self, launch: Launch, directory: str, hidden: tuple[str, ...]) -> dict[str, Any] | None:
-        """Describe the workspace, where a program may write beside its private directory; None in other modes."""
+        """Describe the workspace, where a program may write besides its private directory; None in other modes."""
         if launch.mode is not Mode.WORKSPACE or self._private is None:
             return None
         return self._workspaces.describe(launch.cwd, directory, (*self._files.real(), *hidden, self._private.path))
@@ -335,7 +335,7 @@ class ToolHostSandbox:
         return marshal.dumps(description)
 
     def _register(self, tree: ProcessTree, directory: str) -> None:
-        """Register the tree, so that `close` kills it; if closed already, kill it before it can start."""
+        """Register the tree, so that `close` kills it; if the sandbox is already closed, kill it at once."""
         with self._lock:
             self._live.add(tree)
             if directory and self._report.tier == "B":

@@ -49,8 +49,8 @@ class Host(one_call.HostedCall):
     def run(self) -> None:
         """Run the call until its last process has exited, and report its end to the server.
 
-        Raises ServerGoneError or NotStartedError; the process tree is then dead, or the server knows that it may not
-        be.
+        Raises ServerGoneError or NotStartedError, after having killed the process tree and waited some seconds for its
+        end.
         """
         try:
             self.begin()
@@ -136,7 +136,7 @@ class Host(one_call.HostedCall):
         return max(0.0, min(dues) - now) * 1000 + 1 if dues else None
 
     def hear(self) -> bool:
-        """Handle a frame (message) of the server, or send pending output; return whether the frame was KILL.
+        """Handle a frame (message) of the server, or without one send pending output; return whether it was KILL.
 
         Raises ServerGoneError.
         """
@@ -155,7 +155,7 @@ class Host(one_call.HostedCall):
         return self.kill_requested
 
     def pass_on(self, number: bytes) -> None:
-        """Ask init to signal the main process's group; no effect if init has ended or does not read."""
+        """Let init send signal `number` to the main process's group; no effect if init has ended or does not read."""
         try:
             os.write(self.pipes.life_end, number)
         except OSError:
@@ -232,10 +232,10 @@ class Host(one_call.HostedCall):
             return
 
     def clear(self) -> bool:
-        """Kill the tree and wait for its end; return False if it does not end in time.
+        """Kill the process tree and wait for its end; return False if it does not end in time.
 
-        After KILL this waits without a limit: the server kills this process when the server's own time limit has
-        passed.
+        After the server's KILL message this waits without a limit: the server kills this process when the server's own
+        time limit has passed.
         """
         if not self.init:
             return True
@@ -244,7 +244,7 @@ class Host(one_call.HostedCall):
         process_walk.send_signal(self.init, signal.SIGKILL)
         if not self.namespace and (self.killed is None or len(self.killed) >= process_walk.SNAPSHOT):
             self.groups.kill()
-        if self.namespace:  # the kernel kills the rest of the namespace; a process scan in `clear` would delay that
+        if self.namespace:  # the kernel kills its other processes; scanning for them, as below, would delay that
             signal.sigtimedwait({signal.SIGCHLD}, process_walk.CLEAR_SECONDS)
         cleared = process_walk.clear(self.killed, process_walk.CLEAR_SECONDS)
         while self.kill_requested and not cleared:

@@ -21,9 +21,9 @@ CENSUS_SECONDS = 0.05, 0.2, 0.5
 memory ran out."""
 
 LOOK_SECONDS = 1.0
-"""Seconds between inspections of the process tree while the figures of the whole machine stay the same.
+"""Seconds between inspections of the process tree while the whole machine's threads and memory stay the same.
 
-The tree is inspected nevertheless, because these figures do not show memory that was taken from caches.
+These figures do not suffice, because they do not show memory that was taken from caches.
 """
 
 LOOKING_SHARE = 20
@@ -43,9 +43,9 @@ LIMITS = {
 class Groups:
     """The control groups of one call, which its init process joins.
 
-    Where a group cannot be created, the host monitors its limits instead. Some ways of joining block all forks of the
-    machine for a time. They are avoided: in version 2 init is created in the group, in version 1 it joins as a single
-    thread.
+    Where a group cannot be created, the host monitors its limits instead. Some ways of joining a group block all forks
+    on the machine for a time. To avoid them, init is forked into the group with cgroup version 2, and joins it as a
+    single thread with version 1.
     """
 
     def __init__(self, described: "list[tuple[bytes, str, bool, list[tuple[str, str]]]]") -> None:
@@ -78,7 +78,7 @@ class Groups:
         return kernel.checked(kernel.forking_libc.syscall(kernel.NR_CLONE3, arguments, len(arguments)))
 
     def join(self) -> None:
-        """Make this process join the call's cgroups of version 1; it was created in the cgroup of version 2."""
+        """Make this process join the call's cgroups of version 1; `fork` has created it in that of version 2."""
         for file in self.joined:
             os.write(file, b"0")
 
@@ -101,13 +101,13 @@ class Groups:
                 try:
                     kernel.write_file(os.fsdecode(folder) + "/" + name, value)
                 except OSError:
-                    pass  # the file does not exist in this version, or with this controller
+                    pass  # the file does not exist in this cgroup version, or with this controller
         for folder in self.folders[:1]:
             try:
                 for pid in kernel.contents(folder + b"/cgroup.procs").split():
                     process_walk.send_signal(int(pid), signal.SIGKILL)
             except OSError:
-                pass  # the processes are also searched for among the descendants
+                pass  # the group's processes are also found as descendants of the host
 
     def remove(self) -> None:
         """Remove the groups, as far as they are empty."""
@@ -209,7 +209,7 @@ class SystemInformation(ctypes.Structure):
 
 
 def figure(lines: bytes, name: bytes) -> int:
-    """Return the value in kilobytes after `name`, converted to bytes; 0 if there is no such line."""
+    """Return the number of kilobytes that follows `name` in a file of /proc, in bytes; 0 if `name` does not occur."""
     return int((lines.partition(name)[2].split(None, 1) or [b"0"])[0]) << 10
 
 
@@ -265,7 +265,7 @@ def mapped_memory(pid: int) -> "dict[tuple[int, int], int]":
 
 
 def opened_memory(pid: int) -> "dict[tuple[int, int], int]":
-    """Return the memory files that a process has open: bytes by device and inode."""
+    """Return the memory files (memfd) that a process has open: bytes by device and inode."""
     found = {}
     for name in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{name}"
@@ -274,7 +274,7 @@ def opened_memory(pid: int) -> "dict[tuple[int, int], int]":
                 about = os.stat(path)
                 found[about.st_dev, about.st_ino] = about.st_blocks * 512
         except FileNotFoundError:
-            continue  # closed meanwhile
+            continue  # the process has closed it since the listing
     return found
 
 

@@ -51,9 +51,9 @@ def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), 
 
 
 def hand_over(listener: int, channel: int) -> None:
-    """Pass the descriptor that reports system calls to init over `channel`, and wait until init serves it.
+    """Pass `listener`, which reports the program's system calls, to init over `channel`; wait until init serves it.
 
-    Closes both here. Raises OSError.
+    Closes both descriptors in this process. Raises OSError.
     """
     sender = socket.socket(fileno=channel)
     sender.sendmsg([b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, listener.to_bytes(4, sys.byteorder))])
@@ -64,10 +64,10 @@ def hand_over(listener: int, channel: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Drop all capabilities and every way to regain them, root's included.
+    """Drop all capabilities and every way to regain them, even for root.
 
-    Without CAP_SETPCAP the bounding set remains, but then nothing can be regained anyway, because no_new_privs is set
-    next.
+    Without CAP_SETPCAP the bounding set remains, but a program cannot regain them anyway, because `restrict` sets
+    no_new_privs next.
     """
     if has_setpcap():
         kernel.checked(kernel.libc.prctl(kernel.PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0))
@@ -114,9 +114,10 @@ def ruleset_attributes(abi: int) -> "list[int]":
 def apply_landlock(section: "dict[str, Any]") -> None:
     """Allow reading anything but protected paths and writing in the private directory only; close the network.
 
-    If `readable` paths are given, nothing else can be read; with namespaces (tier A), nothing else exists. Only DEVICES
-    can be opened: a disk would reveal protected files, a terminal the user's input. With namespaces, masks hide
-    protected directories, so that usually no rules for the paths around them are needed.
+    If the restriction lists `readable` paths, nothing else can be read; with namespaces (tier A), nothing else exists.
+    Of all devices, only namespaces.DEVICES can be opened: a disk would reveal protected files, a terminal the user's
+    input. With namespaces, empty mounts cover protected directories, so that the paths around them usually need no
+    rules.
     """
     abi = min(section["abi"], kernel.LANDLOCK_ABI)
     if abi < 1:
@@ -138,8 +139,8 @@ def apply_landlock(section: "dict[str, Any]") -> None:
 def grant_reading(ruleset: int, section: "dict[str, Any]") -> None:
     """Allow reading everything that is not protected.
 
-    If `readable` paths are given and there are no namespaces to hide the others, allow reading these paths only, and
-    listing the names in `listable`.
+    If the restriction lists `readable` paths and no namespace hides other paths, allow reading these paths only, and
+    listing the names in the directory `listable`.
     """
     tops = [b"/"]
     if section["readable"] is None or section["tier"] == "A":
@@ -185,7 +186,7 @@ def grant(ruleset: int, path: bytes, rights: int) -> bool:
 
 
 def add_rule(ruleset: int, place: int, rights: int) -> bool:
-    """Allow `rights` below an open directory, or to an open file; return False if some of them are not for files.
+    """Allow `rights` below an open directory, or to an open file; return False if some cannot apply to a file.
 
     Raises OSError.
     """

@@ -8,4 +8,4 @@ WALL, PROCESSES, MEMORY, LEASE = 1, 2, 3, 4
 """The numbers of the limits that an END frame can report; 0 means that no limit ended the program."""
 
 CHUNK = 1 << 16
-"""The bytes that are read from the program at once; the largest frame is one byte longer."""
+"""Maximum bytes of output that are read from the program at once; the largest frame is one byte longer."""

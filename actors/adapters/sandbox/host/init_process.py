@@ -1,4 +1,4 @@
-"""The init process of a call: it adopts orphaned processes, and in workspace mode carries out the program's changes."""
+"""The init process of a call: it adopts orphaned processes, and in workspace mode makes the program's file changes."""
 
 # ruff: noqa: SIM105 -- contextlib is one more import at every tool call
 
@@ -86,7 +86,7 @@ def begin(call: one_call.HostedCall) -> None:
 
 
 def make_broker(launch: "dict[str, Any]") -> "write_broker.Broker | None":
-    """Return the broker of a call with a workspace; None for any other call. Raises OSError."""
+    """Return the broker, which makes the file changes of a call with a workspace; else None. Raises OSError."""
     restriction = launch["restrict"]
     if restriction is None or restriction["workspace"] is None:
         return None
@@ -123,8 +123,8 @@ def attend(main: int, pipes: one_call.Pipes, service: "write_broker.Service | No
     """Reap children, and report how `main` ended, until the host has ended.
 
     In a PID namespace the kernel kills this process together with the host. If `main` has ended and left no process
-    behind, this process ends at once. Signals for main are sent by its parent, because only the parent knows for
-    certain that the pid is still main's.
+    behind, this process ends at once. It sends the signals for main, because only main's parent knows for certain that
+    the pid is still main's.
     """
     os.set_blocking(pipes.life, False)
     running = True

@@ -62,7 +62,8 @@ def arrange_files(streams: "tuple[int, ...]", pipes: "one_call.Pipes", channel: 
     """Keep only the three standard streams, the pipe for errors and `channel`; return the new numbers of the last two.
 
     `streams` are the program's own stdin, or stdin and stdout; the defaults are /dev/null and the pipe for output.
-    /dev/null is opened again, because the host's is on a mount that can be changed. A `channel` of -1 means none.
+    /dev/null is opened again, because the host's descriptor for it belongs to a writable mount. A `channel` of -1 means
+    none.
     """
     output, report = pipes.output_end, pipes.report_end
     if channel >= 0:

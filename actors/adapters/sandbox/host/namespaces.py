@@ -47,8 +47,8 @@ def enter_pid_namespace(restricted: bool = False) -> bool:
 def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
     """Set up the mounts of init and all its descendants. Raises OSError if that is required but impossible.
 
-    With namespaces (tier A), the key `place` is added to the launch's workspace: a descriptor of the only mount through
-    which the workspace can be changed.
+    With namespaces (tier A), this adds the key `place` to the description of the workspace in `launch`: a descriptor of
+    the only mount through which the workspace can be changed.
     """
     restriction, hidden = launch["restrict"], launch["hide"]
     closed = restriction["private"] if restriction is not None and restriction["tier"] == "A" else None
@@ -85,10 +85,10 @@ def arrange_mounts_or_why_not(launch: "dict[str, Any]", namespace: bool) -> byte
 
 
 def unshare_mounts(closed: bool, hiding: bool) -> None:
-    """Enter a mount namespace whose changes stay inside; if `closed`, enter the other namespaces, too.
+    """Enter a new mount namespace; if `closed`, also new network, IPC, host name and cgroup namespaces.
 
-    Mounts that are made outside later appear inside, except if `closed`, because they would be writable. If there is
-    nothing to hide, only /proc is separated, so that mounts behave for the program as they do outside.
+    If `hiding` paths, mounts that are made outside later still appear inside; not if `closed`, because they would be
+    writable. Otherwise only /proc is separated, so that mounts behave for the program as they do outside.
     """
     others = kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
     kernel.checked(kernel.libc.unshare(kernel.CLONE_NEWNS | (others if closed else 0)))
@@ -102,8 +102,8 @@ def unshare_mounts(closed: bool, hiding: bool) -> None:
 def enter_root(private: bytes, readable: "list[bytes]") -> None:
     """Make a root directory with nothing in it but `readable`, /proc and harmless devices. Raises OSError.
 
-    The new root is built on the mount point `private`, which exists in it, too. Links are copied, every other path
-    leads to the same file as outside, and paths that do not exist are left out.
+    The new root is built on the mount point `private`, and contains an empty directory with that path, too. Links are
+    copied, every other path leads to the same file as outside, and paths that do not exist are left out.
     """
     mount(b"tmpfs", private, b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=755,size=1m,nr_inodes=4k")
     for path in (b"/proc", *DEVICES, *readable):
@@ -189,4 +189,4 @@ STANDARD_FILES = (
     (b"/dev/fd", b"/proc/self/fd"), (b"/dev/stdin", b"/proc/self/fd/0"), (b"/dev/stdout", b"/proc/self/fd/1"),
     (b"/dev/stderr", b"/proc/self/fd/2"),
 )  # fmt: skip
-"""The links of /dev to the open files of a process."""
+"""The links in /dev to the open files of a process: (path, target)."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LeaseFile:
-    """Reads the time until which tools may live from a file that the server writes; without a file (-1), for ever."""
+    """Reads the time until which tools may live from a file that the server writes; without a file (-1), no limit."""
 
     def __init__(self, file: int) -> None:
         self.file = file
@@ -43,7 +43,7 @@ class LeaseFile:
             raise OSError(errno.ETIME, "the lease is over")
 
     def leave(self) -> None:
-        """Read the time for the last time, and close the file."""
+        """Read the time once more, and close the file."""
         if self.file >= 0:
             self.read()
             os.close(self.file)

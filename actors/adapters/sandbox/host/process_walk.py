@@ -91,7 +91,7 @@ def send_signal(pid: int, number: int) -> None:
 
 
 def reap() -> "Iterator[tuple[int, int]]":
-    """Yield every child that has ended, with its wait status."""
+    """Yield the pid and the wait status of every child that has ended."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -173,7 +173,7 @@ def noted(pids: "Iterator[int]", killed: "set[int]") -> "Iterator[int]":
 
 
 def kill_all(pids: "Iterator[int]") -> None:
-    """Kill each process with its whole group: a group ends at once even if its members fork quickly."""
+    """Kill each process with its whole process group, which ends at once even if its members fork quickly."""
     groups = {os.getpgrp()}
     for pid in pids:
         try:

@@ -33,7 +33,7 @@ kexec_file_load init_module finit_module delete_module reboot settimeofday clock
 ioperm syslog vhangup shmget
 """
 """System calls refused with EPERM regardless of arguments: those for the network, other processes and the machine; and
-for shared memory without an owner, which no limit includes."""
+shmget, because its shared memory has no owner, so no limit includes it."""
 
 DENIED_IN_B = """
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat setxattr lsetxattr fsetxattr
@@ -49,20 +49,20 @@ REPORTED = """
 creat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 symlink symlinkat truncate
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
 """
-"""System calls that in workspace mode are reported to the broker, which carries them out, whatever their arguments are.
+"""System calls that in workspace mode are reported with any arguments to the broker, which carries them out.
 
-Hard links, pipes, sockets and devices cannot be made in a workspace, nor can attributes be set by name.
+Hard links, pipes, sockets and devices cannot be made in a workspace, nor can extended attributes be set.
 """
 
 ATTRIBUTES = "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat"
-"""System calls that fail in a workspace as on a file system without attributes, which programs can handle.
+"""System calls that fail in a workspace as on a file system without extended attributes, which programs can handle.
 
 Otherwise copying a directory with its mode would fail, because programs then remove the access control list of the
 copy.
 """
 
 READ_ATTRIBUTES = "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr getxattrat listxattrat"
-"""System calls that fail as on a file system without attributes, if principals are kept apart without namespaces."""
+"""System calls that fail as on a file system without extended attributes, if `apart` (see seccomp_program)."""
 
 O_TMPFILE = os.O_TMPFILE & ~os.O_DIRECTORY
 
@@ -112,8 +112,10 @@ def seccomp_program(
 ) -> bytes:
     """Return the filter for an architecture. Raises OSError if the numbers of its system calls are not known here.
 
-    With `brokered`, calls that change the file system are reported to the broker in init (see write_broker.py). With
-    `apart`, ways of reading that Landlock does not restrict are refused, too.
+    The tier is "A" with namespaces, "B" without; `abi` is the version of Landlock. `keepers` are pids that the program
+    must not signal. With `brokered`, calls that change the file system are reported to the broker in init (see
+    write_broker.py). With `apart`, which keeps the files of several principals (users or services) apart, ways of
+    reading that Landlock does not restrict are refused, too.
     """
     table = system_calls.NUMBERS.get(machine)
     if table is None or sys.maxsize < 1 << 32:
@@ -171,7 +173,7 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
         "ioctl": ioctls(tier),
     }
     if tier == "B":
-        # Setting the times of a file to now pretends to succeed: touch does so after it has created a file.
+        # Setting the times of an open file to now does nothing, but succeeds: touch does it after creating a file.
         calls["utimensat"] = all_equal((1, 0), (1.5, 0), (2, 0), (2.5, 0), then=PRETEND)
     if tier == "B" and abi < 3:
         calls["open"] = unless_truncating_reader(1)
@@ -213,7 +215,7 @@ def unless_reading(flags: int) -> "list[bytes]":
 
 
 def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
-    """Return BPF code that refuses signals to `keepers` and their groups, to all processes, and through pidfds."""
+    """Return BPF code that refuses signals to the pids `keepers` and their groups, to pid -1 (all), and by pidfd."""
     spared = tuple(number & 0xFFFFFFFF for number in (-1, *keepers, *(-each for each in keepers)))
     first, second = (argument(each) + choice(spared, found=REFUSE, other=ALLOW) for each in (0, 1))
     return {
@@ -223,12 +225,15 @@ def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
 
 
 def pair_kind() -> "list[bytes]":
-    """Return BPF code that allows socket pairs of streams and packets only."""
+    """Return BPF code that allows only the types of socket pairs in STREAM_PAIRS."""
     return argument(1) + mask_word(SOCK_TYPE_MASK) + choice(STREAM_PAIRS, found=ALLOW, other=REFUSE)
 
 
 def ioctls(tier: str) -> "list[bytes]":
-    """Return BPF code that allows ioctls without outside effects, except those for signals and terminal input."""
+    """Return BPF code that refuses the ioctls in TERMINAL_INPUT and SOCKET_OWNER.
+
+    Without namespaces (tier B) it also refuses those that could have effects outside the sandbox.
+    """
     if tier == "A":
         return argument(1) + choice(TERMINAL_INPUT + SOCKET_OWNER, found=REFUSE, other=ALLOW)
     program = argument(1)
@@ -250,9 +255,9 @@ def unless_truncating_reader(flags: int) -> "list[bytes]":
 
 
 def all_equal(*wanted: "tuple[float, int]", then: int = ALLOW) -> "list[bytes]":
-    """Return BPF code that allows a call only if these arguments have these values.
+    """Return BPF code that refuses a call unless certain arguments have certain values; `then` is the result if so.
 
-    Arguments are given by number; n.5 is the upper half of argument n.
+    `wanted` has pairs of an argument's number and its value; n is the lower half of argument n, n.5 the upper half.
     """
     program: list[bytes] = []
     for number, value in wanted:
