@@ -10,7 +10,7 @@ from contextlib import suppress
 
 
 class HostProcess:
-    """A child of this process, identified by its pid, which stays valid until one of these methods reaps it.
+    """A tool host as a child of this process, by its pid, which stays valid until one of these methods reaps it.
 
     Safe to call from any thread.
     """

@@ -128,7 +128,7 @@ def _open_directory(top: int, name: str) -> int:
 
 
 def _parent(protected: tuple[str, ...]) -> str:
-    for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp"):  # noqa: S108 -- made with mkdtemp
+    for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp"):  # noqa: S108 -- mkdtemp creates what is used in them
         real = Path(os.path.realpath(folder))
         if os.access(real, os.W_OK | os.X_OK) and not any(real.is_relative_to(path) for path in protected):
             return str(real)

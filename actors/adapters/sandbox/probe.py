@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SETTINGS = ("auto", "A", "B", "none")
-"""The values of the setting `sandbox`."""
+"""The values of the setting `sandbox`: "A" demands one with namespaces, "B" one without, "none" switches it off."""
 
 PROBE_SECONDS = 10.0
 """Time limit of one attempt in seconds."""
 
 
 def probe(setting: str = "auto") -> SandboxReport:
-    """Try the kernel's sandbox features in short-lived processes. Blocks for some hundred milliseconds.
+    """Try the kernel's sandbox features in short-lived processes; return which work. Blocks for some hundred ms.
 
     Raises SandboxUnavailableError if `setting` demands a sandbox that this machine does not support: A is a sandbox
     with namespaces, B is one without.

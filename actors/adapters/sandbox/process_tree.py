@@ -42,7 +42,7 @@ when this module stops waiting for the host.
 """
 
 WALL_GRACE_SECONDS = 5.0
-"""Seconds that the host has for enforcing the time limit; after them the server kills the program itself."""
+"""Seconds after the time limit in which the host must have enforced it; then the server kills the program itself."""
 
 CONFIRM_SECONDS = 0.5
 """Seconds for which the server itself kills the processes of a host that did not report, and checks for their end."""
@@ -126,7 +126,7 @@ class InitProcess:
 
 
 OnEnd: TypeAlias = "Callable[[ProcessTree, HostProcess | None, orphans.CallMarks | None], None]"
-"""Called when a process tree has ended, with its host or None, and the marks of processes that may survive or None."""
+"""Called when a process tree has ended, with its host, if known, and the marks of its processes, if some may live."""
 
 
 class ProcessTree:
@@ -178,7 +178,7 @@ class ProcessTree:
     # --- start ----------------------------------------------------------------------------------------------------
 
     def begin(self, description: bytes) -> None:
-        """Send the launch message to the host. Raises ProcessStartError; then the program did not start."""
+        """Send the launch message `description` to the host. Raises ProcessStartError; then the program did not start."""
         try:
             self._threads.run(self._read, "bedrock-toolhost")
             self._reading = True

@@ -74,7 +74,7 @@ def _apart(folder: str, kept: Iterable[str]) -> bool:
 
 def own_programs() -> tuple[str, ...]:
     """Return the real paths of the interpreter, its libraries and this package, which tools written in Python need."""
-    package = str(Path(__file__).parents[2])  # only the package: a checkout has other files, on which users work
+    package = str(Path(__file__).parents[2])  # not its parent, where a checkout has files on which users work
     found = (package, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
     return tuple(sorted({*map(os.path.realpath, found)}))
 

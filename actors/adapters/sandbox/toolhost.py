@@ -1,9 +1,9 @@
 """Runs one program as a tool so that its whole process tree can always be stopped (REQ-BED-005).
 
-`fork_server.py` starts this program as an interpreter with `-I -S`, single-threaded, in a session of its own, with an
-empty environment: as the fork server, which has all modules loaded and forks a process for each tool call, or directly
-for one call. The program consists of this module and those of `fork_server.MODULES`, which import nothing else of this
-project and as little as possible: the processes of a call are copies of the fork server's process.
+`fork_server.py` starts this program as an interpreter with `-I -S`, single-threaded, in a session of its own, without
+the server's environment: as the fork server, which has all modules loaded and forks a process for each tool call, or
+directly for one call. The program consists of this module and those of `fork_server.MODULES`, which import nothing else
+of this project and as little as possible: the processes of a call are copies of the fork server's process.
 
 Processes. A call has three of them, each the only child of the previous one:
 
@@ -50,8 +50,8 @@ hosts copy. It ends when that socket ends. It sends FAILED "host errno" if it co
 Launch: argv [bytes], python bool (argv[0] is source to run, not a program to exec), cwd bytes, env {bytes: bytes},
 limits {name: number, 0 none}, namespace bool, mark number or 0, groups [(path bytes, controllers text, unified bool,
 [(file text, content text)])], hide [path bytes], restrict None or {tier "A" or "B", abi number, private path bytes,
-protected [path bytes], workspace None or {root path bytes, names [path bytes], denied [path bytes], private path
-bytes}}.
+protected [path bytes], readable None or [path bytes], listable path bytes, workspace None or {root path bytes, names
+[path bytes], denied [path bytes], private path bytes}}.
 
 Limits. The host enforces the time limit. The kernel limits each single process (rlimits). The number of processes, and
 their total memory, are limited by the kernel if the call has control groups (the number of processes also by a
@@ -62,8 +62,8 @@ by processes of the call itself, so none remains after the call, and in this ord
 the next one takes away:
 
     host   user and PID namespace; in tier A even for root, so that init's capabilities reach nothing outside
-    init   mount namespace, own /proc, pid_max; tier A: also network, IPC and host name namespaces, masks over hidden
-           paths, every mount read-only, private tmpfs over the private directory and /dev/shm
+    init   mount namespace, own /proc, pid_max; tier A: also network, IPC, host name and cgroup namespaces, masks over
+           hidden paths, every mount read-only, private tmpfs over the private directory and /dev/shm
     main   capabilities dropped permanently, no_new_privs, Landlock, seccomp, exec
 
 There are two kinds of restriction: tier A uses namespaces and needs all of these steps; tier B needs only those of
@@ -124,7 +124,7 @@ def read_launch(control: int) -> "dict[str, Any]":
             data += packet
     except OSError as error:
         raise call_host.ServerGoneError from error
-    launch: dict[str, Any] = marshal.loads(data)  # noqa: S302 -- written by our parent
+    launch: dict[str, Any] = marshal.loads(data)  # noqa: S302 -- written by the server
     return launch
 
 

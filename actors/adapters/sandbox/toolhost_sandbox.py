@@ -128,7 +128,7 @@ class ToolHostSandbox:
                 raise SandboxUnavailableError(f"the working directory lies in {path}, which tools may not read")
 
     def _check_separation(self, launch: Launch, readable: tuple[str, ...]) -> None:
-        """Raise SandboxUnavailableError if a program could see more than the `readable` paths and the system's."""
+        """Raise SandboxUnavailableError if a program could see more than the `readable` and the system's paths."""
         if launch.mode is not Mode.RESTRICTED:
             raise SandboxUnavailableError(f"{launch.mode.value} mode cannot keep the files of several principals apart")
         if self._report.separation_reason:
@@ -299,7 +299,10 @@ class ToolHostSandbox:
         }
 
     def _unmasked(self, hidden: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the hidden paths that Landlock must keep from restricted programs, because no mount covers them."""
+        """Return those of the `hidden` paths that Landlock must protect, because no mount covers them.
+
+        Without namespaces (tier B) the directory of all private directories is one more.
+        """
         if self._report.tier == "B" and self._private is not None:
             return (*hidden, self._private.path)
         return tuple(path for path in hidden if not os.path.isdir(path))
@@ -389,7 +392,7 @@ def _inside(path: str, folder: str) -> bool:
 
 
 def _bytes(text: str) -> bytes:
-    """Encode text for exec. Raises ProcessStartError if it cannot be passed to a program."""
+    """Encode text as exec expects it. Raises ProcessStartError if it cannot be passed to a program."""
     try:
         encoded = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""The host process of a call: starts init (see toolhost.py), forwards output, enforces limits, and kills the tree."""
+"""The host process of a call: starts init (see toolhost.py), forwards output, enforces limits, kills the processes."""
 
 import errno
 import os
@@ -74,7 +74,7 @@ class Host(one_call.HostedCall):
         try:
             self.namespace = bool(self.launch["namespace"]) and namespaces.enter_pid_namespace(restricted)
             self.census = call_limits.Census(self.launch["limits"], self.namespace, self.groups)
-            if self.census.processes and os.geteuid() == 0:  # the kernel does not limit root's processes
+            if self.census.processes and os.geteuid() == 0:  # RLIMIT_NPROC does not limit root
                 self.behind = call_limits.step_ahead()
             self.init = self.groups.fork()
         except OSError as error:
@@ -113,7 +113,7 @@ class Host(one_call.HostedCall):
                 self.pump()
 
     def over(self) -> bool:
-        """Return whether the tree must be killed now; if a limit is the reason, store its number in `self.limit`."""
+        """Return whether the process tree must be killed now; if due to a limit, store its number in `self.limit`."""
         if self.drain_until:
             drained = time.monotonic() >= self.drain_until or not (self.output_open or self.unsent)
             return drained or self.lease.over()

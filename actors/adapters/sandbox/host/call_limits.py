@@ -142,7 +142,7 @@ class Census:
         return self.at if self.processes or self.memory or self.groups.joined else None
 
     def exceeded(self, root: int) -> int:
-        """Return the number (see frames.py) of the limit that the tree below `root` exceeds; 0 for none."""
+        """Return the number (see frames.py) of the limit that the processes below pid `root` exceed; 0 for none."""
         now = time.monotonic()
         if self.due() is None or now < self.at:
             return 0
@@ -226,9 +226,9 @@ def unshared_at_most(pid: int) -> int:
 
 
 def unshared(pid: int) -> int:
-    """Return the anonymous memory of a process in bytes, with its share of shared pages.
+    """Return the anonymous memory of a process in bytes, including its proportion of pages shared by several processes.
 
-    For a process that may not be inspected, return the upper bound.
+    For a process that may not be inspected, return the upper bound of `unshared_at_most`.
     """
     try:
         return figure(kernel.contents(f"/proc/{pid}/smaps_rollup"), b"Pss_Anon:")
@@ -247,7 +247,7 @@ def shareable(pids: "list[int]") -> int:
     except FileNotFoundError:
         return shareable([pid for pid in pids if process_walk.alive(pid)])
     except OSError:
-        return sys.maxsize  # the process cannot be inspected
+        return sys.maxsize  # a process cannot be inspected, so it could own any amount
     return sum(sizes.values())
 
 

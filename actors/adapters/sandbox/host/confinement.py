@@ -186,7 +186,7 @@ def grant(ruleset: int, path: bytes, rights: int) -> bool:
 
 
 def add_rule(ruleset: int, place: int, rights: int) -> bool:
-    """Allow `rights` below an open directory, or to an open file; return False if some cannot apply to a file.
+    """Allow `rights` below an open directory, or to an open file; return False if a file cannot have some of them.
 
     Raises OSError.
     """

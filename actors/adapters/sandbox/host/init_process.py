@@ -104,7 +104,7 @@ def make_broker(launch: "dict[str, Any]") -> "write_broker.Broker | None":
 
 
 def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "write_broker.Service | None":
-    """Return the service that carries out the program's changes, and drop all capabilities.
+    """Return the service that makes the program's file changes, and drop all capabilities.
 
     Returns None if the main process failed before it became the program. Raises OSError; then the program is not
     executed.
@@ -169,7 +169,7 @@ def fork_main(call: one_call.HostedCall, channel: int) -> int:
 
 
 def wanted(life: int) -> bytes | None:
-    """Return the signals that the host requests for the main process, one byte each; None if the host has ended."""
+    """Read from the pipe `life` the host's signals for the main process, one byte each; None if the host has ended."""
     numbers = b""
     try:
         while more := os.read(life, frames.CHUNK):

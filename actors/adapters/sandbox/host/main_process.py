@@ -86,7 +86,7 @@ def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
     folders = [b""] if b"/" in program else env.get(b"PATH", os.fsencode(os.defpath)).split(b":")
     for folder in folders:
         try:
-            os.execve(os.path.join(folder, program), argv, env)  # noqa: S606 -- no shell is meant
+            os.execve(os.path.join(folder, program), argv, env)  # noqa: S606 -- no shell is wanted here
         except OSError as error:
             if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
                 failure = error
@@ -104,11 +104,11 @@ def run_python(argv: "list[bytes]", env: "dict[bytes, bytes]") -> "NoReturn":
         os.environ.clear()
         os.environ.update({os.fsdecode(name): os.fsdecode(value) for name, value in env.items()})
         sys.argv = ["-c", *map(os.fsdecode, argv[1:])]
-        exec(compile(argv[0], "<string>", "exec", dont_inherit=True), {"__name__": "__main__"})  # noqa: S102 -- it is the program
+        exec(compile(argv[0], "<string>", "exec", dont_inherit=True), {"__name__": "__main__"})  # noqa: S102 -- this is the program to run
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException as error:  # noqa: BLE001 -- as the interpreter does
+    except BaseException as error:  # noqa: BLE001 -- any error is shown, as by the interpreter
         sys.excepthook(type(error), error, error.__traceback__)
     finally:
         flush_output()

@@ -15,7 +15,7 @@ else:
     import _signal as signal
 
 CLEAR_SECONDS = 3.0
-"""Seconds in which the remaining processes must have exited.
+"""Seconds after the kill in which all processes must have exited.
 
 After that the host reports that processes may still run, and continues to kill.
 """
@@ -115,7 +115,7 @@ def clear(killed: "set[int] | None", seconds: float) -> bool:
     """Kill and reap all descendants of this process until no child is left; return False after `seconds`.
 
     If all children have ended already, it only reaps them. Adds killed processes to `killed`, unless it is None, which
-    is faster. Children created meanwhile are found by the next pass, because this process is their subreaper.
+    is faster. Children created during a search are found by the next one, because this process is their subreaper.
     """
     began = time.monotonic()
     deadline = began + seconds

@@ -196,7 +196,7 @@ def reported() -> "dict[str, list[bytes]]":
 
 
 def unread() -> "dict[str, list[bytes]]":
-    """Return the system calls that watch directories or read attributes, with code to refuse them.
+    """Return the system calls that watch directories or read extended attributes, with code to refuse them.
 
     They would reveal facts about hidden files.
     """
@@ -255,7 +255,7 @@ def unless_truncating_reader(flags: int) -> "list[bytes]":
 
 
 def all_equal(*wanted: "tuple[float, int]", then: int = ALLOW) -> "list[bytes]":
-    """Return BPF code that refuses a call unless certain arguments have certain values; `then` is the result if so.
+    """Return BPF code that returns `then` if certain arguments have certain values, and otherwise refuses the call.
 
     `wanted` has pairs of an argument's number and its value; n is the lower half of argument n, n.5 the upper half.
     """
