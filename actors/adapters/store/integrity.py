@@ -59,7 +59,7 @@ def rows_of(
     runs: Iterable[StoppedRun],
     fates: Iterable[SettledInput],
 ) -> StoredRows:
-    """Convert these objects to the rows that a database would have for them."""
+    """Convert the objects that make up one conversation to the rows that a database would have for them."""
     conversation = (*rows.fixed_values(record), *rows.changing_values(record), record.slug, record.log_hash)
     prompt = rows.prompt_values(record.id, record.system_prompt) if record.system_prompt else None
     written = (_as_read(rows.message_values(record.id, each)) for each in messages)
@@ -155,8 +155,8 @@ def _follows(place: LogPosition, row: LogRow) -> Iterator[str]:
 def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPosition) -> Iterator[str]:
     """Compare rows about how runs (or queued messages) ended with the event log. Yield a sentence for each violation.
 
-    `logged` contains the revisions of such ends in the log. Rows up to the revision in `begins` are not compared with
-    the log, because those rows of the log are pruned.
+    `what` names these ends in the sentences; `logged` contains their revisions according to the event log. Rows up to
+    the revision in `begins` are not compared with the log, which is pruned up to there.
     """
     kept: set[int] = set()
     for row in stored:

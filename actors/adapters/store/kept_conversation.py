@@ -90,9 +90,9 @@ class KeptConversation(NamedTuple):
 def created_by(kept: Mapping[str, KeptConversation], part: Commit) -> KeptConversation:
     """Return the conversation that the commit `part` creates, still without messages and without rows of the event log.
 
-    The log of a fork will begin after the revisions of its origin, and the fork has the origin's attachments. Raises
-    FencedError if the conversation exists already or its parent or origin does not exist, SlugTakenError if its slug is
-    in use.
+    The log of a fork will begin after the revisions of its origin, and the fork gets those attachments of the origin
+    that `part` names. Raises FencedError if the conversation exists already or its parent or origin does not exist,
+    SlugTakenError if its slug is in use.
     """
     record = part.record
     if record.id in kept:

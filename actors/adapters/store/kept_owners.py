@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class KeptOwners:
     """The servers that own conversations, and the servers that were declared dead. Not thread-safe.
 
-    `family` is the id of a top-level conversation: what holds for it holds for all its sub-agents. `me` is the calling
-    server. It is None for a store with a single server: then everything is allowed, and no owner is recorded.
+    In the methods, `family` is the id of a top-level conversation, and stands for all its sub-agents, too. `me` is the
+    calling server. It is None for a store with a single server: then everything is allowed, and no owner is recorded.
+    `incarnation` is the number of a server.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class KeptOwners:
         self.release(incarnation)
 
     def release(self, incarnation: int) -> None:
-        """Let a server own no conversations any more."""
+        """Remove a server as the owner of all its conversations."""
         self._of = {family: owner for family, owner in self._of.items() if owner.incarnation != incarnation}
 
     def forget(self, conversation_id: str) -> None:

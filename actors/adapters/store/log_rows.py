@@ -27,7 +27,7 @@ LOG = (
     "conversation_id", "step", "epoch", "at", "first_revision", "count", "prev_hash", "hash", "notifications",
     "event", "context", "audit",
 )  # fmt: skip
-"""The columns of the table `log`, in the order in which the digest covers them."""
+"""The columns of the table `log`. The digest covers them in this order, except for the two hashes."""
 
 
 class LogRow(NamedTuple):
@@ -82,7 +82,7 @@ def _digest(
 
     JSON contains no raw line breaks, so different rows never give the same bytes.
     """
-    head = "%s\n%d\n%d\n%d\n%d\n%d" % numbers  # noqa: UP031 -- takes the tuple as it is
+    head = "%s\n%d\n%d\n%d\n%d\n%d" % numbers  # noqa: UP031 -- the operator takes the tuple whole
     lines = (head.encode(), notifications, event, context)
     return hashlib.sha256(b"\n".join((*lines, audit) if audit else lines))
 
@@ -159,7 +159,7 @@ def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> I
 def events_after(
     rows: Iterable[tuple[int, int, str]], conversation_id: str, after: int, limit: int
 ) -> tuple[StoredEvent, ...]:
-    """Return the result of `events_of` for these rows as a tuple.
+    """Return at most `limit` events after the revision `after`, from rows as for `events_of`.
 
     Raises RevisionTooOldError if the event after revision `after` is pruned, and the errors of `events_of`.
     """

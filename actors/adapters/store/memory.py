@@ -81,12 +81,12 @@ class MemoryStore:
         return view
 
     def kill(self, incarnation: int) -> None:
-        """Declare a server dead: it can no longer write, and other servers can take over its conversations."""
+        """Declare a server dead by its number: it can no longer write, and others can take over its conversations."""
         with self._data.lock:
             self._data.owners.kill(incarnation)
 
     def release(self, incarnation: int) -> None:
-        """Let a server own no conversations any more, as a server does before it leaves the cluster."""
+        """Remove a server as the owner of all its conversations, as a server does before it leaves the cluster."""
         with self._data.lock:
             self._data.owners.release(incarnation)
 
@@ -432,7 +432,7 @@ class MemoryStore:
 
     @contextmanager
     def _writing(self) -> Generator[StoredData]:
-        """Hold the lock during a change, and raise the errors that tests inject, where the SQLite store would."""
+        """Hold the lock during a change; raise the errors that tests inject at the same points as the SQLite store."""
         with self._data.lock:
             self._check_open()
             self._hit("store.before_begin")

@@ -43,7 +43,7 @@ def place_after(row: LogRow) -> LogPosition:
 
 
 class Bounds(NamedTuple):
-    """The limits of a pruning: only rows that satisfy both may be removed."""
+    """The limits of a pruning: only rows that both limits allow may be removed."""
 
     before_revision: int
     """Rows may be removed if all their events precede this revision."""

@@ -31,7 +31,10 @@ CHANGING = (
     "labels", "approval_policy", "approval_rules", "follow_up_policy", "budget", "continued_by", "node", "epoch",
     "step", "last_seq", "digest",
 )  # fmt: skip
-"""Columns that every transition writes, except `log_hash`, which is known only when the event log is written."""
+"""Columns that every transition writes.
+
+It also writes `log_hash`, which is not listed here, because it is known only when the event log is written.
+"""
 RECORD = (*FIXED, *CHANGING, "slug", "log_hash")
 """The columns of a conversation. `record_of` takes them, followed by the system prompt and the profile.
 
@@ -137,7 +140,7 @@ def fixed_values(record: ConversationRecord) -> Row:
 
 
 def changing_values(record: ConversationRecord) -> Row:
-    """Return the values of the columns CHANGING for a conversation; the digest covers FIXED and the slug as well."""
+    """Return the values of the columns CHANGING for a conversation; the digest also covers FIXED and the slug."""
     values = (
         name_of(record.state), _encode(StoredState(STATE_VERSION, record.state)).decode(), record.state_updated_at,
         record.updated_at, int(record.archived_at is not None), _or_empty(record.archived_at), str(record.mode),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RUN = ("conversation_id", "revision", "run", "reason", "detail", "message", "last_sequence", "at", "digest")
 """The columns of the table `runs`: one row for each run that has ended."""
 FATE = ("conversation_id", "revision", "message_id", "delivery", "fate", "input", "run", "at", "digest")
-"""The columns of the table `fates`: one row for each message that waited in the queue of a busy agent."""
+"""The columns of the table `fates`: one row for each message that has left the queue of a busy agent."""
 
 _encode = json.Encoder().encode
 _INPUT = json.Decoder(QueuedInput)

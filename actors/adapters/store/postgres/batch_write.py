@@ -42,7 +42,7 @@ _encode = json.Encoder().encode
 _ESCAPED = (b"\\u0000", b"\\u0001")
 """The JSON escapes of NUL and U+0001, which PostgreSQL stores as other characters (see PostgresConnection).
 
-An escaped backslash before "u0000" matches, too; then the texts are converted for nothing.
+They also match in an escaped backslash followed by "u0000"; then the texts are searched in vain, without harm.
 """
 
 

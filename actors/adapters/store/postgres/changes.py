@@ -227,7 +227,7 @@ class AttachmentCopies:
 
 
 class AbandonedFork:
-    """A change that gives up an unfinished fork: its rows are removed like those of a deleted conversation."""
+    """A change that abandons an unfinished fork: its rows are removed like those of a deleted conversation."""
 
     def __init__(self, conversation_id: str, me: int) -> None:
         self._id = conversation_id
@@ -259,7 +259,7 @@ class Deletion:
 
 
 class Pruning:
-    """A change that moves the beginning of an event log and deletes the rows before it."""
+    """A change that moves the beginning of an event log from `was` to `begins`, and deletes the rows in between."""
 
     def __init__(self, conversation_id: str, me: int, begins: LogPosition, *, was: LogPosition) -> None:
         self._id = conversation_id
@@ -267,8 +267,9 @@ class Pruning:
         self._values = {"id": conversation_id, "me": me, "from_step": was.step, **begins._asdict()}
 
     def apply(self, session: PostgresConnection) -> None:
-        """Delete the rows before `begins`, unless the conversation is deleted or its event log does not begin at `was`.
+        """Store the new beginning of the event log, and delete the rows before it.
 
+        Does nothing if the conversation is deleted, or if the stored beginning of its log is not the expected one.
         Raises NotOwnerError if another server owns the conversation.
         """
         if session.execute(statements.MOVE_BEGINNING, self._values).rowcount:

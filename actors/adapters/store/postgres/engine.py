@@ -115,7 +115,7 @@ class PostgresConnection:
         count = 0
         into = f"COPY {table} ({', '.join(columns)}) FROM STDIN"
         with self._connection.cursor() as cursor, cursor.copy(into.encode()) as copy:
-            for count, values in enumerate(many, 1):  # noqa: B007 -- returned after the loop
+            for count, values in enumerate(many, 1):  # noqa: B007 -- `count` is returned after the loop
                 copy.write_row(_stored(values))
         return count
 
@@ -135,9 +135,9 @@ class PostgresConnection:
 
     @property
     def ended(self) -> bool:
-        """Whether the server has closed this idle connection, as far as that can be seen without a request.
+        """Whether the database has closed this idle connection, as far as that can be seen without a request.
 
-        A server sends nothing else on an idle connection, except TLS session tickets, which are read and ignored here.
+        It sends nothing else on an idle connection, except TLS session tickets, which are read and ignored here.
         """
         if self._connection.closed or not _is_readable(self._connection.fileno()):
             return self._connection.closed
@@ -161,7 +161,7 @@ class PostgresConnection:
 
 
 class Rows:
-    """The result of a statement. NUL characters, which are stored as others, are restored."""
+    """The result of a statement, in which NUL characters, which are stored as others, are restored."""
 
     def __init__(self, cursor: psycopg.Cursor[tuple[Any, ...]]) -> None:
         self._cursor = cursor

@@ -50,7 +50,7 @@ class _Table(NamedTuple):
 
 
 class _Forked(Struct):
-    """The only field of a stored profile that this module reads."""
+    """A stored profile; this module reads only one of its fields."""
 
     forked_from: str = ""
 
@@ -142,7 +142,7 @@ def _copied(source: sqlite3.Connection, session: PostgresConnection, documents: 
 
 
 def _select(table: _Table, columns: Sequence[str]) -> str:
-    return f"SELECT {', '.join(columns)} FROM {table.name} ORDER BY {table.order}"  # noqa: S608 -- names of ours
+    return f"SELECT {', '.join(columns)} FROM {table.name} ORDER BY {table.order}"  # noqa: S608 -- only constant names
 
 
 def _compare(source: sqlite3.Connection, session: PostgresConnection, table: _Table) -> None:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def has_workspace(conversation: str) -> str:
-    """Return the SQL condition that the node `mine` has the workspace of a conversation.
+    """Return the SQL condition that a node has the workspace of a conversation.
 
-    `placement.has` is the same condition in Python. `conversation` is the name or alias of the table `conversations` in
-    the statement.
+    `placement.has` is the same condition in Python. In the statement, `mine` must be the alias of the table `nodes`,
+    and `conversation` the name or alias of the table `conversations`.
     """
     label = f"{conversation}.workspace_label"
     return f"({label} = '' OR mine.labels && ARRAY[{label}, '{EVERYTHING}'])"
@@ -29,7 +29,7 @@ def has_workspace(conversation: str) -> str:
 ALIVE = "EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = :me AND NOT mine.dead)"
 """The condition that this server was not declared dead.
 
-Every statement that writes has this condition, so that a server that was declared dead writes nothing.
+Every change of a conversation has this condition, so that a server that was declared dead changes no conversation.
 """
 _TAKING = f"""
     EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = :me AND NOT mine.dead AND NOT mine.draining

@@ -114,7 +114,7 @@ def remove_all(connection: Connection, conversation_id: str) -> None:
 
 
 def _removed(connection: Connection, table: str, conversation_id: str, count: int) -> int:
-    some = f"SELECT ctid FROM {table} WHERE conversation_id = :id LIMIT {count}"  # noqa: S608 -- names of ours
+    some = f"SELECT ctid FROM {table} WHERE conversation_id = :id LIMIT {count}"  # noqa: S608 -- only constant names
     still = "EXISTS (SELECT FROM deletions WHERE conversation_id = :id)"
     delete = f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({some})) AND {still}"  # noqa: S608
     return connection.execute(delete, {"id": conversation_id}).rowcount

@@ -57,7 +57,7 @@ class PostgresStore(PostgresReads, StoreWrites[Writer]):
             raise
 
     def _prepare(self, fork: Commit) -> None:
-        """Copy the attachments of a fork, which stays hidden meanwhile.
+        """Copy the attachments of a fork, which stays hidden until it is finished.
 
         They are copied in several transactions, so that other changes can be written in between. Raises FencedError if
         the origin does not exist, and other StoreErrors.

@@ -59,7 +59,7 @@ def window_end(selection: Selection, after: ListPosition | None, limit: int, dia
     indexed = [part for part in parts if _in_index(part, selection.order.key)]
     size = limit if len(indexed) == len(parts) else WINDOW
     entries = [_entries(selection, [*indexed, *more], after, size, dialect) for more in _halves(selection, indexed)]
-    inner = " UNION ALL ".join(f"SELECT * FROM ({query.sql}) AS half" for query in entries)  # noqa: S608 -- names of ours
+    inner = " UNION ALL ".join(f"SELECT * FROM ({query.sql}) AS half" for query in entries)  # noqa: S608 -- only constant names
     key, direction = selection.order.key, _direction(selection)
     sql = f"SELECT {key}, id FROM ({inner}) AS whole ORDER BY {key} {direction}, id {direction} LIMIT 1 OFFSET ?"  # noqa: S608
     return Query(sql, (*(value for query in entries for value in query.values), size - 1))
@@ -77,14 +77,14 @@ def page(
     order = _ordered(selection)
     if not _has_index(selection):  # Sort only the ids and not whole rows.
         index = dialect.unsettled_index if _unsettled(selection) else ""
-        ids = f"SELECT id FROM conversations {index} WHERE {wanted.sql} {order} LIMIT ?"  # noqa: S608 -- names of ours
+        ids = f"SELECT id FROM conversations {index} WHERE {wanted.sql} {order} LIMIT ?"  # noqa: S608 -- only constant names
         wanted = Clause(f"id IN ({ids})", (*wanted.values, limit))
     sql = f"""
         SELECT {dialect.records}, text, profile FROM conversations
         LEFT JOIN prompts ON prompts.conversation_id = conversations.id
         LEFT JOIN profiles ON profiles.conversation_id = conversations.id
         WHERE {wanted.sql} {order} LIMIT ?
-    """  # noqa: S608 -- names of ours
+    """  # noqa: S608 -- only constant names
     return Query(sql, (*wanted.values, limit))
 
 

@@ -129,7 +129,7 @@ class Heartbeat:
     def _keep_lock(self) -> bool:
         """Take the node's advisory lock if the session does not hold it; return whether the session is new.
 
-        The previous session holds the lock until the database notices that session's end; meanwhile each heartbeat
+        The previous session holds the lock until the database notices that session's end; until then each heartbeat
         tries again.
         """
         number = self._session.open()

@@ -104,11 +104,11 @@ class Judge:
         return any(signs.missed is not None for signs in self._signs.values())
 
     def keep(self, incarnations: Collection[int]) -> None:
-        """Forget what was observed of all nodes except these."""
+        """Forget what was observed of all nodes except those in `incarnations` (the numbers of nodes)."""
         self._signs = {incarnation: signs for incarnation, signs in self._signs.items() if incarnation in incarnations}
 
     def verdict(self, row: NodeRow) -> str | None:
-        """Record a node's present row; return the SQL statement that declares the node dead, None if it may live.
+        """Record a node's present row; return the SQL statement to declare the node dead, or None to let it live.
 
         The statement checks the conditions again in the database. May block for PROBE_SECONDS per address of the node.
         """

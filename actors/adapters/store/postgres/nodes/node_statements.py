@@ -94,9 +94,9 @@ RETURNING taken.id, ({UNSETTLED})
 TAKE = _TAKE.format(owned="owner = %(dead)s")
 """Takes over conversations of a dead node, with their sub-agents, if one of them has unfinished work.
 
-This node must have the workspace. Every take-over locks the top-level conversation first; conversations that another
-node has locked are left to that node. A top-level conversation that this node or nobody owns may still have sub-agents
-that the dead node owns, because statements that the dead node sent earlier may arrive late.
+This node must have the workspace of the conversations. Every take-over locks the top-level conversation first;
+conversations that another node has locked are left to that node. A top-level conversation that this node or nobody owns
+may still have sub-agents that the dead node owns, because statements that the dead node sent earlier may arrive late.
 """
 TAKE_ABANDONED = _TAKE.format(owned="owner IS NULL")
 """Takes over conversations that nobody owns, with their sub-agents, if one of them has unfinished work."""

@@ -14,7 +14,7 @@ def refuses(address: str, *, seconds: float) -> bool:
     a stopped process. Blocks for at most `seconds` per address, plus the time of the name look-up.
     """
     where = host_and_port(address)
-    if where is None or not where[1]:  # socket functions would take larger ports modulo 65,536
+    if where is None or not where[1]:  # no server can listen at port 0; host_and_port refuses ports above 65,535
         return False
     try:
         found = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 REPORT_SECONDS = 3
 """Time limit in seconds for the connection, and for each statement."""
 
-_ABOUT = f"SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())::float8, {FITNESS}"  # noqa: S608 -- ours
+_ABOUT = f"SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())::float8, {FITNESS}"  # noqa: S608 -- only constants
 _TABLES = """
 SELECT to_regclass('schema_migration') IS NOT NULL, to_regclass('nodes') IS NOT NULL, coalesce(current_schema(), ''),
        coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)
