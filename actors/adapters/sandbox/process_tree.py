@@ -178,7 +178,7 @@ class ProcessTree:
     # --- start ----------------------------------------------------------------------------------------------------
 
     def begin(self, description: bytes) -> None:
-        """Send the launch message `description` to the host. Raises ProcessStartError; then the program did not start."""
+        """Send the launch message `description` to the host. Raises ProcessStartError; then no program started."""
         try:
             self._threads.run(self._read, "bedrock-toolhost")
             self._reading = True
