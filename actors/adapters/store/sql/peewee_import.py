@@ -1,4 +1,4 @@
-"""Imports peewee without what it loads if that is installed: drivers of other databases, and a second SQLite."""
+"""Imports peewee without optional modules that it would load, too: drivers of other databases, a second SQLite."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _PYTHONS_SQLITE = "sqlite3"
 
 
 def import_peewee() -> None:
-    """Import peewee while these modules appear to be missing, which saves 0.25 s and 9 MiB.
+    """Import peewee while its optional modules appear to be missing, which saves 0.25 s and 9 MiB.
 
-    With pysqlite3, Python's own sqlite3 is one of them. No other thread may import such a module meanwhile, so call
-    this before threads are started.
+    These are database drivers and, if pysqlite3 is installed, Python's own sqlite3. No other thread may import one of
+    them during the call, so call this before threads are started.
     """
     unused = (*_UNUSED, _PYTHONS_SQLITE) if find_spec("pysqlite3") else _UNUSED
     hidden = [name for name in unused if name not in sys.modules]
     missing = dict.fromkeys(hidden)
-    sys.modules.update(missing)  # type: ignore[arg-type] # the value None makes an import fail
+    sys.modules.update(missing)  # type: ignore[arg-type] # an import fails if the value is None
     try:
         for module in _MODULES:
             import_module(module)

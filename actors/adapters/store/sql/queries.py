@@ -16,9 +16,12 @@ ALL = (1 << 63) - 1
 UNSETTLED = (
     "state NOT IN ('idle', 'context_exhausted', 'completed', 'failed') OR (user_initiated = 0 AND state = 'idle')"
 )
-"""Matches conversations that a restart must recover. SQLite uses its partial index only for exactly this text."""
+"""Matches conversations that a restart must recover.
+
+SQLite uses the partial index for these conversations only if a query contains exactly this text.
+"""
 NOT_DELETED = "id NOT IN (SELECT conversation_id FROM deletions)"
-"""Matches conversations that are not deleted. Deleted ones are listed in `deletions` until their rows are removed."""
+"""Matches conversations that are not deleted. Others are in the table `deletions` until their rows are removed."""
 LOG_NOT_DELETED = f"conversation_{NOT_DELETED}"
 
 PRUNED = "SELECT step, revision, hash FROM prunings WHERE conversation_id = ?"

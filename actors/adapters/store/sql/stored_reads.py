@@ -66,8 +66,8 @@ class StoreReads:
     ) -> None:
         """`read` lends a connection to a function that reads; `dialect` is the SQL of the database.
 
-        `visible` maps the ids of deleted conversations to "", so that queries find nothing, and other ids to
-        themselves.
+        `visible` returns "" for the id of a deleted conversation, so that queries find nothing, and any other id
+        unchanged.
         """
         self._read = read
         self._dialect = dialect
@@ -197,16 +197,16 @@ class StoreReads:
         limit: int,
         descending: bool = False,
     ) -> tuple[StoppedRun, ...]:
-        """Return how at most `limit` runs ended, at revisions between `after` and `before`; see ports.Store.
+        """Return at most `limit` runs that ended at revisions between `after` and `before`, exclusive; see ports.Store.
 
-        The two bounds themselves are excluded.
+        Each result says how the run ended.
         """
         query = _between(self._queries.runs, "revision", before, descending=descending)
         return self._page(run_of, query, (self._visible(conversation_id), after, limit))
 
     def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
         """Return how a run ended; None if it has not ended; see ports.Store."""
-        query = f"{self._queries.runs} AND run = ? ORDER BY revision DESC LIMIT 1"  # usually a recent run is asked for
+        query = f"{self._queries.runs} AND run = ? ORDER BY revision DESC LIMIT 1"  # most callers want a recent run
 
         def body(connection: Connection) -> StoppedRun | None:
             row = connection.execute(query, (self._visible(conversation_id), run)).fetchone()
@@ -225,7 +225,7 @@ class StoreReads:
     ) -> tuple[SettledInput, ...]:
         """Return what became of queued messages, such as delivered or discarded; see ports.Store.
 
-        At most `limit` are returned, with revisions between `after` and `before`, exclusive.
+        At most `limit` results are returned, those with revisions between `after` and `before`, exclusive.
         """
         query = _between(self._queries.fates, "revision", before, descending=descending)
         return self._page(fate_of, query, (self._visible(conversation_id), after, limit))
@@ -333,7 +333,7 @@ class StoreReads:
     def _record(self, connection: Connection, row: rows.Row) -> ConversationRecord:
         """Return the record in a row.
 
-        If the state is unreadable, log an error and put a rebuilt Idle state in its place.
+        If the stored state is unreadable, log an error and use an Idle state that is rebuilt from the messages.
         """
         record, intact = rows.record_of(row)
         if intact:
@@ -350,7 +350,7 @@ class StoreReads:
 def _between(select: str, column: str, before: int | None, *, descending: bool) -> str:
     """Return the query `select` with the bounds, order and limit of one page.
 
-    The parameters of the query are (conversation, after, limit).
+    The query has three parameters: the conversation's id, the lower bound (exclusive) of `column`, and the limit.
     """
     order = "DESC" if descending else "ASC"
     bound = "" if before is None else f"AND {column} < {before:d}"

@@ -35,7 +35,7 @@ class NewSpending:
 
 
 class AuditEntries:
-    """A change that adds entries to the audit trail that belong to no conversation's event log."""
+    """A change that adds entries to the audit trail, namely entries that belong to no conversation's event log."""
 
     def __init__(self, entries: Iterable[AuditEntry]) -> None:
         self._rows = list(map(audit_values, entries))
@@ -54,7 +54,7 @@ class AuditPruning:
         """The number of deleted entries; 0 until the change is applied."""
 
     def apply(self, connection: WritingConnection) -> None:
-        """Delete at most PRUNED_ENTRIES entries."""
+        """Delete at most PRUNED_ENTRIES of the entries older than `before` or not among the latest `keep`."""
         self.deleted = connection.execute(PRUNE_AUDIT, self._values).rowcount
 
 
@@ -84,7 +84,7 @@ class StoreWrites(Generic[WriterT]):
         """
         self._writer = writer
         self._clock = clock
-        # This lock is held while a batch of a fork's attachments is copied, so that no transaction copies two batches.
+        # Held while a fork writes one batch of copied attachments, so that no transaction copies batches of two forks.
         self._copying = threading.Lock()
         self._close_once = threading.Lock()  # a second, concurrent close returns only after the first
         self._closing = closing

@@ -1,9 +1,9 @@
 """Writes the commits of many conversations in a few long SQL statements.
 
 Every statement releases Python's interpreter lock, and getting the lock back from busy threads costs more time than
-writing the rows. Only changes that continue the stored conversations are written here. All other changes are written
-one by one, so that each is refused for its own reason. If a batch violates a constraint, all its changes are written
-one by one, too.
+writing the rows. Only commits that follow directly on the stored state of their conversation are written here. All
+other changes are written one by one, so that each is refused for its own reason. If a batch violates a constraint, all
+its changes are written one by one, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_ROWS = 128
 """Maximum number of rows of one statement.
 
-Statements are padded with empty rows to a power of two, so that SQLite has to prepare only a few different statements.
+The number of rows is padded with empty rows to a power of two, so that SQLite prepares only a few different statements.
 """
 
 
@@ -41,7 +41,8 @@ def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> li
     left: list[Change] = []
     for change in changes:
         part = plain.get(change) if isinstance(change, Transition) else None
-        # The head is popped, so that a second change of the same conversation is not in the batch.
+        # The head (the stored position of the conversation) is popped, so that a second change of the same conversation
+        # is not in the batch.
         head = found.pop(part.id, None) if part else None
         if part and head and part.fits(head):
             taken.append((part, head.log_hash))

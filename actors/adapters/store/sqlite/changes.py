@@ -51,7 +51,7 @@ def heads(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Head]
 
 
 class CommitPart(EncodedCommit):
-    """An encoded commit; `write` writes it alone if it is not part of a batch."""
+    """An encoded commit, which `write` writes with statements of its own if no batch contains it."""
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Write this commit with statements of its own. Raises FencedError, or what SQLite raises."""
@@ -148,7 +148,7 @@ class UnfinishedFork:
         self._row = (*rows.fixed_values(record), *rows.changing_values(record), "", "")
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Insert the hidden row of the fork, and remove an earlier attempt.
+        """Insert the hidden row of the fork, and remove the rows of an earlier attempt.
 
         Raises FencedError if the origin does not exist, or if a conversation with the fork's id exists.
         """
@@ -175,12 +175,12 @@ class AttachmentCopies:
 
 
 class AbandonedFork:
-    """A change that gives up an unfinished fork: its rows are removed like those of a deleted conversation."""
+    """A change that abandons an unfinished fork: its rows are removed like those of a deleted conversation."""
 
     def __init__(self, conversation_id: str) -> None:
         self._id = conversation_id
         self.hidden: tuple[str, ...] = ()
-        """The fork's id after the change is applied; () if the fork was finished already, or does not exist."""
+        """The fork's id once the change is applied; () before, and if the fork was finished or does not exist."""
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Mark the fork's rows for removal; do nothing if the fork is finished."""
@@ -198,7 +198,7 @@ class Deletion:
         self._id = conversation_id
         self._audit = None if audit is None else audit_values(audit)
         self.hidden: tuple[str, ...] = ()
-        """The ids of the hidden conversations after the change is applied; () before."""
+        """The ids of the hidden conversations once the change is applied; () before."""
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Hide the conversations and write the audit entry; do nothing if the conversation does not exist."""
@@ -208,13 +208,16 @@ class Deletion:
 
 
 class Pruning:
-    """A change that moves the beginning of an event log and deletes the rows before it."""
+    """A change that moves the beginning of an event log from the position `was` to `begins`, and deletes older rows."""
 
     def __init__(self, conversation_id: str, begins: LogPosition, *, was: LogPosition) -> None:
         self._values = {"id": conversation_id, "from_step": was.step, **begins._asdict()}
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Delete the rows before `begins`, unless the conversation is deleted or its log no longer begins at `was`."""
+        """Delete the rows before the new beginning of the log.
+
+        Do nothing if the conversation is deleted, or if its log no longer begins at the position that was expected.
+        """
         if connection.execute(statements.MOVE_BEGINNING, self._values).rowcount:
             connection.execute(write_statements.PRUNE_LOG, self._values)
 
@@ -226,7 +229,10 @@ class Compaction:
         self._pages = pages
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Give at most `pages` free pages back to the file system; do nothing without incremental vacuum."""
+        """Give at most `pages` free pages back to the file system.
+
+        Do nothing if the file was created without SQLite's mode for incremental vacuum.
+        """
         connection.execute(f"PRAGMA incremental_vacuum({self._pages:d})").fetchall()
 
 

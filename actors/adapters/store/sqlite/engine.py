@@ -1,7 +1,7 @@
 """Opens SQLite connections with Bedrock's settings, and exports the `sqlite3` module that all code must use.
 
 If two copies of the SQLite library use one file in one process, they break each other's locks. So all code imports
-`sqlite3` from here. It is the module that peewee has found: pysqlite3 if it is installed, else the standard library's.
+`sqlite3` from here. It is the module that peewee uses: pysqlite3 if it is installed, else the standard library's.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def every_text(connection: sqlite3.Connection, errors: str = "replace") -> Gener
 
 
 def open_writer(path: Path) -> SqliteDatabase:
-    """Open the only connection that writes and checkpoints. Any thread may use it, one at a time.
+    """Open the only connection that writes and checkpoints. Any thread may use it, but only one at a time.
 
     Every commit is synced to the disk. Only the owner may access the file, and the -wal and -shm files of SQLite.
     Raises StoreUnusableError.
@@ -95,7 +95,7 @@ def open_writer(path: Path) -> SqliteDatabase:
     database = SqliteDatabase(
         str(path),
         pragmas={
-            "wal_autocheckpoint": WAL_PAGES,  # set first, because the default is 1,000 pages
+            "wal_autocheckpoint": WAL_PAGES,  # first, so that no commit checkpoints at the default of 1,000 pages
             # setting auto_vacuum writes to the file, which fails on a full disk
             **({} if _has_content(path) else {"auto_vacuum": INCREMENTAL}),
             "journal_mode": "wal",

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Readers(ReaderPool[peewee.SqliteDatabase]):
-    """A pool of read-only connections, of which any thread may borrow one at a time for a read."""
+    """A pool of read-only connections; any thread may borrow a connection for a read."""
 
     def __init__(self, path: Path, files: OpenFiles) -> None:
         super().__init__(_close)
@@ -78,7 +78,7 @@ def _close(database: peewee.SqliteDatabase) -> None:
 def read_again(read: Callable[P, T]) -> Callable[P, T]:
     """Return a function that calls `read`, and once more if `read` raises StoreDamagedError.
 
-    SQLite reports a page as damaged that the disk failed to deliver; a second attempt often succeeds.
+    SQLite also reports a page as damaged if the disk failed to deliver it; then a second attempt often succeeds.
     """
 
     @wraps(read)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-_UNSETTLED = f"SELECT id FROM conversations WHERE ({UNSETTLED}) AND {NOT_DELETED}"  # noqa: S608 -- names of ours
+_UNSETTLED = f"SELECT id FROM conversations WHERE ({UNSETTLED}) AND {NOT_DELETED}"  # noqa: S608 -- constants only
 
 
 class SqliteReads(StoreReads):
@@ -68,7 +68,7 @@ class SqliteReads(StoreReads):
         return self._column(_UNSETTLED)
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes that a principal has stored; for the principal "", the used file size; see ports.Store."""
+        """Return the bytes that a principal has stored; for "", the bytes of the file in use; see ports.Store."""
         return self._read(lambda connection: _stored_bytes(connection, principal))
 
 

@@ -31,9 +31,9 @@ _ROWS = {
     "messages": 16, "log": 16, "runs": 16, "fates": 16, "commands": 16, "attachments": 1, "prunings": 1, "prompts": 1,
     "profiles": 1,
 }  # fmt: skip
-"""The tables with rows that belong to conversations, and how many of their rows one statement deletes.
+"""The tables whose rows belong to conversations, each with the number of rows that one statement deletes.
 
-The limits of the slice are checked after each statement.
+After each statement, the limits of the slice (SLICE_ROWS and SLICE_SECONDS) are checked.
 """
 _NO_EPOCH = (1 << 63) - 1
 """An epoch greater than that of any actor (the object that serves a conversation), so that all commits are refused."""
@@ -82,7 +82,7 @@ class Removal:
         return bool(self._hidden)
 
     def unless_hidden(self, conversation_id: str) -> str:
-        """Return the id; "" if the conversation is deleted, so that queries with the result find nothing."""
+        """Return the id, or "" if the conversation is deleted, so that queries with the result find nothing."""
         return "" if conversation_id in self._hidden else conversation_id
 
     def add(self, ids: Iterable[str]) -> None:

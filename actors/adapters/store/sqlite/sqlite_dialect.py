@@ -22,10 +22,10 @@ def _contains(text: str, folded: str) -> Clause:
 def _has_label(key: str, value: str | None) -> Clause:
     """Return the condition that a conversation has a label with this key and, if given, this value.
 
-    Damaged labels count as none, because an error here would make a whole list fail.
+    A conversation whose labels are not valid JSON has none, because an error here would make the whole list fail.
     """
     wanted, values = ("key = ?", (key,)) if value is None else ("key = ? AND value = ?", (key, value))
-    found = f"EXISTS (SELECT 1 FROM json_each(labels) WHERE {wanted})"  # noqa: S608 -- texts of ours
+    found = f"EXISTS (SELECT 1 FROM json_each(labels) WHERE {wanted})"  # noqa: S608 -- constants only
     return Clause(f"CASE WHEN labels <> '{{}}' AND json_valid(labels) THEN {found} ELSE 0 END", values)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
 NULLABLE = frozenset({"parent_conversation_id", "slug", "archived_at", "usage_data", "context", "audit"})
-"""Columns whose NULL is passed as "", because binding None takes ten times as long as binding a text."""
+"""Columns in which the value "" is stored as NULL, because binding None takes ten times as long as binding a text."""
 
 
 def _value(column: str, text: str, nullable: Set[str] = NULLABLE) -> str:
@@ -22,7 +22,7 @@ def _value(column: str, text: str, nullable: Set[str] = NULLABLE) -> str:
 
 def _insert(table: str, columns: Sequence[str], nullable: Set[str] = NULLABLE) -> str:
     values = ", ".join(_value(column, "?", nullable) for column in columns)
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"  # noqa: S608 -- names of ours
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"  # noqa: S608 -- constants only
 
 
 INSERT_CONVERSATION = _insert("conversations", (*FIXED, *CHANGING, "slug", "log_hash"))
@@ -61,11 +61,14 @@ thread that writes would have to get it back from busy threads each time.
 
 @lru_cache
 def update_conversations(count: int) -> str:
-    """Return the statement that updates `count` rows of (id, CHANGING, log_hash), without checking step or epoch."""
+    """Return the statement that updates `count` conversations without checking their step or epoch.
+
+    Its parameters are, for each conversation, the id, the columns CHANGING and the log hash.
+    """
     columns = (*CHANGING, "log_hash")
     values = ", ".join(f"{name} = {_value(name, f'new.column{place}')}" for place, name in enumerate(columns, 2))
     table = _table(len(columns) + 1, count)
-    return f"UPDATE conversations SET {values} FROM {table} AS new WHERE id = new.column1"  # noqa: S608 -- names of ours
+    return f"UPDATE conversations SET {values} FROM {table} AS new WHERE id = new.column1"  # noqa: S608 -- constants only
 
 
 @lru_cache

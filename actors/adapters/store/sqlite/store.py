@@ -77,10 +77,10 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
         self._removal.forget(part.record.id for part in parts if part.create)
 
     def _prepare(self, fork: Commit) -> None:
-        """Copy the attachments of a fork, which stays hidden meanwhile.
+        """Copy the attachments into a new fork, which stays hidden until it is complete.
 
-        They are copied in several transactions, so that other changes can be written in between. Raises FencedError if
-        the origin does not exist, and other StoreErrors.
+        The attachments are copied in several transactions, so that other changes can be written in between. Raises
+        FencedError if the origin does not exist, and other StoreErrors.
         """
         self._writer.write(changes.UnfinishedFork(fork))
         for piece in copied_pieces(fork, self.attachment):
@@ -88,7 +88,7 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
                 self._writer.write(changes.AttachmentCopies(piece))
 
     def _abandon(self, forks: Sequence[Commit]) -> None:
-        """Remove the rows of forks that could not be finished. If that fails, the next start removes them."""
+        """Remove the rows of forks that could not be finished. If that fails, the next start removes the rows."""
         with suppress(StoreError):
             for fork in forks:
                 abandoned = changes.AbandonedFork(fork.record.id)
@@ -99,7 +99,7 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
         """Delete the conversation and its sub-agents; see ports.Store.
 
-        They are hidden at once; their rows are removed in the background.
+        The conversations are hidden at once; their rows are removed in the background.
         """
         deletion = changes.Deletion(conversation_id, audit)
         self._writer.write(deletion)
@@ -114,7 +114,10 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
         return len(going)
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Shrink the file by at most `max_bytes` of free space; return whether there was any; see ports.Store."""
+        """Shrink the file by at most `max_bytes`, keeping `spare_bytes` of free space in it; see ports.Store.
+
+        Return whether the file was shrunk.
+        """
         pragmas = ("freelist_count", "page_size", "auto_vacuum")
         free, page_size, mode = self._read(
             lambda connection: [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
@@ -146,8 +149,8 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
     def _close_database(self) -> None:
         """Close the last connection, unless the database's path now leads to another file.
 
-        Closing checkpoints the write-ahead log and removes it by its path, which could then be the log of another
-        database. In that case the connection stays open until the process exits.
+        Closing checkpoints the write-ahead log and removes the file at the log's path, which could then be the log of
+        another database. In that case the connection stays open until the process exits.
         """
         if self._files.database_is_there:
             close_database(self._database, self._space)

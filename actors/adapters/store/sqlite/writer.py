@@ -178,7 +178,7 @@ class Writer(ChangeQueue[Change]):
             ticket.change.apply(connection)
         except Exception as error:
             if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.DataError):
-                raise  # an error of the disk, not of the change; SQLite may have rolled back
+                raise  # the disk failed, not the change; SQLite may have rolled the transaction back
             ticket.error = error
             connection.execute("ROLLBACK TO change")
         connection.execute("RELEASE change")

@@ -41,7 +41,7 @@ _LIVE, _AT_REST = "mode=ro", "immutable=1"
 
 
 class TargetExistsError(BackupError):
-    """The file that a backup shall be written to exists already."""
+    """The file to which a backup should be written exists already."""
 
 
 class DamagedBackupError(BackupError):
@@ -65,8 +65,8 @@ class Copied(Struct, frozen=True):
 def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
     """Write a snapshot of the database in the data directory into the file `target`, readable by its owner only.
 
-    A server may keep running: the copy is one read transaction, which blocks no writer; only the write-ahead log grows
-    during it. Raises BackupError; if `target` exists and `replace` is false, TargetExistsError. Raises
+    A server may keep running: the copy is one read transaction, which blocks no writer but lets the write-ahead log
+    grow. Raises BackupError; if `target` exists and `replace` is false, TargetExistsError. Raises
     StoreUnusableError if a newer version wrote the database, or if its content was moved to PostgreSQL.
     """
     refuse_moved(directory)
@@ -120,7 +120,7 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
 
 @contextmanager
 def _explain(what: str) -> Generator[None]:
-    """Within the `with` block, convert errors of the system and of SQLite to BackupError; `what` begins the text."""
+    """Within the `with` block, convert system and SQLite errors to BackupError, whose text begins with `what`."""
     try:
         yield
     except OSError as error:
@@ -151,7 +151,7 @@ def _refuse_if_taken(target: Path, *, replace: bool) -> None:
 
 
 def _refuse_if_no_backup(path: Path) -> None:
-    """Raise BackupError if a file is no complete backup. The check creates and changes no file."""
+    """Raise BackupError if a file is not a complete backup. The check creates and changes no file."""
     if not path.is_file():
         raise BackupError(f"{path} is no file")
     if path.name.endswith(PART):
@@ -180,7 +180,7 @@ def _reading(path: Path, how: str) -> Generator[SqliteDatabase]:
 
 
 def _copy(source: sqlite3.Connection, path: Path) -> None:
-    """Copy the database in one read transaction; without it, every commit of a server would restart the copy."""
+    """Copy the database to `path` in one read transaction, because otherwise every commit would restart the copy."""
     with closing(sqlite3.connect(path, isolation_level=None)) as target:
         target.execute("PRAGMA journal_mode = OFF")
         target.execute("PRAGMA synchronous = OFF")

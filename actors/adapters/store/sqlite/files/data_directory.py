@@ -88,7 +88,10 @@ class DataDirectory:
         self._lock_file_missed = missed
 
     def expect(self, database: Path) -> None:
-        """Raise StoreUnusableError if the directory had a database that is missing now, or if its content was moved."""
+        """Raise StoreUnusableError if the directory has had a database and the file `database` is missing.
+
+        Also raise it if the conversations were moved to another database.
+        """
         refuse_moved(self.path)
         marker = self.path / MARKER
         if marker.exists() and not database.exists():
@@ -149,8 +152,8 @@ def _back(directory: Path) -> str:
 def _lock(lock_file: int) -> None:
     """Lock the file exclusively, retrying for a short time.
 
-    A client that tests whether a server runs holds a shared lock for a moment. Raises BlockingIOError if another server
-    has the lock.
+    Retries are needed because a client that tests whether a server runs holds a shared lock for a moment. Raises
+    BlockingIOError if another server has the lock.
     """
     for _ in range(_LOCK_ATTEMPTS - 1):
         try:

@@ -29,7 +29,7 @@ RESERVE = "reserve"
 """The name of the reserve file in the data directory."""
 SIZE = 4 * 1024 * 1024
 ENOUGH_BYTES = 2 * SIZE
-"""Free bytes with which a server that ran out of space can work again."""
+"""The free bytes that a server needs to work again after the disk was full."""
 START_BYTES = 1024 * 1024
 """Bytes that a start writes: the index of a write-ahead log of some hundred MiB, and a few small files."""
 GIVE_BACK_PAGES = 256
@@ -38,7 +38,7 @@ GIVE_BACK_PAGES = 256
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _MAYBE_FULL = ("disk i/o error", "unable to open database file")
-"""SQLite's error messages when it cannot extend the index of the write-ahead log; other causes give them, too."""
+"""SQLite's error messages if it cannot extend the index of the write-ahead log; they can have other causes, too."""
 
 
 def free_bytes(directory: Path) -> int:
@@ -78,7 +78,7 @@ class DiskReserve:
         """Create the object, but not the file (see `make`). This process must have locked the data directory."""
         self._path = directory / RESERVE
         self.scarce = True
-        """Whether there is no reserve file: it was released, or there was no space for it."""
+        """Whether no complete reserve file is known to exist: `make` did not run or found no space, or it was released."""
         self._released = False
 
     def open_with(self, opening: Callable[[], T]) -> T:
@@ -105,7 +105,7 @@ class DiskReserve:
             raise
 
     def make(self) -> None:
-        """Create the reserve file if there is none and twice its size is free; log a warning if that fails."""
+        """Create the reserve file if twice its size is free, or keep a complete one; log a warning if that fails."""
         if not self.scarce:
             return
         try:
@@ -145,9 +145,9 @@ class DiskReserve:
         return bool(growth <= 0 or growth <= free_bytes(self._path.parent) - SIZE // 2)
 
     def give_back(self, connection: sqlite3.Connection) -> bool:
-        """If there is no reserve file, return free pages of the database to the file system.
+        """If there is no reserve file, return up to GIVE_BACK_PAGES free pages of the database to the file system.
 
-        Returns whether any pages were returned.
+        Return whether any pages were returned.
         """
         if not self.scarce:
             return False
@@ -159,7 +159,7 @@ class DiskReserve:
         return bool(left < free)
 
     def close(self) -> None:
-        """If the reserve was released, create one for the next start; a smaller one if the disk is nearly full."""
+        """If the reserve file was released, create one for the next start, smaller if the disk is nearly full."""
         if not self._released:
             return
         try:

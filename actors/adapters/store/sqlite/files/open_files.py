@@ -42,8 +42,8 @@ def inode_at(path: str | Path) -> Inode | None:
 class OpenFiles:
     """Checks that the paths of an open database and of its write-ahead log still lead to the open files.
 
-    `check` and `forget_log` are called only by the thread that writes to the database; the rest is safe to call from
-    any thread.
+    `check` and `forget_log` are called only by the thread that writes to the database; the other methods are safe to
+    call from any thread.
     """
 
     def __init__(self, path: Path) -> None:

@@ -23,8 +23,8 @@ class BackupError(Exception):
 def part_of(target: Path) -> Generator[Path]:
     """Yield the path of an empty file beside `target`, which the caller fills and renames to `target`.
 
-    The file is removed if the block raises. The file is locked until the process ends or the block is left, so the file
-    of a killed process is overwritten. Raises BackupError while another process writes the file, and OSError.
+    The file is removed if the `with` block raises. It is locked during the block; the lock ends with the process, so
+    the file of a killed process is overwritten. Raises BackupError while another process writes the file, and OSError.
     """
     part = target.with_name(target.name + PART)
     held = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -44,7 +44,7 @@ def part_of(target: Path) -> Generator[Path]:
 
 
 def _remove_logs_of(part: Path) -> None:
-    """Remove SQLite's log files of a killed process, which SQLite would apply to the next database of that name."""
+    """Remove SQLite's log files that a killed process left, because SQLite would apply them to the new database."""
     for suffix in ("-wal", "-shm", "-journal"):
         Path(f"{part}{suffix}").unlink(missing_ok=True)
 

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 MOVE_EVERY = 1_000
 """Number of changes between two checkpoints."""
 PAGES = 32_768
-"""Length in pages beyond which the log is truncated, waiting for readers if necessary."""
+"""Length of the log in pages beyond which a checkpoint also truncates it, if necessary after a wait for readers."""
 CUT_SECONDS = 0.1
 """Seconds to wait for readers before the log is truncated.
 
@@ -92,7 +92,10 @@ def close_database(database: peewee.SqliteDatabase, space: DiskReserve) -> None:
 
 
 def _close_leaving_log(database: peewee.SqliteDatabase) -> None:
-    """Close the connection while a read-only connection is open, so that neither close checkpoints the log."""
+    """Close the connection without a checkpoint of the log.
+
+    SQLite checkpoints only when the last connection is closed, so a read-only connection is closed last.
+    """
     try:
         address = f"{Path(database.database).absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(address, uri=True)) as last:

@@ -1,7 +1,7 @@
-"""The SQLite tables as peewee models, for tests that compare them with the migrations, and read or damage rows.
+"""The SQLite tables as peewee models, for tests, which compare them with the migrations and read or damage rows.
 
-`conversations` and `messages` have the columns of the specification plus later additions. Properties without a column
-are derived, or part of the JSON in `state_data`, `content`, `usage_data` and `display_data`.
+`conversations` and `messages` have the columns of the specification plus later additions. Properties that have no
+column there are derived, or part of the JSON in `state_data`, `content`, `usage_data` and `display_data`.
 """
 
 from __future__ import annotations
