@@ -34,7 +34,7 @@ LINES: dict[str, tuple[str, ...]] = {
 
 
 class LogLines(Telemetry):
-    """Writes the log lines: those of reads and of refused calls at level debug, all others at level info."""
+    """Writes the log lines: those of read-only calls and of refused calls at level debug, all others at level info."""
 
     on = True
 
@@ -117,7 +117,7 @@ class LogLines(Telemetry):
 
 def _write(level: int, line: str, values: tuple[object, ...]) -> None:
     if log.isEnabledFor(level):
-        fields = zip(LINES[line], values, strict=False)  # a line may lack its last values, which may be unknown
+        fields = zip(LINES[line], values, strict=False)  # the last values may be missing, such as unknown tokens
         log.log(level, line, extra={name: value for name, value in fields if value not in {"", None}})
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, RunEnd, RunStart, ToolEnd, ToolStart
 
 MODELS = 50
-"""How many names of models get a label value of their own; further names are counted as OTHER."""
+"""The number of model names that get a label value of their own; all further names share the value OTHER."""
 OTHER = "other"
 
 _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
@@ -179,7 +179,7 @@ class Metrics(Telemetry):
     measures = True
 
     def __init__(self, exporter: Exporter, clock: Clock, gauges: Mapping[Metric, Callable[[], float]]) -> None:
-        """`gauges` contains the gauges whose values other objects have, each with a function that returns the value."""
+        """`gauges` contains the gauges that other objects measure, each with a function that returns the value."""
         self._exporter = exporter
         self._clock = clock
         self._models: set[str] = set()
@@ -270,7 +270,7 @@ class Metrics(Telemetry):
         self._exporter.add(LOOP, max(0.0, seconds), ())
 
     def _bounded(self, model: str) -> str:
-        """Return the name of a model, or OTHER if MODELS other names were counted before."""
+        """Return the label value for a model: its name, or OTHER if MODELS other names were counted before."""
         if model in self._models or len(self._models) < MODELS:
             self._models.add(model)
             return model

@@ -48,7 +48,7 @@ class ObservedBus(EventBus, Telemetry):
     """Wraps an EventBus, and reports the runs that its events show to telemetry.
 
     It also observes commands, because a command may be the reason why a run begins or stops. The events and commands of
-    one conversation must be reported one after the other.
+    one conversation must not be reported concurrently.
     """
 
     on = True
@@ -110,7 +110,7 @@ class ObservedBus(EventBus, Telemetry):
                     self._begin(record, state.run)
             case RunStop(reason=reason, detail=detail, run=run):
                 open_ = self._open.get(conversation_id)
-                if open_ is not None and open_.run.run == run:  # else that run has never begun
+                if open_ is not None and open_.run.run == run:  # the event may be about a run that never began
                     self._end(conversation_id, reason.value, detail)
             case ToolTreeReaped(milliseconds=milliseconds, leaked=leaked):
                 self._telemetry.reaped(conversation_id, milliseconds / 1000, leaked)
@@ -143,7 +143,7 @@ class ObservedBus(EventBus, Telemetry):
             self._telemetry.cancelled(conversation_id, now - open_.cancelled_at)
 
     def _look_for_calls(self, record: ConversationRecord, message: Message) -> None:
-        """Remember the tool calls of an answer, and report calls that ended without being carried out."""
+        """Remember the tool calls in a model's answer, and report tool calls that ended without being carried out."""
         open_ = self._open.get(record.id)
         if open_ is None:
             return

@@ -78,7 +78,7 @@ class ObservedModel:
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         info = self._model.info
         attempt = AttemptStart(
-            conversation=request.conversation_id.partition(":")[0],  # requests such as for a title append ":" and more
+            conversation=request.conversation_id.partition(":")[0],  # side queries, e.g. for a title, append ":PURPOSE"
             request=request.request_id,
             attempt=request.attempt,
             model=info.name,

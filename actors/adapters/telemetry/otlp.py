@@ -28,10 +28,10 @@ def otlp(
 ) -> tuple[Telemetry, ...]:
     """Return observers that export traces and metrics to the collector at `endpoint`.
 
-    OpenTelemetry's global providers are not changed. `contents` are the names of the span attributes with contents of
-    messages that are exported, `gauges` the functions that return the values of gauges. Everything but the endpoint is
-    set by OpenTelemetry's environment variables, such as OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES,
-    OTEL_TRACES_SAMPLER and OTEL_METRIC_EXPORT_INTERVAL.
+    OpenTelemetry's global providers are not changed. `contents` are the names of those span attributes with contents of
+    messages that are to be exported; `gauges` are the functions that return the values of gauges. All settings of the
+    export but the endpoint come from OpenTelemetry's environment variables, such as OTEL_EXPORTER_OTLP_HEADERS,
+    OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER and OTEL_METRIC_EXPORT_INTERVAL.
     """
     plain = endpoint.startswith("http://")
     resource = Resource.create({"service.name": "bedrock", "service.version": version("phoenix-bedrock")})

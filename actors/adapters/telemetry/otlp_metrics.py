@@ -41,7 +41,7 @@ _TOTAL = AggregationTemporality.CUMULATIVE
 
 
 class _Series:
-    """The values of one metric with one set of labels."""
+    """The accumulated values of one metric for one combination of label values."""
 
     __slots__ = ("counts", "largest", "smallest", "total")
 
@@ -58,7 +58,7 @@ class _Series:
 
 
 class OtlpMetrics:
-    """Implements Exporter: exports the sums since this object was made, every `seconds` seconds and at `close`."""
+    """Implements Exporter: exports the totals since its creation, every `seconds` seconds and at `close`."""
 
     def __init__(self, exporter: MetricExporter, resource: Resource, seconds: float) -> None:
         """Start the thread that exports the values; `seconds` is the pause between two exports."""

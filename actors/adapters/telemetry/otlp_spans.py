@@ -53,7 +53,7 @@ class OpenSpan:
         *,
         recorded: bool,
     ) -> None:
-        """`begun` is the name and kind of the span; `context` and `parent` identify the span and the one around it."""
+        """`begun` is the name and kind of the span; `context` identifies this span, `parent` the span around it."""
         self.name, self.kind = begun
         self.attributes = attributes
         self.context = context
@@ -70,7 +70,7 @@ class Spans:
     """
 
     def __init__(self, provider: TracerProvider, processor: SpanProcessor) -> None:
-        """Use the settings of a provider, which decides which traces are recorded.
+        """Use the settings of `provider`, which also decides which traces are recorded.
 
         `processor` gets the ended spans; `close` shuts it down.
         """
@@ -105,7 +105,8 @@ class Spans:
             context = SpanContext(above.trace_id, number, False, above.trace_flags, above.trace_state)
             return OpenSpan((name, kind), attributes, context, above, recorded=parent.recorded)
         asked = None if parent is None else trace.set_span_in_context(trace.NonRecordingSpan(parent))
-        begun = self._tracer.start_span(name, asked, kind, attributes)  # makes ids, decides on recording; never ended
+        # The SDK's span is never ended: it only supplies the ids, and the decision whether the trace is recorded.
+        begun = self._tracer.start_span(name, asked, kind, attributes)
         return OpenSpan((name, kind), attributes, begun.get_span_context(), parent, recorded=begun.is_recording())
 
     def end(self, span: OpenSpan, facts: Mapping[str, AttributeValue], error: str = "") -> None:
@@ -180,7 +181,7 @@ def encoded(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
 
 
 def _add(sent: ScopeSpans, span: ReadableSpan) -> None:
-    """Add a span to the request in place.
+    """Add a span to the request `sent`, building the span's message in place.
 
     A message that is built separately would be copied, which takes three times as long.
     """

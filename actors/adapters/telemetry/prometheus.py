@@ -1,4 +1,4 @@
-"""Serves metrics to Prometheus over HTTP, on a port of their own (extra `metrics`)."""
+"""Serves metrics to Prometheus over HTTP, on a separate port (extra `metrics`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_READERS = 8
-"""Maximum number of connections at a time. Further ones are closed at once, to leave file descriptors for clients."""
+"""Maximum number of connections at a time.
+
+Further connections are closed at once, so that the server's clients do not lack file descriptors.
+"""
 
 READ_SECONDS = 5.0
 """Seconds after which a connection that sends nothing is closed."""

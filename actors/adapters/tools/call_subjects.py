@@ -136,7 +136,10 @@ def _prepared_prefix(rule: ApprovalRule) -> ApprovalRule:
 
 
 def _repository(working_dir: str, within: Sequence[str] | None) -> str:
-    """Return the root of the git repository around the working directory, or the working directory if there is none."""
+    """Return the root of the git repository around the working directory, or the working directory if there is none.
+
+    If `within` is given, only parent directories in these directories are examined.
+    """
     directory = working_dir
     while not os.path.lexists(os.path.join(directory, ".git")):
         parent = os.path.dirname(directory)

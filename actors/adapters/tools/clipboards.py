@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Clipboards:
-    """The texts that patch calls have stored under names, per conversation.
+    """The texts that calls of the patch tool have stored under names, per conversation.
 
     Safe to call from any thread; never blocks.
     """
@@ -25,9 +25,9 @@ class Clipboards:
             return self._kept.setdefault(conversation_id, {})
 
     def store(self, conversation_id: str, before: Mapping[str, str], texts: Mapping[str, str]) -> None:
-        """Add `texts` to `before`, a result of `of`.
+        """Add `texts` to the conversation's texts, which were `before` when the caller got them from `of`.
 
-        No effect if the texts were changed or forgotten since `of` was called.
+        Do nothing if the conversation's texts were changed or forgotten since then.
         """
         with self._lock:
             if self._kept.get(conversation_id) is before:

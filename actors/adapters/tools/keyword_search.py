@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 MAX_TERMS = 30
 MAX_CHARACTERS = 8_000
-"""Maximum characters of the findings or excerpts that are shown."""
+"""Maximum characters of the findings, or of the excerpts from them, that the model gets."""
 PLAIN_CHARACTERS = 2_000
-"""Findings up to this length are shown unfiltered: selecting excerpts would take longer than reading all."""
+"""Findings of at most this length are shown unfiltered: selecting excerpts would take longer than reading all."""
 FINDINGS_BYTES = 1 << 20
 """Maximum bytes of the worker's output; more than the worker ever writes."""
 MAX_OUTPUT = 8_000
@@ -107,7 +107,7 @@ def _picked(found: Findings, query: str, context: ToolContext) -> Findings:
 
 
 def shown(found: Findings) -> str:
-    """Return the text for the model: the root directory, at most MAX_CHARACTERS of lines, remarks on omissions."""
+    """Return the text for the model: the root directory, the lines up to MAX_CHARACTERS, and remarks on omissions."""
     text, remarks = found.text, found.remarks
     if len(text) > MAX_CHARACTERS:
         end = text.rfind("\n", 0, MAX_CHARACTERS) + 1 or MAX_CHARACTERS

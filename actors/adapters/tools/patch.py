@@ -1,4 +1,4 @@
-"""The tool patch: applies all patches to a text file, or none, in a worker process that can be killed."""
+"""The tool patch: applies all patches of a call to a text file, or none, in a worker process that can be killed."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class PatchTool:
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Apply all patches or none.
+        """Apply all patches of the call, or none.
 
         Raises ToolTransientError if the worker is lost; the file then has its old or its new content.
         """

@@ -78,9 +78,9 @@ def run_worker(
     output_bytes: int = WORKER_OUTPUT_BYTES,
     libraries: tuple[str, ...] = (),
 ) -> ToolOutput:
-    """Run a module of actors.adapters.tools.workers, given its name there, to its end and return its answer.
+    """Run a worker, a module of actors.adapters.tools.workers that is given by its name, and return its answer.
 
-    The module is not imported here, because a server without agents would only lose the memory.
+    Only the worker's process imports the module, which saves memory in a server that runs no agents.
 
     `what` names the activity for users ("Reading a.txt"), `hint` advises the model what to change if the worker exceeds
     a limit, `libraries` are the packages that the worker imports besides the standard library. Raises
@@ -122,7 +122,7 @@ def worker_answer(
 
 
 def worker_source(worker: str, libraries: tuple[str, ...] = ()) -> str:
-    """Return the Python source that runs a worker. Raises ToolTransientError if a library is not installed."""
+    """Return the Python source that runs the module `worker`. Raises ToolTransientError if a library is missing."""
     behind = list(dict.fromkeys(directory_of(library) for library in libraries))
     return WORKER_PROGRAM.format(
         root=str(Path(__file__).parents[3]), behind=behind, package=workers.__name__, name=worker

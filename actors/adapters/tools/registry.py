@@ -71,7 +71,7 @@ class StandardToolbox:
         return {name: JsonSchema(spec.input_schema) for name, spec in every.items()}
 
     def load(self) -> None:
-        """Import what reads arguments and shell commands now, so that the first tool call need not. Blocks.
+        """Import the modules that parse arguments and shell commands now, before the first tool call. Blocks.
 
         A server that has run no agent is 6 MiB smaller without these modules.
         """
@@ -79,7 +79,7 @@ class StandardToolbox:
         shell_tree.new_parser()
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
-        """Return the tools that a conversation or a sub-agent is offered, in the order in which the model sees them."""
+        """Return the tools offered to a conversation or, with `sub_agent`, to a sub-agent, in the model's order."""
         return self._offered[sub_agent]
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
@@ -134,7 +134,10 @@ class StandardToolbox:
 
 
 def _with_aliases(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Replace aliases by the real argument names; an alias stays, and is refused later, if both names are present."""
+    """Replace aliases by the real argument names.
+
+    If both names are present, the alias stays, so that the schema refuses it.
+    """
     aliases = ALIASES.get(name, {})
     renamed: dict[str, Any] = {}
     for argument, value in arguments.items():

@@ -22,14 +22,16 @@ HOW_TO_ASK = (
     "The mode is restricted: tools can read but not change anything outside of a temporary directory of the call, and "
     f"have no network. {ASK}"
 )
-"""Text appended to results that failed because of restricted mode. Its last sentence is for the model only, see
-`FOR_AGENT`."""
+"""Text appended to results of calls that failed because of restricted mode.
+
+Its last sentence is for the model only; see `FOR_AGENT`.
+"""
 HOW_TO_ASK_FOR_MORE = (
     "The mode is workspace: tools can change files beneath the working directory only (not .git, nor other names of "
     "what people run later, nor files with several hard links, nor through links out of it), and have no network. "
     f"{ASK}"
 )
-"""Text appended to results that failed because of workspace mode."""
+"""Text appended to results of calls that failed because of workspace mode."""
 ADVICE = {Mode.RESTRICTED: HOW_TO_ASK, Mode.WORKSPACE: HOW_TO_ASK_FOR_MORE, Mode.UNRESTRICTED: ""}
 FOR_AGENT = {"for_agent": ASK}
 """Display data of a result that contains ASK, a sentence for the model only, which clients should not show."""
@@ -85,10 +87,10 @@ _WORDS = (
 _BLOCKED = re.compile(_WORDS, re.IGNORECASE)
 """Matches error messages of programs that the mode prevents from writing or from using the network."""
 _REFUSAL = re.compile(rf"^[^\s:]+: .*(?:{_WORDS})", re.IGNORECASE | re.MULTILINE)
-"""Matches the messages of `_BLOCKED` in the output of a successful command, which may merely quote them.
+"""Matches the messages of `_BLOCKED` only in lines that have the form of an error message: a name, a colon, a text.
 
-Therefore only lines in the form of error messages match: those that begin with a name and a colon (`touch: cannot touch
-…`, `bash: line 1: …`, `fatal: …`).
+It is used for the output of a successful command, which may merely quote such a message. Lines that match begin like
+`touch: cannot touch …`, `bash: line 1: …` or `fatal: …`.
 """
 
 _LOOKED_AT = 16 * 1024

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_ENTRIES = 100_000
-"""Maximum number of entries in a listing. For larger directories any of the entries may be missing."""
+"""Maximum number of entries in a listing. Which entries of a larger directory are missing is not defined."""
 
 
 def list_entries(directory: str, hidden: Sequence[str], within: Sequence[str] | None = None) -> DirectoryListing:
@@ -58,7 +58,7 @@ def _visible(
 def _is_hidden(path: str, link: bool, hidden: Sequence[str]) -> bool:
     if not hidden:
         return False
-    real = os.path.realpath(path) if link else path  # the path of the directory has no links
+    real = os.path.realpath(path) if link else path  # `directory` is a real path, so only the entry can be a link
     return any(is_inside(real, folder) for folder in hidden)
 
 

@@ -14,7 +14,7 @@ from actors.adapters.workspace.safe_read import ReadRefusedError, is_inside, rea
 from actors.ports import GitState
 
 SMALL = 4096
-"""Maximum bytes read of HEAD, of a ref, and of a `.git` file, which are one short line each."""
+"""Maximum bytes that are read of HEAD, of a ref, and of a `.git` file; each of them is one short line."""
 
 PACKED_REFS = 4 << 20
 """Maximum bytes of packed-refs that are searched: some 50,000 refs."""
@@ -50,7 +50,7 @@ def repository_root(directory: str, allowed: Callable[[str], bool] = lambda _pat
 def git_state(root: str, refusal: Refusal) -> GitState:
     """Return branch and commit of the repository at `root`, each "" if it cannot be read.
 
-    See `read_start` for `refusal`.
+    `refusal` returns why the file at a real path must not be read, or "".
     """
     try:
         private = _private_directory(root, refusal)
@@ -90,7 +90,7 @@ def _private_directory(root: str, refusal: Refusal) -> str:
 
 
 def _commit_of(ref: bytes, private: str, refusal: Refusal) -> str:
-    """Return the short commit of a branch, from a file of its own or from a line in packed-refs."""
+    """Return the shortened commit id of the branch `ref`, from the branch's own file or from a line in packed-refs."""
     common = private
     if leads := _line(private, "commondir", refusal):
         try:
@@ -110,7 +110,7 @@ def _line(folder: str, name: str, refusal: Refusal) -> bytes:
 
 
 def _content(folder: str, name: str, limit: int, refusal: Refusal) -> bytes:
-    """Return the beginning of a file inside `folder`; b"" if it cannot be read."""
+    """Return the first `limit` bytes of the file `name` inside `folder`; b"" if it cannot or must not be read."""
 
     def why_not(real: str) -> str:
         return refusal(real) if is_inside(real, folder) else "it leads out of the repository"

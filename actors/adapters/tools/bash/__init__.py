@@ -1,1 +1,1 @@
-"""The tool bash: shell commands, background jobs with handles, and a guard against accidents."""
+"""The tool bash: shell commands, background jobs with handles, and a guard that refuses destructive commands."""

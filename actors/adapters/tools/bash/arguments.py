@@ -67,7 +67,10 @@ Request: TypeAlias = SpawnJob | PeekJob | WaitForJob | KillJob
 
 
 def request(arguments: Mapping[str, Any]) -> Request:
-    """Convert arguments that fit the schema to a request. Raises ToolRefusedError if they contradict each other."""
+    """Convert arguments that fit the schema to a request.
+
+    Raises ToolRefusedError if they contradict each other, if a limit is exceeded, or if the command contains NUL.
+    """
     chosen = _the_one_of(arguments)
     _check_company(chosen, arguments)
     match chosen:

@@ -1,6 +1,6 @@
 """A shell command that the bash tool has started: its process, output and end.
 
-It may outlive the call that started it.
+The command may outlive the tool call that started it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOMBSTONE_LINES = 2000
-"""The number of output lines that are kept when a job has ended."""
+"""The number of last output lines that are kept after a job has ended."""
 
 OnEnd: TypeAlias = Callable[[ProcessEnd], None]
 
@@ -122,7 +122,7 @@ class Job:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def attend(self, process: RunningProcess) -> None:
-        """Start a thread that waits until the process has ended. The process is killed if the job was killed before.
+        """Start a thread that waits for the end of `process`. If the job was killed before, kill the process first.
 
         Raises RuntimeError if no thread can be started; then the process was killed, and has ended.
         """

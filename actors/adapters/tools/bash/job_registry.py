@@ -62,7 +62,7 @@ class JobRegistry:
     def __init__(self, threads: Threads | None = None) -> None:
         """Start without jobs. `threads` supplies the threads that wait for the jobs."""
         self._threads = threads or NewThreads()
-        self._lock = threading.Lock()  # guards the jobs of all conversations; jobs are killed outside of it
+        self._lock = threading.Lock()  # guards the jobs of all conversations; not held while jobs are killed
         self._conversations: dict[str, ConversationJobs] = {}
 
     def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
@@ -110,7 +110,7 @@ class JobRegistry:
         return sum(job.kill(ended) for job in self.running(conversation_id, wider_than))
 
     def forget(self, conversation_id: str) -> None:
-        """Kill all jobs of a conversation, also those being started, and remove them."""
+        """Kill all jobs of a conversation, including those that are being started, and remove them."""
         with self._lock:
             jobs_here = self._conversations.pop(conversation_id, None)
         for job in jobs_here.live if jobs_here else ():

@@ -28,7 +28,10 @@ def exited(
     hint: str = "",
     is_error: bool = False,
 ) -> ToolOutput:
-    """Return the result if the command ended during the call: its output, how it ended, the notice and the hint."""
+    """Return the result if the command ended during the call: its output, how it ended, and the texts with advice.
+
+    `notice` is the advice about deprecated arguments; `hint` is the advice to request a wider permission mode.
+    """
     lines = ["cancelled; the command and all it started were killed"] if cancelled else [_verdict(end)]
     if end.reaped and not end.killed:
         lines.append(f"{_count(len(end.reaped))} it left running: killed")
@@ -74,7 +77,10 @@ def running(job: Job, window: LineWindow, cwd: str) -> ToolOutput:
 
 
 def tombstoned(job: Job, end: ProcessEnd, window: LineWindow, cwd: str, *, unsent: bool = False) -> ToolOutput:
-    """Return the result for a job that has ended, with its kept output. `unsent`: a requested signal was not sent."""
+    """Return the result for a job that had ended before, with its kept output.
+
+    `unsent` is True if the call requested a signal, which was not sent because the job had ended.
+    """
     state = f"{job.handle} has ended: {_verdict(end)}" + ("; it was sent nothing" if unsent else "")
     cause = "killed" if end.killed or end.signal or _shell_signal(end) else "exited"
     display = {"status": "tombstoned", **_figures(job, end, cwd), "final_cause": cause, "window": _bounds(window)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 KEPT_BYTES = 4 << 20
-"""The maximum bytes that are kept. Newlines count, because otherwise any number of empty lines would be kept."""
+"""The maximum bytes that are kept. Newlines count, too, because otherwise any number of empty lines would be kept."""
 
 LINE_BYTES = 64 << 10
 """Maximum bytes of a line; a longer line is split."""
@@ -28,9 +28,12 @@ class LineWindow(Struct, frozen=True):
     end: int
     """The number of the next line to request."""
     truncated_before: bool
-    """Whether earlier lines were dropped from the buffer; in a result of `since`, whether the requested line was."""
+    """Whether earlier lines were dropped from the buffer.
+
+    In a result of `Scrollback.since`, whether the first requested line was dropped.
+    """
     open: bool = False
-    """Whether an unfinished line, number `end`, follows the others."""
+    """Whether the text ends with an unfinished line, whose number is `end`."""
     more: bool = False
     """Whether the window was full, so that there is more output from line `end` on."""
 
@@ -88,7 +91,7 @@ class Scrollback:
             self._add_lines(b"\n")
 
     def keep_last(self, lines: int) -> None:
-        """Drop all but the last `lines`."""
+        """Drop all finished lines but the last `lines`."""
         self._drop(self._position(max(self._first, self._end - lines)))
 
     def tail(self, lines: int) -> LineWindow:

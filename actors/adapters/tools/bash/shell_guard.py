@@ -22,7 +22,7 @@ MAX_DEPTH = 4
 """The maximum nesting of shells, as in `sh -c "sh -c ..."`, that is checked; commands nested deeper are allowed."""
 
 _SUSPICIOUS = re.compile(r"r\W*m|g\W*i\W*t")
-"""A quick test for text worth parsing; quotes may separate the letters."""
+"""Matches the letters of `rm` and `git`, which quotes may separate; text without a match need not be parsed."""
 
 GIT_VALUED = frozenset("-C -c --git-dir --work-tree --namespace --super-prefix --config-env".split())
 """Options of git itself whose value is the next word."""
@@ -114,7 +114,10 @@ def _git(words: list[str]) -> list[str]:
 
 
 def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], list[str]]:
-    """Split arguments into options and operands; `marks` keeps the backslashes that `unquoted` adds."""
+    """Split arguments into options and operands.
+
+    With `marks`, the backslashes are kept by which `shell_words.unquoted` marks quoted characters such as `*`.
+    """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     words = [word if marks else plain(word) for word in arguments[:end]]
     behind = [word if marks else plain(word) for word in arguments[end + 1 :]]

@@ -64,7 +64,7 @@ OPTIONS_THAT_RUN = {
 }
 """Programs and subcommands that run another program only with options that begin with one of these strings.
 
-One-letter options may also be combined with other letters before them.
+A one-letter option is also found among combined letters, as -O in -nO.
 """
 
 SUBCOMMANDS_THAT_RUN = {
@@ -81,7 +81,7 @@ RUN_WORD = frozenset("conda hatch pdm pipenv poetry rye uv".split())
 """Programs whose subcommand `run` runs any command, not only scripts that the project defines."""
 
 OPTIONS_BEFORE = frozenset([*SUBCOMMANDS_THAT_RUN, "printf"])
-"""Programs whose options before the first other word may run something: git -c, docker -H, printf -v."""
+"""Programs whose options before the first operand or subcommand may run code: git -c, docker -H, printf -v."""
 
 HARMLESS_BUILTINS = frozenset(": true false cd pwd echo printf exit return break continue kill sleep".split())
 """Builtins of bash that run no other command, whatever their arguments are; printf only without -v."""

@@ -1,7 +1,8 @@
 """The tool bash: runs a command in the conversation's working directory, and manages long-running commands as jobs.
 
 A command is never killed because it takes long: when the wait is over the call returns, and the command continues as a
-job. Cancelling kills only the command of the current call; background processes that a command starts end with it.
+job. Cancelling kills only the command of the current call. When a command ends, the background processes that it
+started are killed.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ class BashTool:
         """Let the job outlive its call, unless a cancel is already killing it; return whether the job continues.
 
         The job is marked as a background job before it is released from the call, so that a cancel, which ends first
-        the call and then the jobs, always finds it.
+        the call and then the background jobs, always finds the job in one of the two.
         """
         if context.cancel.cancelled:
             return False

@@ -1,4 +1,4 @@
-"""Programs that tools run as separate processes, because slow, hostile or endless work must be killable.
+"""Programs that tools run as separate processes, because slow or endless work on untrusted input must be killable.
 
 Modules with a `main(arguments)` are programs; the others are parts of these programs. All use only the standard library
 and each other, except `searching.patterns`, which uses pathspec. A program prints a line with its verdict, "ok" or

@@ -1,6 +1,7 @@
-"""Finds text about some terms; reads a JSON object with search_terms and ripgrep from standard input.
+"""Finds lines that match search terms; reads a JSON object with search_terms and ripgrep from standard input.
 
-Runs as a tool's program in the working directory and searches the git repository around it, or else the directory.
+Runs as a tool's program in the working directory and searches the git repository around this directory or, outside of a
+repository, the directory itself.
 Prints "ok" on a line of its own, then its findings as a JSON object: what `rg -n -i -C 10` would print of the files
 that `search` covers, with long lines cut, and remarks. After an error it prints "error", and a text for the model.
 """
@@ -34,7 +35,7 @@ MAX_ALL_BYTES = 128 * 1024
 
 
 class OutputTooLargeError(Exception):
-    """The matches of every single term exceed the size limit."""
+    """Each of the terms alone finds more than MAX_TERM_BYTES."""
 
 
 class FileMatches(NamedTuple):
@@ -65,7 +66,7 @@ class Term:
         return self.size > MAX_TERM_BYTES
 
     def look_at(self, name: str, text: str) -> None:
-        """Record the matches in a file; drop all matches of this term once they exceed the size limit."""
+        """Record the matches in a file; drop all matches of this term once they exceed the size limit together."""
         if self.too_much:
             return
         matches = []
@@ -142,7 +143,10 @@ class KeywordSearch:
         self._unreadable = 0
 
     def findings(self) -> Findings:
-        """Run the search. Raises OutputTooLargeError if the matches of every single term exceed the size limit."""
+        """Run the search, and drop the last terms while all together find more than MAX_ALL_BYTES.
+
+        Raises OutputTooLargeError if every term by itself finds more than MAX_TERM_BYTES.
+        """
         self._look()
         kept = [term for term in self.terms if not term.too_much]
         if not kept:

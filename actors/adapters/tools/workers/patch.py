@@ -1,7 +1,7 @@
 """Patches a text file; reads JSON with path, patches, clipboards (name to text) and protected (real paths) from stdin.
 
-Prints "ok" on a line of its own and JSON with clipboards (those that the patches stored), notes and diff. After an
-error it prints "error" and the text for the model, and nothing has changed.
+Prints "ok" on a line of its own and JSON with clipboards (those that the patches stored), notes and diff. If the
+patches cannot be applied, prints "error" and the text for the model, and leaves the file unchanged.
 """
 
 import json
@@ -13,7 +13,7 @@ from actors.adapters.tools.workers.patching.write import change
 
 
 def patch(request: dict[str, Any]) -> Plan:
-    """Apply the request. Raises PatchRefusedError or OSError, and then nothing has changed."""
+    """Apply the requested patches. Raises PatchRefusedError or OSError, and then nothing has changed."""
     path = request["path"]
     plans: list[Plan] = []
 
@@ -26,7 +26,7 @@ def patch(request: dict[str, Any]) -> Plan:
 
 
 def answer(request: dict[str, Any]) -> bytes:
-    """Apply the request and return the bytes to print: the result, or the error for the model."""
+    """Apply the requested patches and return the bytes to print: the result, or the error for the model."""
     try:
         done = patch(request)
     except PatchRefusedError as refused:
@@ -39,5 +39,5 @@ def answer(request: dict[str, Any]) -> bytes:
 
 
 def main(_arguments: list[str]) -> None:
-    """Apply the request on standard input, and print the verdict and the result."""
+    """Apply the patches requested on standard input, and print the verdict and the result."""
     sys.stdout.buffer.write(answer(json.loads(sys.stdin.buffer.read())))

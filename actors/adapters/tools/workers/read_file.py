@@ -1,4 +1,4 @@
-"""Reads part of a text file; the arguments are PATH OFFSET LIMIT.
+"""Reads part of a text file; the arguments are its path, the number of the first line, and the number of lines.
 
 Runs in a process of its own, so that it can be killed if the file is huge, the disk slow or the mount hung. Prints "ok"
 or "error" on a line of its own, then the text for the model. Memory stays bounded for every file.
@@ -39,7 +39,7 @@ class WindowReader:
         self.number = 1
         """The number of the current line, from 1."""
         self.kept = b""
-        """The beginning of the current line, if the line is to be shown."""
+        """The beginning of the current line if the line is to be shown, else empty."""
         self.length = 0
         """The bytes of the current line so far, including those that are not kept."""
 
@@ -78,7 +78,7 @@ class WindowReader:
         self.kept, self.length = b"", 0
 
     def show(self) -> None:
-        """Add the current line to the lines to show; if they become longer than MAX_TEXT, show no further line."""
+        """Add the current line to the lines to show; if it does not fit into MAX_TEXT, show no further line."""
         line = f"{self.number:6d}\t{self.line()}\n".encode()
         if self.size + len(line) > MAX_TEXT:
             self.end = self.number

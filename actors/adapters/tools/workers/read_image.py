@@ -1,4 +1,4 @@
-"""Reads a whole file that should be an image; the arguments are PATH MAX_BYTES.
+"""Reads a whole file that should be an image; the arguments are its path and its maximum size in bytes.
 
 Runs in a process of its own, with the permissions of the call. Prints "ok" or "error" on a line of its own, then the
 bytes of the file or the text for the model. The content is not examined here.
@@ -11,7 +11,7 @@ from actors.adapters.tools.workers.read_file import UnreadableFileError, open_re
 
 
 def read(path: str, max_bytes: int) -> bytes:
-    """Return the whole file. Raises OSError or UnreadableFileError."""
+    """Return the whole file. Raises OSError, or UnreadableFileError if it is empty or has more than `max_bytes`."""
     with open(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(max_bytes + 1) if size <= max_bytes else b""

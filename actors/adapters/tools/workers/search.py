@@ -135,7 +135,7 @@ def limit_notice(shown: int) -> str:
 
 
 def main(_arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
-    """Search as the request on standard input demands, and print the verdict and the matching lines."""
+    """Perform the search requested on standard input, and print the verdict and the matching lines."""
     warnings.simplefilter("ignore")
     asked = json.load(sys.stdin.buffer)
     try:

@@ -31,7 +31,7 @@ SIZE = 4 * 1024 * 1024
 ENOUGH_BYTES = 2 * SIZE
 """The free bytes that a server needs to work again after the disk was full."""
 START_BYTES = 1024 * 1024
-"""Bytes that a start writes: the index of a write-ahead log of some hundred MiB, and a few small files."""
+"""Bytes that a starting server writes: the index of a write-ahead log of some hundred MiB, and a few small files."""
 GIVE_BACK_PAGES = 256
 """Number of free pages of the database that are returned to the file system in one step."""
 
@@ -78,7 +78,7 @@ class DiskReserve:
         """Create the object, but not the file (see `make`). This process must have locked the data directory."""
         self._path = directory / RESERVE
         self.scarce = True
-        """Whether no complete reserve file is known to exist: `make` did not run or found no space, or it was released."""
+        """Whether no complete reserve file is known: `make` has not run or found no space, or the file was released."""
         self._released = False
 
     def open_with(self, opening: Callable[[], T]) -> T:

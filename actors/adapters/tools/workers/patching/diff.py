@@ -1,4 +1,4 @@
-"""Makes the unified diff of known edits: its cost depends on the size of the change, not of the file."""
+"""Makes the unified diff of known edits, in a time that depends mostly on the size of the change, not of the file."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ CONTEXT = 3
 """Unchanged lines shown around a change."""
 
 MAX_COMPARED = 2000
-"""The maximum number of lines, old and new, of a change that are compared, which takes quadratic time.
+"""The maximum number of old and new lines together that are compared for a change, since this takes quadratic time.
 
-A larger change is shown as one replacement.
+A larger change is shown as one replacement of all its lines.
 """
 
 MAX_DIFF = 64 * 1024
@@ -53,7 +53,7 @@ def applied(old: str, edits: list[Edit], start: int = 0, end: int | None = None)
 
 
 def unified(path: str, old: str, edits: list[Edit], *, created: bool) -> str:
-    """Return the diff to show to users; "" without a change. `edits` are in order and do not overlap."""
+    """Return the diff to show to users; "" if nothing changes. `edits` are in order and do not overlap."""
     lines = lines_of(old)
     changes = [change for stretch in touched(old, lines, edits) for change in compared(lines, stretch)]
     text = "".join(hunks(lines, changes))
@@ -62,7 +62,7 @@ def unified(path: str, old: str, edits: list[Edit], *, created: bool) -> str:
 
 
 def bounded(text: str) -> str:
-    """Return whole lines of at most MAX_DIFF characters, then the number of omitted lines if there are any."""
+    """Return as many whole lines as fit into MAX_DIFF characters, then the number of omitted lines if there are any."""
     if len(text) <= MAX_DIFF:
         return text
     kept = text[: text.rfind("\n", 0, MAX_DIFF) + 1]
@@ -141,7 +141,7 @@ def hunk(lines: list[str], group: list[LineChange], shift: int) -> str:
 
 
 def span(begin: int, length: int) -> str:
-    """Return a range of lines for a hunk's header, counted from 1; an empty range starts at the line before it."""
+    """Return a range of lines as in a hunk's header, counted from 1; an empty range names the line before it."""
     if length == 1:
         return str(begin + 1)
     return f"{begin + 1 if length else begin},{length}"

@@ -31,8 +31,10 @@ LOOKALIKES = str.maketrans(
         **dict(zip("οΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "oABEZHIKMNOPTYX", strict=True)),  # noqa: RUF001
     }
 )
-"""Replacements for typographic quotes, dashes, slashes, zero-width characters, and Cyrillic and Greek letters; NFKD
-handles full width forms, ligatures, spaces, the ellipsis and accents."""
+"""Replacements for typographic quotes, dashes, slashes, zero-width characters, and Cyrillic and Greek letters.
+
+Full width forms, ligatures, spaces, the ellipsis and accents are not listed, because Unicode's NFKD handles them.
+"""
 
 
 class NoMatchError(Exception):
@@ -71,7 +73,10 @@ class Folded:
             self._origins = array("L", (position for position, one in enumerate(text) for _ in table[one]))
 
     def origin(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the range of the original text that became text[start:end]; None if it splits a character."""
+        """Return the range of the original text that became text[start:end].
+
+        Returns None if the range begins or ends inside the characters that replaced one original character.
+        """
         origins = self._origins
         if origins is None:
             return start, end
@@ -132,7 +137,7 @@ def places(text: str, wanted: str) -> list[int]:
 
 
 def line_starts(text: str, wanted: str) -> list[int]:
-    """Like `places`, but return only positions at the beginning of a line."""
+    """Return the positions at which `wanted` begins in `text` at the start of a line; `places` limits their number."""
     inner = [position + 1 for position in places(text, "\n" + wanted)]
     return [0, *inner] if text.startswith(wanted) else inner
 
@@ -153,7 +158,7 @@ def exactly(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def otherwise_indented(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text with another indentation that lines of the file have, and indent the replacement likewise.
+    """Find the text with another indentation, one that the file uses, and indent the replacement in the same way.
 
     Returns None if there is no match. Raises NoMatchError if there are several.
     """

@@ -67,7 +67,10 @@ def plan(content: bytes | None, patches: list[dict[str, Any]], clipboards: Mappi
 
 
 def decoded(content: bytes) -> tuple[str, Ending]:
-    """Return the text, with LF line ends if all were CR LF, and what `encoded` restores. Raises PatchRefusedError."""
+    """Return the text without byte order mark and, if all line ends were CR LF, with LF; and what `encoded` restores.
+
+    Raises PatchRefusedError if the content is not UTF-8.
+    """
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -144,16 +147,16 @@ class Work:
             raise PatchRefusedError('newText or fromClipboard is missing; newText "" deletes')
 
     def unix(self, text: str) -> str:
-        """Return a text with CR LF replaced by LF, as in the patched text, if the file has CR LF line ends."""
+        """Return `text`, with LF instead of CR LF if the file has CR LF line ends, as `decoded` returns its text."""
         return text.replace("\r\n", "\n") if self.ending.crlf else text
 
     def new_text(self, operation: str, text: str) -> str:
-        """Return the replacement with the line ends of the patched text, and without a second byte order mark."""
+        """Return the replacement with LF line ends (see `unix`), and without a second byte order mark for the file."""
         front = operation in ("overwrite", "prepend_bof")
         return self.unix(text.removeprefix(BOM) if front and self.ending.bom else text)
 
     def place(self, operation: str, sought: Sought) -> TextMatch:
-        """Return the range of the text that the operation replaces. Raises NoMatchError."""
+        """Return the range of the text that the operation replaces, and the replacement. Raises NoMatchError."""
         length = len(self.haystack.text)
         if operation == "replace":
             return find(self.haystack, sought)
@@ -176,7 +179,7 @@ class Work:
         return self.clipboards[name]
 
     def remark(self, operation: str, match: TextMatch, target: str, label: str) -> None:
-        """Add notes on facts that the model may not expect."""
+        """Add notes for the model if oldText was not found exactly, or if a last line without newline was continued."""
         if match.how:
             self.notes.append(f"<note>{label}oldText was found {match.how}.</note>")
             if target:

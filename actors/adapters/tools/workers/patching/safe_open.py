@@ -1,7 +1,8 @@
 """Opens directories without ever leaving a root directory: by openat2 where available, else component by component.
 
-Returns O_PATH descriptors: operations relative to one are not affected by concurrent renames. Both ways refuse the same
-paths: `..` above the root, and symbolic links that are absolute or lead out of the root.
+The results are O_PATH descriptors, because operations relative to such a descriptor are not affected by concurrent
+renames. Both ways refuse the same paths: `..` above the root, and symbolic links that are absolute or lead out of the
+root.
 """
 
 import ctypes
@@ -16,7 +17,7 @@ RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_BENEATH = 0x08
 
 ATTEMPTS = 100
-"""Maximum number of tries of openat2, which fails with EAGAIN if a directory on the path was renamed meanwhile."""
+"""Maximum number of tries of openat2, which fails with EAGAIN while a directory on the path is being renamed."""
 
 MAX_LINKS = 40
 """Maximum number of symbolic links that are followed, as in the kernel."""
@@ -87,7 +88,7 @@ def by_walking(root: int, path: str) -> int:
 
 
 def close_quietly(directory: int) -> None:
-    """Close a descriptor that served only for lookup; a failure is ignored, since it does not affect the result."""
+    """Close a descriptor that was only used to find a path; ignore a failure, which does not affect the result."""
     with suppress(OSError):
         os.close(directory)
 

@@ -60,7 +60,10 @@ def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], by
 
 @contextmanager
 def located(path: str) -> Generator[FileLocation]:
-    """Yield the location of the file `path`; its directory is open meanwhile. Raises PatchRefusedError or OSError."""
+    """Yield the location of the file `path`, whose directory stays open within the `with` block.
+
+    Raises PatchRefusedError or OSError.
+    """
     free = path.startswith("/")
     root = os.open("/" if free else ".", safe_open.DIRECTORY)
     try:
@@ -102,7 +105,7 @@ class Finder:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     def nearest(self, path: str, name: str) -> FileLocation:
-        """Return the location of `name` in the directory `path`, from the deepest existing directory on the way."""
+        """Return the location of `name` in the directory `path`, relative to the deepest directory that exists."""
         missing: list[str] = []
         while True:
             try:
@@ -142,7 +145,7 @@ class Finder:
 
 
 def check_protected(place: FileLocation, protected: list[str]) -> None:
-    """Raise PatchRefusedError for the server's own files, by whatever name or mount they are reached."""
+    """Raise PatchRefusedError if the file is or lies in one of the paths `protected`, under any name or mount."""
     real = os.path.join(os.readlink(f"/proc/self/fd/{place.directory}"), *place.missing, place.name)
     within = any(real == path or real.startswith(path.rstrip("/") + "/") for path in protected)
     if within or not identities(protected).isdisjoint(passed(place)):
@@ -271,7 +274,7 @@ def quietly(remove: Callable[..., None], name: str, directory: int) -> None:
 
 
 def fill(file: int, content: bytes, found: FileVersion | None) -> None:
-    """Write and sync the content, with owner, mode and attributes of the replaced file."""
+    """Write and sync the content, with owner, mode and attributes of the file `found`, if that is to be replaced."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(file, rest) :]

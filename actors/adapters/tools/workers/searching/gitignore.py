@@ -41,14 +41,14 @@ class Ignores:
 
 
 def parsed(line: str) -> Rule | None:
-    """Return the rule of a line; None for blanks, comments and malformed patterns."""
+    """Return the rule that a line defines; None for a blank line, a comment and a malformed pattern."""
     line = line.removesuffix("\r")
     pattern = patterns.pattern(line)
     return None if pattern is None else Rule(pattern, by_name="/" not in line.rstrip().removesuffix("/"))
 
 
 def load(directory: bytes) -> Ignores | None:
-    """Return the rules of the directory's own .gitignore; None if there is no readable one. Links are not followed."""
+    """Return the rules of the directory's own .gitignore; None if this is missing, unreadable, a link or too large."""
     try:
         file = os.open(os.path.join(directory, FILE), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

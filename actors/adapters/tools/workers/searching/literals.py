@@ -1,4 +1,4 @@
-"""Derives texts that a line must contain for a pattern to match, for a fast search before the exact one.
+"""Derives texts of which every line that a pattern matches contains one, for a fast search before the exact one.
 
 Only a part of the syntax of regular expressions is supported; other syntax disables this optimisation.
 """
@@ -41,9 +41,9 @@ def required(pattern: str, *, ignore_case: bool = False) -> tuple[str, ...]:
 
 
 def branch_runs(pattern: str, foreign: frozenset[str] | tuple[()]) -> list[list[str]]:
-    """Return, for every alternative of the pattern, its runs of mandatory plain characters.
+    """Return, for every alternative of the pattern, the runs of characters that each of its matches contains.
 
-    A character in `foreign` is not plain. Raises UnsupportedPatternError.
+    A character in `foreign` interrupts a run. Raises UnsupportedPatternError.
     """
     branches: list[list[str]] = [[""]]
     depth = position = 0

@@ -39,7 +39,7 @@ class Pattern(NamedTuple):
 
 
 def pattern(text: str) -> Pattern | None:
-    """Return the pattern of a line; None for blanks, comments and malformed ones, which match nothing."""
+    """Return the pattern that a line defines; None for a blank line, a comment and a malformed pattern."""
     # pathspec is imported late: the import takes longer than most searches, and many of them need no pattern.
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern  # noqa: PLC0415
 

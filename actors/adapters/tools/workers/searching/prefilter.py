@@ -31,7 +31,7 @@ OPTIONS = (
 
 
 class Candidates:
-    """Excludes files that contain none of the texts `literals`; without texts, excludes no file."""
+    """Excludes files that contain none of the texts `literals`; if there are no such texts, excludes no file."""
 
     def __init__(self, literals: tuple[str, ...], *, ripgrep: str = "", ignore_case: bool = False) -> None:
         self._literals = [each.encode() for each in literals]
@@ -70,7 +70,7 @@ class Candidates:
 
 
 def batches(files: Iterable[File]) -> Iterator[list[File]]:
-    """Yield ever larger batches, so that a search that finds enough early has not listed all files first."""
+    """Yield the files in ever larger batches, so that a search that soon finds enough need not list all files."""
     source = iter(files)
     size = FIRST_BATCH
     while batch := list(itertools.islice(source, size)):

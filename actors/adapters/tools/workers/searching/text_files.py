@@ -67,7 +67,7 @@ def lines(text: str) -> Iterator[str]:
 
 
 def shown(line: str, match: re.Match[str] | None = None) -> str:
-    """Return the line; of a line longer than MAX_LINE, the part where the match begins."""
+    """Return the line; if it is longer than MAX_LINE, only MAX_LINE characters of it, with the start of the match."""
     if len(line) <= MAX_LINE:
         return line
     start = max(0, match.start() - BEFORE_MATCH) if match and match.start() > MAX_LINE - BEFORE_MATCH else 0

@@ -18,7 +18,7 @@ MAX_ENTRIES = 100_000
 MAX_FILE_BYTES = 10 << 20
 
 PRUNED = frozenset(b".git node_modules target .next __pycache__ vendor dist build .venv venv .tox".split())
-"""Directories that are not entered, except a directory in which the search starts."""
+"""Names of directories that the walk does not enter, unless it starts there."""
 
 Rules = tuple[tuple[Ignores, int], ...]
 """The .gitignore files that apply to a directory, innermost first.
@@ -38,7 +38,7 @@ class File(NamedTuple):
 class Walk:
     """A walk through a directory, in byte order of the names.
 
-    It counts what cannot be read, and files that are too large.
+    It counts the files and directories that cannot be read, and the files that are too large.
     """
 
     def __init__(self, root: str, *, include: str = "", exclude: str = "", max_entries: int = MAX_ENTRIES) -> None:
@@ -153,7 +153,7 @@ def rules_above(root: bytes) -> Rules:
 
 
 def enclosing_repository(directory: bytes) -> bytes | None:
-    """Return the nearest directory, from this one upwards, that contains `.git` (b"" for /); None if there is none.
+    """Return the nearest directory that contains `.git`, from `directory` upwards; b"" for /, None if there is none.
 
     Only existence is checked: git is never run, and nothing in `.git` is read. As in git, a directory that belongs to
     another user than `directory` or this process does not count.
@@ -176,5 +176,5 @@ def owner(directory: bytes) -> int:
 
 
 def is_repository(path: bytes) -> bool:
-    """Return whether `path`, which ends in `.git`, is a git directory, or the file for one in a work tree."""
+    """Return whether `path`, which ends in `.git`, is a git directory, or a file that names one, as in a worktree."""
     return os.path.isfile(path) or os.path.exists(path + b"/HEAD")
