@@ -206,7 +206,7 @@ class StoreReads:
 
     def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
         """Return how a run ended; None if it has not ended; see ports.Store."""
-        query = f"{self._queries.runs} AND run = ? ORDER BY revision DESC LIMIT 1"  # most callers want a recent run
+        query = f"{self._queries.runs} AND run = ? ORDER BY revision DESC LIMIT 1"  # usually the run is a recent one
 
         def body(connection: Connection) -> StoppedRun | None:
             row = connection.execute(query, (self._visible(conversation_id), run)).fetchone()
@@ -225,7 +225,7 @@ class StoreReads:
     ) -> tuple[SettledInput, ...]:
         """Return what became of queued messages, such as delivered or discarded; see ports.Store.
 
-        At most `limit` results are returned, those with revisions between `after` and `before`, exclusive.
+        At most `limit` results are returned; their revisions are between `after` and `before`, exclusive.
         """
         query = _between(self._queries.fates, "revision", before, descending=descending)
         return self._page(fate_of, query, (self._visible(conversation_id), after, limit))
@@ -333,7 +333,7 @@ class StoreReads:
     def _record(self, connection: Connection, row: rows.Row) -> ConversationRecord:
         """Return the record in a row.
 
-        If the stored state is unreadable, log an error and use an Idle state that is rebuilt from the messages.
+        If the stored state is unreadable, log an error and use an Idle state rebuilt from messages and sub-agents.
         """
         record, intact = rows.record_of(row)
         if intact:

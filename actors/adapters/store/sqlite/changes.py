@@ -216,7 +216,7 @@ class Pruning:
     def apply(self, connection: sqlite3.Connection) -> None:
         """Delete the rows before the new beginning of the log.
 
-        Do nothing if the conversation is deleted, or if its log no longer begins at the position that was expected.
+        Do nothing if the conversation is deleted, or if another pruning has already moved the beginning of its log.
         """
         if connection.execute(statements.MOVE_BEGINNING, self._values).rowcount:
             connection.execute(write_statements.PRUNE_LOG, self._values)

@@ -22,7 +22,7 @@ def _contains(text: str, folded: str) -> Clause:
 def _has_label(key: str, value: str | None) -> Clause:
     """Return the condition that a conversation has a label with this key and, if given, this value.
 
-    A conversation whose labels are not valid JSON has none, because an error here would make the whole list fail.
+    Labels that are not valid JSON match no condition, because an error here would make the whole list fail.
     """
     wanted, values = ("key = ?", (key,)) if value is None else ("key = ? AND value = ?", (key, value))
     found = f"EXISTS (SELECT 1 FROM json_each(labels) WHERE {wanted})"  # noqa: S608 -- constants only
