@@ -53,7 +53,7 @@ def _judgements(
     for call in calls:
         judgement = judge(context, call, subjects.get(call.id))
         if denied and judgement.verdict is not CallVerdict.DENY:
-            continue  # this call does not run because another one was denied
+            continue  # Nothing was decided about this call: it does not run because another one was denied.
         rules = deciding_rules(context, call, subjects.get(call.id), judgement)
         names = tuple(_name(rule, conversation_id) for rule in rules)
         found.append(CallDecision(call.id, call.name, judgement.verdict, "rules" if rules else "policy", names))

@@ -234,7 +234,7 @@ class ConversationActor(Actor):
         if self._lifecycle.shutting_down:
             return Rejected(Reason.SHUTTING_DOWN)
         if not (self._services.cluster.lease.young() or isinstance(asked.request, CancelConversationCommand)):
-            return Rejected(Reason.STORE_UNAVAILABLE, OUT_OF_TOUCH)  # memory may be out of date
+            return Rejected(Reason.STORE_UNAVAILABLE, OUT_OF_TOUCH)  # The copy in memory may be out of date.
         if asked.deadline is not None and self._services.clock.monotonic() > asked.deadline:
             return DeadlineExceededError()
         if not self._deletion.admits(asked):
@@ -313,7 +313,8 @@ class ConversationActor(Actor):
     def _lose(self, message: Any, lost: NotOwnerError) -> None:
         """Stop all work of this conversation and drop its copy, because another server owns the conversation.
 
-        Callers that wait for an answer get this error, so that they can ask the owner. The actor ends after its tools.
+        Callers that wait for an answer get this error, so that they can ask the owner. The actor ends once its tools
+        have ended.
         """
         if self._pipeline.loaded is not None:
             log.warning(

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class IdleCheck:
-    """Timer message: stop if the idle timeout has passed."""
+    """Timer message: stop the actor if its idle timeout has passed."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Lifecycle:
         self._last_activity = self._services.clock.monotonic()
 
     def on_idle_check(self) -> None:
-        """Note that the idle check has fired: `stop_if_idle` schedules another one if it is too early to stop."""
+        """Note that the idle check's timer has ended: `stop_if_idle` sets another one if it is too early to stop."""
         self._idle_check_due = False
 
     def stop_if_idle(self) -> None:

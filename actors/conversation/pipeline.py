@@ -56,8 +56,8 @@ class LoadedConversation:
 
     def begin(self) -> UnitOfWork:
         """Return an empty unit of work on the current state."""
-        # Both values are read each time: the model's window may become known while the conversation is loaded, and
-        # other conversations of the principal use up its quotas.
+        # The context window and the quota are read each time: the window of the model may become known while the
+        # conversation is loaded, and other conversations of the principal use up its quotas.
         window = self._services.usable_window(self.record.model)
         quota = self._services.quotas.spent(self.record.principal)
         if window != self.context.usable_window or quota != self.context.quota_spent:
@@ -110,7 +110,7 @@ class LoadedConversation:
             raise
         if spending is not None:
             quotas.spend(spending)
-        if isinstance(record.state, QUIET):  # counted before clients learn of the end and begin another run
+        if isinstance(record.state, QUIET):  # before clients learn of the run's end and begin another run
             quotas.end_run(record.id)
 
     def _commit(self, unit: UnitOfWork, commit: Commit, others: tuple[Commit, ...], *, urgent: bool) -> None:
@@ -201,8 +201,8 @@ class ConversationPipeline:
     def _claim(self) -> ConversationRecord | None:
         """Claim ownership of the conversation for this server and return its stored record; None if it was deleted.
 
-        The claim also covers the parent and the sub-agents; those that were taken over with it are woken. Raises
-        StoreError.
+        The claim also covers the conversation's parent and sub-agents. If the owner has changed, those of them whose
+        work was interrupted are woken. Raises StoreError.
         """
 
         def wake_others(taken: tuple[str, ...]) -> None:
@@ -227,7 +227,7 @@ class ConversationPipeline:
         Rows and events are the same as if each outcome had a unit of its own. The unit ends after the first outcome
         that starts an effect, because effects must not wait, and before an outcome that raises; if the first outcome
         raises, this method raises the same error. Streamed text of an answer whose start is already committed becomes a
-        unit of its own, so that clients see the text before the outcome that ends it. Raises StoreError if the
+        unit of its own, so that clients see the text before the outcome that ends the stream. Raises StoreError if the
         conversation cannot be loaded.
         """
         loaded = self.load()
@@ -299,15 +299,15 @@ class ConversationPipeline:
     ) -> None:
         effects = loaded.commit(unit, *others, command=command, urgent=urgent)
         self.executor.committed(loaded.record, unit.messages)
-        # set before the effects start, so that a tool starts in the new mode
+        # The mode is set before the effects start, so that a tool starts in the new mode.
         self.executor.rights.set(loaded.context.mode)
         for effect in effects:
             self.executor.perform(effect, loaded.record, loaded.context)
 
     def reload(self, epoch: int) -> None:
-        """Drop the in-memory copy; recover from the store, unless someone has loaded the conversation after this epoch.
+        """Drop the in-memory copy and load the conversation again, unless it was loaded elsewhere after this epoch.
 
-        `epoch` is that of the dropped copy; each load increments it. Raises StoreError.
+        `epoch` is the epoch of the dropped copy; each load increments the epoch. Raises StoreError.
         """
         self.drop()
         record = self._claim()

@@ -43,7 +43,7 @@ class VerifyUncertainCommit:
 class ReloadFromStore:
     """Drop the in-memory copy and reload it from the store.
 
-    `epoch` counts the loads; it is that of the dropped copy.
+    `epoch` is the epoch of the dropped copy; each load of a conversation increments its epoch.
     """
 
     epoch: int
@@ -59,7 +59,7 @@ class Prepared:
 
     entries: int
     commit: Callable[[], object]
-    """Commits the entries. If the store cannot write now, raises StoreUnavailableError and changes nothing."""
+    """Commits these entries. If the store cannot write now, it raises StoreUnavailableError and changes nothing."""
 
 
 class RetryQueue(Generic[Entry]):

@@ -282,7 +282,7 @@ class Supervisor:
     def _load_once(self) -> None:
         load, self._load = self._load, None
         if load is not None:
-            with suppress(RuntimeError):  # no thread can be started: what is missing is imported by the first call
+            with suppress(RuntimeError):  # If no thread can be started, the first use of each module imports it.
                 self._services.threads.run(load, "bedrock-load")
 
     def _drained(self, asked: Iterable[AskEnvelope[Wake]]) -> bool:

@@ -43,13 +43,13 @@ class UnitOfWork:
         self.record = record
         self.context = context
         self.logged_context = logged_context
-        """The context that was last written to the log, where a row contains it only if it changed; None if unknown."""
+        """The context last written to the log; None if unknown. A log row contains the context only if it changed."""
         self.entries: list[LogEntry] = []
         self.messages: list[Message] = []
         self.text_deltas: list[TextDelta] = []
         self.effects: list[ActEffect] = []
         self.used = (0, 0)
-        """How many tokens and micro-dollars the conversation's own model requests used, without its sub-agents."""
+        """The tokens and micro-dollars that the conversation's own model requests used, without its sub-agents."""
 
     @property
     def begins_run(self) -> bool:
@@ -89,7 +89,7 @@ class UnitOfWork:
         self._log(_encode(entry), at, notifications)
 
     def attribute(self, origin: CommandOrigin) -> None:
-        """Record in the log who sent the command: in its first row, and in rows with decisions about tool calls."""
+        """Record who sent the command, in the unit's first log row and in its rows with decisions about tool calls."""
         for place, entry in enumerate(self.entries):
             if place == 0 or entry.audit is not None:
                 self.entries[place] = attributed(entry, origin)
@@ -133,7 +133,7 @@ class UnitOfWork:
                     self.effects.append(effect)
         if not (changed or durable):
             return
-        if not (isinstance(event, UsageReported) and event.run):  # otherwise a sub-agent used and counted the tokens
+        if not (isinstance(event, UsageReported) and event.run):  # a sub-agent used and counted these tokens
             self.used = _added(self.used, self.record.state.ledger, new_state.ledger)
         entered = at if type(new_state) is not type(self.record.state) else self.record.state_updated_at
         self.record = msgspec.structs.replace(self.record, state=new_state, state_updated_at=entered, mode=mode)

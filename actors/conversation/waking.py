@@ -29,7 +29,7 @@ PAUSE_MS = 1_000
 
 
 class Waking:
-    """Wakes conversations on a separate thread. Safe to call from any thread; nothing here blocks.
+    """Wakes conversations on a separate thread. Safe to call from any thread; `wake` does not block.
 
     Args:
         services: Provides the thread, and the timer for another attempt.

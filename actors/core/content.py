@@ -170,7 +170,7 @@ class SystemKind(StrEnum):
 
 
 class Usage(Struct, frozen=True, gc=False):
-    """The tokens of one or more responses; `input_tokens` excludes tokens that a provider's cache read or wrote."""
+    """The tokens of one or more responses; `input_tokens` excludes those read from or written to a provider's cache."""
 
     input_tokens: int = 0
     output_tokens: int = 0

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class ErrorKind(StrEnum):
-    """Why a model request or a run failed (C12)."""
+    """Why a model request or a run failed."""
 
     NETWORK = "network"
     TIMED_OUT = "timed_out"

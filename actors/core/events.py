@@ -139,7 +139,7 @@ class LlmResponse(Struct, frozen=True, omit_defaults=True, tag="llm_response"):
     """Whether the response was cut off at the output token limit."""
     refusal: bool = False
     subjects: tuple[CallSubject, ...] = ()
-    """What each tool call would run, read and write, in the order of the calls; () if no approval rule asks for it."""
+    """What each tool call would run, read and write, in the order of the calls; () if no approval rule needs this."""
     output: str = ""
     """In a run with an output schema: the answer's value as JSON; "" if the answer has no valid one."""
     output_problem: str = ""
@@ -295,7 +295,7 @@ class AskQuestion(Struct, frozen=True, omit_defaults=True, tag="ask_question"):
 
 
 class QuestionOver(Struct, frozen=True, tag="question_over"):
-    """Outcome: the time to answer a question is over, or the tool no longer wants the answer."""
+    """Outcome: the time to answer a tool's question is over, or the tool no longer wants the answer."""
 
     at: int
     tool_use_id: str

@@ -33,7 +33,7 @@ class MessageAdded(Struct, frozen=True, tag="message_added"):
 
 
 class TextDelta(Struct, frozen=True, tag="text_delta"):
-    """Ephemeral: the next piece of text that an attempt of a request streamed."""
+    """Ephemeral: the next part of the text that an attempt of a model request streams."""
 
     request_id: str
     attempt: int
@@ -154,7 +154,7 @@ class ContextWarning(Struct, frozen=True, tag="context_warning"):
 class SubAgents(Struct, frozen=True, tag="sub_agents"):
     """A sub-agent ended.
 
-    With the last one, the results of all sub-agents are added to the history in the same commit.
+    When the last one ends, the results of all sub-agents are added to the history in the same commit.
     """
 
     reports: tuple[AgentReport, ...]
@@ -188,7 +188,7 @@ class RunStop(Struct, frozen=True, tag="run_stop"):
 
 
 class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):
-    """The processes of a cancelled tool call have ended; if `leaked` is set, some may still run.
+    """The processes of a killed tool call or background job have ended; if `leaked` is set, some may still run.
 
     The conversation's actor adds this notification.
     """

@@ -103,4 +103,4 @@ class Profile(Struct, frozen=True, omit_defaults=True):
     client_tools: tuple[ClientTool, ...] = ()
     """The tools that clients run; they can change only while no run is open."""
     mcp_servers: tuple[ChosenMcpServer, ...] = ()
-    """The MCP servers beside those of the operator; they can change only while no run is open."""
+    """The MCP servers in addition to those of the operator; they can change only while no run is open."""

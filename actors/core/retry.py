@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def delay(attempt: int, limits: Limits) -> int:
-    """Return the wait before this attempt: by default 1 s before the second one, doubled for each further attempt.
+    """Return the wait before this attempt in ms: by default 1 s before the second one, doubled for each further one.
 
     The wait is never longer than `limits.max_retry_after_ms`.
     """

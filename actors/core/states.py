@@ -14,7 +14,7 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.profile import Generation
 
 STATE_VERSION = 1
-"""The version of the stored JSON. A state with an unknown version is restored as Idle, and logged as an alarm (C39)."""
+"""The version of the stored JSON. A state with an unknown version is restored as Idle, and logged as an alarm."""
 
 
 class QueuedInput(Struct, frozen=True, omit_defaults=True):
@@ -252,7 +252,7 @@ class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing
 class AgentTask(Struct, frozen=True):
     """The task of a sub-agent.
 
-    The transition that starts the sub-agent sets `agent_id`; the event sets the other fields.
+    The transition that starts the sub-agent sets `agent_id`; the event that requests it contains the other fields.
     """
 
     agent_id: str

@@ -1,4 +1,4 @@
-"""The state machine of a conversation's tool runner: ready → running → quiescing → ready (C2).
+"""The state machine of a conversation's tool runner: ready → running → quiescing → ready.
 
 A cancelled conversation is idle at once and may request another tool at once. The runner holds that tool back until all
 processes of the cancelled tool have ended, so that two tools never work in one directory. This wait is limited: after

@@ -5,7 +5,7 @@ Two rules hold for everything in this package.
 1. No code here has side effects. A transition gets a state, the context of its conversation and an event, and
    returns a new state and a list of effects. It cannot wait, read a clock, draw random numbers, generate an id, or log.
    Times come from the events, ids from counters in the state. Applying the logged events again gives the same results;
-   `bedrock replay` does that, and it makes a unit test of a bug from production.
+   `bedrock replay` does that, so a log from production can reproduce a bug of the state machine.
 2. The state is the only memory. What a later event needs to know must be in the state, and so in the database row that
    is written in the same transaction; no second copy can disagree with it.
 

@@ -162,5 +162,6 @@ class ListFeed:
             if change.number > read:
                 break
             del self._latest[conversation_id]
-        # Doubled, because otherwise every change would search all kept changes while one watcher does not read.
+        # The limit is doubled, because otherwise every change would search all kept changes while one watcher does not
+        # read.
         self._drop_at = 2 * len(self._latest) + SPARE

@@ -45,8 +45,8 @@ class LocalWorkspace(Workspace):
     def check(self, path: str, within: Sequence[str] | None = None) -> str:
         """Return the real path of a directory in which a conversation may work.
 
-        Raises ValueError with a readable text unless the path is absolute, exists and is allowed; with `within`, it
-        must be one of these directories or beneath one.
+        If `within` is given, the path must be one of these directories or beneath one. Raises ValueError, with a text
+        for people, unless the path is absolute, exists and is allowed.
         """
         if "\0" in path:
             raise ValueError("it contains a NUL character")
@@ -67,12 +67,15 @@ class LocalWorkspace(Workspace):
         return real
 
     def list_directory(self, path: str, within: Sequence[str] | None = None) -> DirectoryListing:
-        """List a directory, without the server's own files and links out of `within`. Raises ValueError."""
+        """List a directory, leaving out the server's own files, and links that lead outside of `within`.
+
+        If `path` is empty, the home directory is listed, or the first directory of `within`. Raises ValueError.
+        """
         first = home_directory() if within is None else next(iter(within), "")
         return list_entries(self.check(path or first, within), self._protected(), within)
 
     def surroundings(self, directory: str, within: Sequence[str] | None = None) -> WorkspaceContext:
-        """Return the description of a checked directory for the system prompt; unreadable parts are omitted."""
+        """Describe a directory that `check` has returned, for the system prompt; unreadable parts are omitted."""
         if not _is_within(directory, within):
             return WorkspaceContext(directory)
         root = repository_root(directory, lambda path: _is_within(path, within))
@@ -85,7 +88,10 @@ class LocalWorkspace(Workspace):
         return WorkspaceContext(directory, git, found, unnamed)
 
     def _instructions(self, directory: str, top: str) -> tuple[tuple[Instructions, ...], int]:
-        """Return the instruction files from `top` down to `directory`, and how many files near `top` were left out."""
+        """Return the instruction files from `top` down to `directory`, and how many more of them were left out.
+
+        At most MAX_FILES are returned; those nearest to `top` are left out.
+        """
         found: list[Instructions] = []
         left, unnamed = ALL_BYTES, 0
         for folder in _upwards(directory, top):
@@ -131,7 +137,7 @@ class LocalWorkspace(Workspace):
 
 
 def _is_within(path: str, within: Sequence[str] | None) -> bool:
-    """Return whether the real path is one of these directories or beneath one; True if `within` is None."""
+    """Return whether a path, with its links resolved, is in one of the directories `within`; True if that is None."""
     if within is None:
         return True
     try:

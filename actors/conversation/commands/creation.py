@@ -132,7 +132,7 @@ _LEFT_OVER = (
 
 
 def _unanswered(services: Services, exhausted: ConversationRecord) -> str:
-    """Return the user messages that the full context left unanswered, as a list in Markdown; "" if there are none."""
+    """Return the last user messages, which were never answered, as a list in Markdown; "" if there are none."""
     last = exhausted.state.ledger.seq
     most = services.limits.max_queue + 1
     texts: list[str] = []
@@ -214,9 +214,9 @@ def _creating_commit(
 def spawn_from_command(
     pipeline: ConversationPipeline, loaded: LoadedConversation, request: SpawnSubAgentsCommand, at: int
 ) -> tuple[UnitOfWork, SpawnSubAgentsResult]:
-    """Return a unit of work that begins a run with these sub-agents, and the result of the command.
+    """Return a unit of work that begins a run with the requested sub-agents, and the result of the command.
 
-    The files of the tasks must have been read before. Raises Rejected, InvalidFieldError or TaskRefusedError.
+    The files that the tasks name must have been read before. Raises Rejected, InvalidFieldError or TaskRefusedError.
     """
     record = loaded.record
     try:

@@ -25,8 +25,8 @@ MAX_RULES = 100
 def check_tool(services: Services, record: ConversationRecord, tool: str) -> None:
     """Check that the tool is a built-in tool, a tool of the conversation's clients, or a tool of any MCP server.
 
-    A rule for any other tool would never match, so that a denial would be ineffective. Raises InvalidFieldError, which
-    suggests a similar name.
+    A rule for any other name would never match: one that is meant to deny calls would deny none. Raises
+    InvalidFieldError, which suggests a similar name.
     """
     ours = {spec.name for sub_agent in (False, True) for spec in services.toolbox.specs(sub_agent=sub_agent)}
     known = ours | {each.name for each in record.profile.client_tools}

@@ -31,7 +31,7 @@ MAX_LABELS = 64
 
 
 def update(services: Services, unit: UnitOfWork, request: UpdateConversationCommand, at: int) -> None:
-    """Change those settings in the unit whose requested value differs from the current one.
+    """Change the settings whose requested value differs from the current one, as part of the unit of work.
 
     Raises Rejected or InvalidFieldError.
     """
@@ -102,7 +102,7 @@ def archive(unit: UnitOfWork, archived: bool, at: int) -> None:
 
 
 def change(unit: UnitOfWork, at: int, **fields: Any) -> None:
-    """Change fields of the record (`generation`: of its profile), log the change, and notify clients."""
+    """Change fields of the record (or `generation`, a field of its profile), log the change, and notify clients."""
     names = tuple(fields)
     if "generation" in fields:
         fields["profile"] = replace(unit.record.profile, generation=fields.pop("generation"))

@@ -23,7 +23,7 @@ class Action(StrEnum):
 
 
 class Origin(StrEnum):
-    """Who made a rule."""
+    """Who made a rule: a client, for one conversation, or the operator of the server."""
 
     CONVERSATION = "conversation"
     OPERATOR = "operator"

@@ -108,7 +108,7 @@ def _certainly(matches: bool) -> RuleMatch:
 
 
 def _match_path(directory: str, subject: CallSubject) -> RuleMatch:
-    """Return whether the call reads or writes something beneath this directory, or might read it."""
+    """Return whether the call reads or writes something beneath this directory, or might read something there."""
     if any(_beneath(path, directory) for path in (*subject.paths, *subject.trees, *subject.also_reads)):
         return RuleMatch.YES
     return RuleMatch.MAYBE if any(_beneath(directory, tree) for tree in subject.trees) else RuleMatch.NO
@@ -119,7 +119,7 @@ def _beneath(path: str, directory: str) -> bool:
 
 
 def _match_command(rule: ApprovalRule, command: ShellCommand) -> RuleMatch:
-    """Return whether a command matches a rule, or might; the program's directory is ignored (/bin/ls matches ls)."""
+    """Return whether a command matches a rule, or might; a program's directory is ignored (/bin/ls matches ls)."""
     if not (rule.command or rule.command_prefix):
         return RuleMatch.NO
     wanted, words = _named(rule.words), _named(command.words)

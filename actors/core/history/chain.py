@@ -88,7 +88,7 @@ class ChainCheck:
 
 
 def violations(messages: Iterable[Message]) -> tuple[str, ...]:
-    """Return a description of each violation in a stored history; () if the history is valid (I23).
+    """Return a description of each violation in a stored history; () if the history is valid.
 
     Sequence numbers must be 1, 2, 3, … and tool call ids unique. Each call must have exactly one result; the results
     directly follow the message with the calls, in the same order. Calls at the end may lack results: see `open_calls`.

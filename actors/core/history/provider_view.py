@@ -89,7 +89,7 @@ def provider_view(
 
 
 def turns_of(placed: Iterable[Message], protocol: str, model: str) -> tuple[Turn, ...]:
-    """Build the turns of messages that are already in the provider's order; the last turn is always the user's."""
+    """Build the turns of messages that `ProviderOrder` has ordered; the last turn is always the user's."""
     turns = TurnBuilder()
     for message in placed:
         if message.type is MessageType.AGENT:
@@ -114,7 +114,7 @@ class TurnBuilder:
             if role == "user":
                 self._turns[-1][1].extend(blocks)
                 return
-            # When two answers follow each other, the request of the second one ended with a turn of this text.
+            # When two answers follow each other, the request for the second one ended with a user turn of this text.
             self._turns.append(("user", [Text(CONTINUE)]))
         self._turns.append((role, blocks))
 

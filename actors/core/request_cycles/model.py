@@ -1,6 +1,6 @@
-"""Data types of the Request Cycle Model: the input events, the cycles, and the two views of a cycle.
+"""Data types of the Request Cycle Model: input events, cycles, and the two views of a cycle (rounds and steps).
 
-A list of events can be stored and exchanged as JSON lines: one event per line, with the specified tags.
+A list of events can be stored and exchanged as JSON lines: one event per line, with the tags of the specification.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class OutputKind(StrEnum):
 class CycleUserMessage(Struct, frozen=True, omit_defaults=True, tag="user-message"):
     """A user message.
 
-    A message that joins a run has this event when the agent gets it, others when they are accepted.
+    If the message joins an open run, the event occurs when the agent gets the message; otherwise, when the server
+    accepts the message.
     """
 
     id: str
@@ -128,7 +129,7 @@ class RequestCycle(Struct, frozen=True):
     events: tuple[CycleUserMessage | AgentOutput | ToolResult, ...] = ()
     """Everything after the root message, in order; the user messages among these joined the run later (steers)."""
     stop: CycleRunStop | None = None
-    """The event that ended the run (run-stop); None while the run is open (rule P7)."""
+    """The event that ended the run (run-stop); None while the run is open."""
 
 
 class InferenceRound(Struct, frozen=True):
@@ -155,7 +156,7 @@ class UserStep(Struct, frozen=True, tag="user-step"):
 
 
 class CycleCall(Struct, frozen=True):
-    """A tool call with its result, which is None until the call has ended (rule S-f)."""
+    """A tool call with its result, which is None until the call has ended."""
 
     call: AgentOutput
     result: ToolResult | None = None

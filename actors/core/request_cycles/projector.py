@@ -1,7 +1,7 @@
 """Turns an ordered list of events into request cycles, for live and for stored conversations alike.
 
-`Projector.step` applies one input event and never waits; `project` applies a whole list. P1 to P9 and S-a to S-f are
-the names of the rules of the Request Cycle Model.
+`Projector.step` applies one input event and never waits; `project` applies a whole list. The rules are those of the
+Request Cycle Model, listed in docs/semantics.md.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class ProtocolError(Exception):
 
 
 class Projection(Struct, frozen=True):
-    """The cycles after a number of events. Before any event, no cycle is open and the queue is empty (rule P1)."""
+    """The cycles after a number of events. Before any event, no cycle is open and the queue is empty."""
 
     closed: tuple[RequestCycle, ...] = ()
     open: RequestCycle | None = None
     queue: tuple[CycleUserMessage, ...] = ()
-    """Queued messages that will begin later cycles; they belong to no cycle yet (rule P9)."""
+    """Queued messages that will begin later cycles; they belong to no cycle yet."""
     count: int = 0
     """How many events were applied."""
     skipped: int = 0
@@ -57,9 +57,9 @@ class Projector(Struct, frozen=True):
     """Turns a list of events into request cycles."""
 
     strict: bool = False
-    """Raise ProtocolError for an event that cannot occur at its place, instead of skipping it (rule P6)."""
+    """Raise ProtocolError for an event that cannot occur at its place, instead of skipping it."""
     undeclared: CycleDelivery = CycleDelivery.FOLLOW_UP
-    """How a message during a run is treated if its delivery is neither STEER nor FOLLOW_UP (rule P3)."""
+    """How a message during a run is treated if its delivery is neither STEER nor FOLLOW_UP."""
 
     def step(self, so_far: Projection, event: CycleEvent) -> Projection:
         """Return the projection after one more event; `so_far` is unchanged.
@@ -112,7 +112,7 @@ def _append(taken: Projection, event: CycleUserMessage | AgentOutput | ToolResul
 
 
 def _close(taken: Projection, cycle: RequestCycle, stop: CycleRunStop) -> Projection:
-    """Close the cycle; the oldest queued follow-up opens the next one at once (rule P5)."""
+    """Close the cycle; the oldest queued follow-up opens the next one at once."""
     following = RequestCycle(taken.queue[0], CycleDelivery.FOLLOW_UP) if taken.queue else None
     closed = (*taken.closed, msgspec.structs.replace(cycle, stop=stop))
     return msgspec.structs.replace(taken, closed=closed, open=following, queue=taken.queue[1:])

@@ -81,7 +81,7 @@ def when_idle(state: Idle, context: ConvContext, event: GridEvent) -> Transition
 
 
 def promote(state: Idle | Error, context: ConvContext, event: PromoteFollowUp) -> TransitionResult:
-    """Begin a run with the oldest message that waits for one; the event is ignored if there is none."""
+    """Begin a run with the oldest queued follow-up message; the event is ignored if there is none."""
     if not state.ledger.follows:
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)

@@ -140,7 +140,7 @@ def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolRes
 
 
 def _transient(builder: TransitionBuilder, state: ToolExecuting, event: ToolTransient) -> TransitionResult:
-    """Retry a call that cannot have changed anything; for other calls the failure becomes the result."""
+    """Retry a call that cannot have changed anything, while attempts are left; otherwise the failure is its result."""
     limits, traits = builder.context.limits, traits_of(builder.context, current_call(state).name)
     repeatable = not event.begun or (traits is not None and traits.retry_safe)
     if not repeatable or not retry.attempts_left(state.attempt, limits):

@@ -32,7 +32,7 @@ class _UpgradeInput(Struct):
 def requested_mode(call: ToolUse) -> Mode:
     """Return the mode that a call of the tool request_mode_upgrade asks for.
 
-    UNRESTRICTED if the call names no mode or its input is invalid.
+    This is UNRESTRICTED if the call names no mode or its input is invalid.
     """
     try:
         return msgspec.json.decode(call.input, type=_UpgradeInput).mode
@@ -67,10 +67,11 @@ class Judgement(Struct, frozen=True):
 def judge(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> Judgement:
     """Return whether a call runs, needs approval or is denied.
 
-    A rule that denies takes precedence over one that asks; a rule that allows only overrules the approval policy. A
+    A rule that denies takes precedence over one that asks; a rule that allows overrules only the approval policy. A
     call also needs approval if a rule might deny it, but only running the call would show whether the rule matches.
     """
-    if call.bad_input or left_out(context, call):  # such a call never runs: it gets an error result
+    # Such a call needs no decision, because it gets an error result when its turn to run comes (see `run_next_call`).
+    if call.bad_input or left_out(context, call):
         return Judgement(CallVerdict.RUN)
     rules = context.approval_rules
     denying = {rule: match(rule, call, subject) for rule in rules if rule.action is Action.DENY}

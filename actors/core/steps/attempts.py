@@ -1,6 +1,7 @@
 """Steps for one attempt of a model request: its outcomes and its cancellation.
 
-LlmRequesting and AwaitingContinuation share these steps, because answers and summaries are requested in the same way.
+The states LlmRequesting (requests an answer) and AwaitingContinuation (requests a summary) share these steps, because
+both request a text from the model in the same way.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def cancel_request(
 ) -> TransitionResult:
     """Abort the request and cancel the run, without waiting for confirmation of the abort.
 
-    A conversation passes through Cancelling and is idle in the same commit. Sub-agents, and requests in backoff, skip
-    Cancelling and end directly.
+    A conversation passes through the state Cancelling and becomes idle in the same commit. For sub-agents, and for
+    requests in backoff (the wait for the next attempt), the run ends directly, without that state.
     """
     builder = TransitionBuilder(state, context, event.at)
     if context.is_sub_agent or state.phase is LlmPhase.BACKOFF:

@@ -54,7 +54,7 @@ def begin_request(builder: TransitionBuilder, *through: ContextState, continuati
 def retry_request(builder: TransitionBuilder, state: LlmRequesting) -> TransitionResult:
     """Start the next attempt with the same request id and model; steers (messages that join the run) are added first.
 
-    End the run instead if the budget is used up. (Logs of earlier rules are replayed without this check.)
+    End the run instead if the budget is used up. (Logs of versions without this check are replayed without it.)
     """
     spent = _spent(builder)
     if spent and builder.context.rules >= Rules.INTERRUPTIONS:

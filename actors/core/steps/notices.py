@@ -80,9 +80,9 @@ def deliver_interruption_notice(builder: TransitionBuilder) -> None:
 
 
 def notice_mcp_restart(state: State, context: ConvContext, event: McpRestarted) -> TransitionResult:
-    """Queue the notice that MCP servers lost what they kept in memory. Ignored except in Idle and Error.
+    """Queue the notice that MCP servers lost what they kept in memory.
 
-    Also ignored in sub-agents.
+    The event is ignored in sub-agents, and in all states but Idle and Error.
     """
     if not isinstance(state, (Idle, Error)) or context.is_sub_agent:
         return ignored(state)

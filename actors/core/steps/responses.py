@@ -1,7 +1,7 @@
 """Handling of a complete model response: decides the next state (REQ-BED-003).
 
-The first rule that applies decides: a full context comes before truncated calls, those come before approvals, and so
-on.
+The first rule that applies decides: a full context is checked before truncated calls, truncated calls before approvals,
+and so on.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _first(judged: dict[str, Judgement], verdict: CallVerdict) -> str:
 
 
 def _deny(builder: TransitionBuilder, answer: Answer, denied: str, judgement: Judgement) -> TransitionResult:
-    """Add a result to every call of a response in which a rule denies one call; none of the calls runs (C16)."""
+    """Add a result to every call of a response in which a rule denies one call; none of the calls runs."""
     text = texts.denied_by(denial(judgement.rule)) if judgement.rule else texts.DENIED
     deny_calls(builder, answer.call_ids, denied, text)
     return builder.finish(AwaitingLlm(builder.ledger, LlmReason.DENIED), _PROCESSING)

@@ -58,9 +58,9 @@ def run_next_call(
 
 
 def _refused_by_first_rules(context: ConvContext, call: ToolUse) -> bool:
-    """Return whether the call is refused under the rules before OWN_TOOLS.
+    """Return whether the call is refused by a version of the rules before `Rules.OWN_TOOLS`.
 
-    Under those rules, a sub-agent's call is judged only when its turn comes.
+    In those versions, whether a sub-agent's call needs approval is decided only when its turn to run comes.
     """
     asks = context.is_sub_agent and context.rules < Rules.OWN_TOOLS
     return asks and judge(context, call, None).verdict is CallVerdict.ASK

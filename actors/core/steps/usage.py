@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def account_usage(builder: TransitionBuilder, usage: Usage | None, *, fills_window: bool) -> None:
     """Add the tokens of a response to the totals. Notify clients when the context window becomes nearly full.
 
-    `fills_window` is False for a failed attempt, whose tokens cost money but are not in the history.
+    `fills_window` is False for failed attempts and summary requests: their tokens cost money, but do not fill the
+    context window of a later request.
     """
     if usage is None:
         return
