@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 
 def decisions_of(context: ConvContext, event: Event, state: State, conversation_id: str) -> tuple[CallDecision, ...]:
-    """Return what decided about tool calls in one transition of the state machine; () if nothing was to be decided.
+    """Return the decisions about tool calls in one transition of the state machine, and what made them; () if none.
 
-    `state` is the state after the transition. If there are no rules and the policy never asks, there is no decision.
+    `state` is the state after the transition. Calls that run without any approval rules, under a policy that never
+    asks, are not decisions.
     """
     match event:
         case ApprovalResponse(tool_use_id=call, approve=approve):

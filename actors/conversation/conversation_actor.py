@@ -119,7 +119,7 @@ class ConversationActor(Actor):
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left to do: no run is active, or it waits for approval, and all changes are stored."""
+        """Whether all changes are stored, and no run is active or the active run waits for a person's approval."""
         loaded = self._pipeline.loaded
         waits_for_people = loaded is not None and isinstance(loaded.state, AwaitingToolApproval)
         return not self._retry_queue and not self._deletion.pending and (self._pipeline.idle or waits_for_people)

@@ -37,7 +37,7 @@ class IdleCheck:
 
 @dataclass(frozen=True)
 class Shutdown:
-    """Message of the supervisor: end the run and stop the actor; `done` is completed once the actor has stopped."""
+    """Message from the supervisor: end the run and stop the actor; `done` is completed once the actor has stopped."""
 
     done: Future[None]
     urgent: bool = True

@@ -110,7 +110,8 @@ class LoadedConversation:
             raise
         if spending is not None:
             quotas.spend(spending)
-        if isinstance(record.state, QUIET):  # before clients learn of the run's end and begin another run
+        # The end of a run is counted before clients learn of it, because they may begin another run at once.
+        if isinstance(record.state, QUIET):
             quotas.end_run(record.id)
 
     def _commit(self, unit: UnitOfWork, commit: Commit, others: tuple[Commit, ...], *, urgent: bool) -> None:
@@ -126,7 +127,7 @@ class LoadedConversation:
             )
 
     def _is_stored(self, unit: UnitOfWork) -> bool:
-        """Return whether the store contains exactly this unit after the state that it began with."""
+        """Return whether the stored log continues, after the step at which the unit began, with exactly its rows."""
         store, limit = self._services.store, len(unit.entries) + 1
         rows = store.transitions(unit.record.id, after_step=unit.before.step, limit=limit)
         stored = [(row.step, row.epoch, row.event) for row in rows]
@@ -256,7 +257,7 @@ class ConversationPipeline:
             raise
 
     def record_kill(self, receipt: KillReceipt) -> None:
-        """Log that the processes of a tool call have exited, or could not be confirmed dead. Raises StoreError."""
+        """Log that the killed processes of a tool call or job have exited, or may still run. Raises StoreError."""
         loaded, at = self.load(), self.now()
         reaped = ToolTreeReaped(receipt.tool_use_id, receipt.pids, receipt.milliseconds, receipt.leaked)
         unit = loaded.begin()

@@ -23,7 +23,10 @@ def own_tools(toolbox: Toolbox) -> frozenset[str]:
 
 
 def tell_of_recovered(telemetry: Telemetry, unit: UnitOfWork, ours: Collection[str]) -> None:
-    """Report to telemetry the calls and the run that a unit with a Restart event has ended."""
+    """Report to telemetry the calls and the run that a unit with a Restart event has ended.
+
+    `ours` are the names of the server's built-in tools.
+    """
     record = unit.record
     names = {call.id: call.name for call in getattr(unit.before.state, "calls", ())}
     clients = [tool.name for tool in record.profile.client_tools]

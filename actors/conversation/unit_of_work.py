@@ -53,7 +53,7 @@ class UnitOfWork:
 
     @property
     def begins_run(self) -> bool:
-        """Whether an idle conversation that is no sub-agent begins a run, even if the run has already ended again."""
+        """Whether the unit begins a run in an idle conversation that is no sub-agent, even if it ends that run, too."""
         before, after = self.before.state, self.record.state
         begun = not isinstance(after, QUIET) or after.ledger.run > before.ledger.run
         return self.record.user_initiated and isinstance(before, QUIET) and begun
@@ -133,7 +133,8 @@ class UnitOfWork:
                     self.effects.append(effect)
         if not (changed or durable):
             return
-        if not (isinstance(event, UsageReported) and event.run):  # a sub-agent used and counted these tokens
+        # Tokens that are reported for a run were used by a sub-agent, which has counted them itself.
+        if not (isinstance(event, UsageReported) and event.run):
             self.used = _added(self.used, self.record.state.ledger, new_state.ledger)
         entered = at if type(new_state) is not type(self.record.state) else self.record.state_updated_at
         self.record = msgspec.structs.replace(self.record, state=new_state, state_updated_at=entered, mode=mode)

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def spent(budget: Budget, ledger: Ledger) -> str:
-    """Return the limit that is used up as text, such as "5000 tokens per run"; "" if no limit is used up."""
+    """Return the limit that is used up, as a text such as "5000 tokens per run"; "" if no limit is used up."""
     if 0 < budget.run_tokens <= ledger.run_usage.context_tokens:
         return f"{budget.run_tokens} tokens per run"
     return spent_for_good(budget, ledger)
 
 
 def spent_for_good(budget: Budget, ledger: Ledger) -> str:
-    """Return the used-up limit of the whole conversation as text, such as "$1.50"; "" if no such limit is used up.
+    """Return the limit of the whole conversation that is used up, as a text such as "$1.50"; "" if none is used up.
 
     A new run does not reset these limits.
     """

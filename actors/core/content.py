@@ -230,7 +230,7 @@ def text_of(content: tuple[Content, ...]) -> str:
 
 
 def is_tool_result(block: Content) -> TypeGuard[ToolResult]:
-    """Return whether a block answers a tool call."""
+    """Return whether a block is the result of a tool call."""
     return isinstance(block, (ToolSuccess, ToolError, ToolCancelled, SubAgentComplete))
 
 

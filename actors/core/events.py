@@ -141,7 +141,7 @@ class LlmResponse(Struct, frozen=True, omit_defaults=True, tag="llm_response"):
     subjects: tuple[CallSubject, ...] = ()
     """What each tool call would run, read and write, in the order of the calls; () if no approval rule needs this."""
     output: str = ""
-    """In a run with an output schema: the answer's value as JSON; "" if the answer has no valid one."""
+    """In a run with an output schema: the answer's value as JSON; "" if the answer has no valid value."""
     output_problem: str = ""
     """In a run with an output schema: why an answer that tries to end the run has no valid value; "" otherwise."""
 
@@ -333,7 +333,7 @@ class UsageReported(Struct, frozen=True, tag="usage_reported"):
     If False, an aborted request or a sub-agent used them.
     """
     run: str = ""
-    """For a sub-agent's tokens: the id of the run to whose usage they are added while it is open; else ""."""
+    """For a sub-agent's tokens: the id of the parent's run, which they are added to while it is open; else ""."""
 
 
 class McpRestarted(Struct, frozen=True, tag="mcp_restarted"):

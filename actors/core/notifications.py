@@ -88,7 +88,7 @@ class ApprovalRequested(Struct, frozen=True, omit_defaults=True, tag="approval_r
     suggestions: tuple[ApprovalRule, ...] = ()
     """Rules that would allow calls like this one, the narrowest first. Their `id` is ""."""
     asked_by: ApprovalRule | None = None
-    """The rule because of which a person is asked: its action is ASK, or it denies calls that this one might be.
+    """The rule because of which a person is asked: its action is ASK, or it denies calls and might match this one.
 
     None if no rule is the cause.
     """
@@ -111,7 +111,7 @@ class ApprovalResolved(Struct, frozen=True, tag="approval_resolved"):
 
 
 class CallStatus(StrEnum):
-    """Whether a call of a client's tool still waits. PENDING is followed by exactly one of the other values."""
+    """Whether a call still waits for a client's answer. PENDING is followed by exactly one of the other values."""
 
     PENDING = "pending"
     ANSWERED = "answered"

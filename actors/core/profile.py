@@ -99,7 +99,7 @@ class Profile(Struct, frozen=True, omit_defaults=True):
     forked_at: str = ""
     """The id, in the original conversation, of the last run that was copied to this fork; "" if it is not a fork."""
     cache_key: str = ""
-    """The key by which providers find cached prompts; a fork has that of its original. "": the conversation's id."""
+    """The key by which providers find cached prompts; a fork has that of its original. "" means the conversation id."""
     client_tools: tuple[ClientTool, ...] = ()
     """The tools that clients run; they can change only while no run is open."""
     mcp_servers: tuple[ChosenMcpServer, ...] = ()

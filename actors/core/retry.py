@@ -22,7 +22,7 @@ def too_long(retry_after_ms: int | None, limits: Limits) -> bool:
 
 
 def delay_with(retry_after_ms: int | None, attempt: int, limits: Limits) -> int:
-    """Return the scheduled delay or the provider's Retry-After, whichever is longer; it must not be `too_long`."""
+    """Return the longer of the scheduled delay and the provider's Retry-After, which must not be `too_long`; in ms."""
     return max(delay(attempt, limits), retry_after_ms or 0)
 
 

@@ -49,7 +49,7 @@ class QuestionStatus(StrEnum):
 
 
 class Question(Struct, frozen=True, omit_defaults=True):
-    """A question that a running tool call asks a person."""
+    """A question that a running tool call asks a person, on behalf of an MCP server."""
 
     number: int
     """The number of the question in the conversation, counted from 1."""

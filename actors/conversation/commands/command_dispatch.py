@@ -282,7 +282,7 @@ class CommandDispatch:
         return replies.cancelled(unit, ended=ended, surviving=surviving, recorded=recorded)
 
     def _restart_mcp_servers(self, unit: UnitOfWork, at: int) -> None:
-        """Before a run begins, end MCP servers that run in another mode, and queue a notice about this to the agent."""
+        """Before a run begins, end MCP servers that were started in another mode, and queue a notice about this."""
         if isinstance(unit.record.state, QUIET) and (names := self._services.mcp.restart_for(unit.record)):
             unit.run(McpRestarted(at, names))
 
@@ -292,7 +292,7 @@ class CommandDispatch:
         return WithdrawMessageResult(withdrawn, event.at)
 
     def _set_mode(self, loaded: LoadedConversation, request: SetModeCommand) -> SetModeResult:
-        """Change the mode. Rights are narrowed first, so that no tool starts in the wider mode during the change."""
+        """Change the mode. The rights of tools are narrowed first, so that none starts in the wider mode meanwhile."""
         rights, mode = self._pipeline.executor.rights, request.mode
         if mode is not loaded.context.mode and not loaded.context.is_sub_agent:
             validation.check_mode(self._services, mode, loaded.record.cwd, loaded.record.principal)

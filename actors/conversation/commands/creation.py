@@ -47,8 +47,8 @@ def conversation(
 ) -> tuple[ConversationRecord, Commit]:
     """Return the record of a new conversation and the commit that creates it.
 
-    Raises Rejected (for the working directory, model, generation settings or mode) or InvalidFieldError (for built-in
-    or client tools).
+    Raises Rejected (for the working directory, model, generation settings, mode or MCP servers) or InvalidFieldError
+    (for built-in tools, client tools or MCP servers).
     """
     profile = profiles.checked(services, request.profile)
     cwd = validation.working_directory(services, request.working_directory, request.principal)
@@ -91,7 +91,7 @@ def successor(
 ) -> tuple[ConversationRecord, Commit]:
     """Return the conversation that continues the unit's conversation, and the commit that creates it.
 
-    The unit gets a link to the new conversation; the caller must write both in one commit.
+    The unit of work gets a link to the new conversation; the caller must write both in one commit.
     """
     parent = unit.record
     lean = validation.served_model(services, parent.model).info.lean
@@ -183,7 +183,7 @@ def sub_agent(
 
 
 def _share(parent: ConversationRecord) -> Budget:
-    """Return a sub-agent's budget: an equal share, among those started together, of what the parent has left.
+    """Return a sub-agent's budget: what the parent has left, divided equally among the sub-agents started together.
 
     Raises Rejected if the parent has nothing left.
     """

@@ -101,7 +101,7 @@ def _ended(services: Services, origin: ConversationRecord) -> Iterator[StoppedRu
 
 
 def _summary_at(services: Services, origin: ConversationRecord) -> int:
-    """Return the sequence of the summary that ended the conversation; without one, the sequence of the next message."""
+    """Return the number of the message with the summary that ended the conversation, else that of the next message."""
     before = origin.state.ledger.seq + 1
     if not isinstance(origin.state, ContextExhausted):
         return before
@@ -125,7 +125,7 @@ def _check_room(services: Services, origin: ConversationRecord, messages: Sequen
 
 
 def _later(services: Services, origin: ConversationRecord, last: StoppedRun) -> Iterator[Message | Notice]:
-    """Yield the origin's messages after this run, then the notices that the origin's model has not received yet."""
+    """Yield the origin's messages after the run `last`, then the notices that its model has not received yet."""
     after, end = last.last_sequence, origin.state.ledger.seq + 1
     while page := services.store.messages(origin.id, after=after, before=end, limit=PAGE):
         yield from page

@@ -50,7 +50,7 @@ def run_number(run: str) -> int:
 
 
 def used_tokens(messages: Sequence[Message]) -> int:
-    """Return how many tokens the history filled in the context window after the last answer; 0 if unknown."""
+    """Return how many tokens of the context window were in use after the last answer; 0 if unknown."""
     answers = (message.usage for message in reversed(messages) if message.type is MessageType.AGENT and message.usage)
     return next((usage.context_tokens for usage in answers), 0)
 
@@ -118,8 +118,8 @@ def _interruption(ended: StopReason, after: Iterable[Message | Notice]) -> Itera
 def _mode_notice(mode: Mode, copied: Sequence[Message], after: Iterable[Message | Notice], at: int) -> Iterator[Notice]:
     """Yield a notice that names the fork's mode, unless the copied history already tells the model the right mode.
 
-    The system prompt names the first mode, and a notice follows every change. Without a notice, before or after the end
-    of the copy, the mode of the system prompt is still valid.
+    The system prompt names the first mode, and a notice follows every change. If there is no such notice, neither in
+    the copy nor in the origin after it, the mode that the system prompt names is still valid.
     """
     told = next((message.kind for message in reversed(copied) if message.kind in KINDS.values()), None)
     changed = told is not None or any(each.kind in KINDS.values() for each in after)

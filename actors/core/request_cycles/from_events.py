@@ -91,7 +91,7 @@ def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Ite
                 yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at, block.duration_ms)
             case ToolCancelled() | SubAgentComplete():
                 yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at)
-            case Text() | Image() | Reasoning():  # Texts of others than the agent, images and hidden reasoning.
+            case Text() | Image() | Reasoning():  # Other texts, images and hidden reasoning give no event.
                 pass
 
 

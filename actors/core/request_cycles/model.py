@@ -118,7 +118,7 @@ def encode_line(event: CycleEvent) -> str:
 
 
 class RequestCycle(Struct, frozen=True):
-    """A user message (the root), the agent's work on it, and the messages that joined meanwhile (steers).
+    """A user message (the root), the agent's work on it, and the messages that joined the run (steers).
 
     The first run-stop closes the cycle.
     """

@@ -79,7 +79,7 @@ def trigger_summary(state: Idle | Error, context: ConvContext, event: TriggerCon
 
 
 def after_failure(state: Idle | Error) -> tuple[ContextState, ...]:
-    """Return the states of the Context Manager diagram between `state` and the next run: Error is left through Idle."""
+    """Return the states of the Context Manager diagram between `state` and the next run: Idle after Error, or none."""
     return (ContextState.IDLE,) if isinstance(state, Error) else ()
 
 
