@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def decisions_of(context: ConvContext, event: Event, state: State, conversation_id: str) -> tuple[CallDecision, ...]:
     """Return the decisions about tool calls in one transition of the state machine, and what made them; () if none.
 
-    `state` is the state after the transition. Calls that run without any approval rules, under a policy that never
-    asks, are not decisions.
+    `state` is the state after the transition. Without approval rules, and with a policy that never asks, calls run
+    without a decision.
     """
     match event:
         case ApprovalResponse(tool_use_id=call, approve=approve):

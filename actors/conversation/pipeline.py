@@ -127,7 +127,7 @@ class LoadedConversation:
             )
 
     def _is_stored(self, unit: UnitOfWork) -> bool:
-        """Return whether the stored log continues, after the step at which the unit began, with exactly its rows."""
+        """Return whether the store contains exactly the unit's log rows after the step at which the unit began."""
         store, limit = self._services.store, len(unit.entries) + 1
         rows = store.transitions(unit.record.id, after_step=unit.before.step, limit=limit)
         stored = [(row.step, row.epoch, row.event) for row in rows]

@@ -101,7 +101,7 @@ def _ended(services: Services, origin: ConversationRecord) -> Iterator[StoppedRu
 
 
 def _summary_at(services: Services, origin: ConversationRecord) -> int:
-    """Return the number of the message with the summary that ended the conversation, else that of the next message."""
+    """Return the sequence number of the summary that ended the conversation, else that of the next message."""
     before = origin.state.ledger.seq + 1
     if not isinstance(origin.state, ContextExhausted):
         return before

@@ -70,7 +70,8 @@ def judge(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> J
     A rule that denies takes precedence over one that asks; a rule that allows overrules only the approval policy. A
     call also needs approval if a rule might deny it, but only running the call would show whether the rule matches.
     """
-    # Such a call needs no decision, because it gets an error result when its turn to run comes (see `run_next_call`).
+    # A call with invalid input, or of a tool that is not offered, needs no decision: `run_next_call` gives it an error
+    # result instead of running it.
     if call.bad_input or left_out(context, call):
         return Judgement(CallVerdict.RUN)
     rules = context.approval_rules
