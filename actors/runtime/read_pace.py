@@ -11,16 +11,17 @@ if TYPE_CHECKING:
 
 SECONDS_PER_REQUEST = 0.0005
 SHORTEST_PAUSE = 0.005
-"""Shorter pauses, in seconds, are skipped, because they would cost more than they save."""
+"""For shorter intervals, in seconds, there are no pauses, because these would cost more than they save."""
 LONGEST_PAUSE = 0.05
 
 
 class ReadPace:
     """Delays the reads of one answer, so that a busy server needs fewer and larger reads. Used by one thread only.
 
-    The interval grows with the number of requests in flight. For a few requests there are no pauses, and answers that
-    arrive more slowly are not delayed. Data that arrives during a pause waits in the socket and is then read at once.
-    Principals share the reads equally: a principal with few requests gets no pauses because of another with many.
+    The interval between reads grows with the number of model requests in flight. While there are only a few, there are
+    no pauses, and an answer whose data arrives less often than the interval is not delayed. Data that arrives during a
+    pause waits in the socket and is then read at once. Principals share the reads equally: a principal with few requests
+    gets no pauses because of another with many.
 
     Args:
         clock: Provides the time.

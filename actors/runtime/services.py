@@ -35,17 +35,21 @@ from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
 
 UNKNOWN_MODEL_WINDOW = 8_192
-"""The context window, in tokens, that is assumed for a model that is no longer served. Its next request is refused."""
+"""The context window, in tokens, that is assumed for a model that is no longer served. Requests to it are refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentLimits:
-    """Limits of sub-agents. The default for their turns is not here: it is `Limits.max_turns` of the state machine."""
+    """Limits of sub-agents.
+
+    `max_turns` is the largest number of turns that a task may ask for. The default number is in `Limits.max_turns` of
+    the state machine.
+    """
 
     per_call: int = 10
-    """The maximum number of sub-agents that a conversation starts together; others can start only after their end."""
+    """The maximum number of sub-agents that one call starts; others can start only after all of these have ended."""
     at_once: int = 50
-    """The maximum number of running sub-agents in the process. Others fail to start: their parents get an error."""
+    """The maximum number of running sub-agents in the process. Others fail to start, and their parents get an error."""
     max_turns: int = 100
     timeout_ms: int = 20 * 60_000
     """The default time limit of a sub-agent, in milliseconds."""
@@ -56,7 +60,7 @@ class AgentLimits:
     files: int = 10
     """The maximum number of files that a sub-agent gets at its start."""
     file_bytes: int = 64 * 1024
-    """The maximum size of all these files together, in bytes.
+    """The maximum size of all files of one sub-agent together, in bytes.
 
     A further limit is one byte per token of the model's context window, which fills about a quarter of the window.
     """

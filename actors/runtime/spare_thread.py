@@ -1,4 +1,4 @@
-"""Keeps a thread in reserve, which ends when the system cannot start a thread, to make room for an urgent one."""
+"""Keeps an idle thread in reserve. Ending it makes room for an urgent thread when the system cannot start another."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import time
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 """32 letters and digits that are easy to tell apart.
 
-As 256 is a multiple of 32, a random byte selects all equally often.
+As 256 is a multiple of 32, a random byte selects each of them equally often.
 """
 _ADJECTIVES = "amber bold calm clear dry early even fair fast fine keen kind late mild neat new quick quiet".split()
 _NOUNS = "ash bay beam brook cape cliff cove dale dune fern field fjord glen grove marsh mesa peak reef".split()

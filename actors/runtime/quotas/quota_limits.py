@@ -19,19 +19,22 @@ class Quota(StrEnum):
     CONCURRENT_MODEL_REQUESTS = "concurrent_model_requests"
     """Model requests of runs at the same time, including those of sub-agents. Further requests wait for their turn."""
     STREAMS = "streams"
-    """Open streams, and calls that wait, such as for the end of a run."""
+    """Open streams at the same time. A call that waits, for example for the end of a run, counts as a stream."""
     CALLS_PER_SECOND = "calls_per_second"
-    """Calls per second; after a quiet second, twice as many at once."""
+    """Calls per second. What one second leaves unused can be used in the next: at most twice as many calls at once."""
     STORED_BYTES = "stored_bytes"
-    """Bytes of stored messages, images, instructions and client tools; for all principals together, of the database."""
+    """Bytes of stored messages, images, instructions and client tools.
+
+    For all principals together, the size of the database counts instead.
+    """
     TOKENS_PER_DAY = "tokens_per_day"
     """Input and output tokens per day, which begins at midnight UTC."""
     TOKENS_PER_MONTH = "tokens_per_month"
     """Input and output tokens per calendar month, UTC."""
     COST_PER_DAY = "cost_per_day"
-    """Millionths of a dollar per day, which begins at midnight UTC."""
+    """Cost of model requests per day, which begins at midnight UTC, in millionths of a dollar."""
     COST_PER_MONTH = "cost_per_month"
-    """Millionths of a dollar per calendar month, UTC."""
+    """Cost of model requests per calendar month, UTC, in millionths of a dollar."""
 
 
 SPENDING = (Quota.TOKENS_PER_DAY, Quota.TOKENS_PER_MONTH, Quota.COST_PER_DAY, Quota.COST_PER_MONTH)
@@ -42,17 +45,20 @@ COSTS = (Quota.COST_PER_DAY, Quota.COST_PER_MONTH)
 MOST_MODEL_REQUESTS = 1_000
 """The maximum number of model requests that a server makes at the same time."""
 KEPT_SHARE = 4
-"""A single principal may use all model requests but one in this many, which others can use."""
+"""By default, one in this many concurrent model requests stays free for others when one principal has many."""
 
 
 def fair_share(model_requests: int) -> int:
-    """Return how many of `model_requests` (0: the default) a single principal may have, so that others get some."""
+    """Return how many concurrent model requests a single principal may have by default, so that others get some.
+
+    `model_requests` is how many there are for all principals together; 0 stands for `MOST_MODEL_REQUESTS`.
+    """
     most = model_requests or MOST_MODEL_REQUESTS
     return max(most - max(most // KEPT_SHARE, 1), 1)
 
 
 class QuotaSettings(Struct, frozen=True):
-    """The quotas that an operator has set. A quota that is not set does not limit."""
+    """The quotas that an operator has set. A quota that is not set means no limit."""
 
     together: Limits = {}
     """Limits for all principals together, including the server's own user."""

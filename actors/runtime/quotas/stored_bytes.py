@@ -1,4 +1,4 @@
-"""Measures how many bytes principals have stored: on demand, but not too often. In between, added bytes are counted."""
+"""Measures how many bytes principals have stored, but not too often: between measurements, added bytes are counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 SECONDS = 10.0
 """For how many seconds a measurement is valid at least."""
 COST = 100
-"""A measurement is also valid for this many times the time it took, so that measuring takes at most 1 % of the time."""
+"""A measurement is valid for at least this many times as long as it took: measuring takes at most 1 % of the time."""
 
 
 class _Measurement:
@@ -43,9 +43,9 @@ class StoredBytes:
             return self._current(principal, last)
 
     def add(self, principal: str, more: int, limit: int) -> int:
-        """Count bytes that will be stored, unless the sum exceeds the limit. Return the stored bytes before.
+        """Count `more` bytes as stored, unless the sum would exceed `limit`. Return how many bytes were stored before.
 
-        Bytes that are not stored after all count until the next measurement. Raises the errors of the function that
+        If they are not stored after all, they count until the next measurement. Raises the errors of the function that
         measures.
         """
         last = self._measured.setdefault(principal, _Measurement())
@@ -56,7 +56,7 @@ class StoredBytes:
             return before
 
     def _current(self, principal: str, last: _Measurement) -> int:
-        """Return the stored bytes, measured again if the last measurement is too old. The caller holds its lock."""
+        """Return the stored bytes, measured again if the last measurement is too old. The caller holds `last.lock`."""
         now = self._clock.monotonic()
         if now >= last.due:
             last.value = self._measure(principal)
@@ -64,5 +64,5 @@ class StoredBytes:
         return last.value
 
     def forget(self, principal: str) -> None:
-        """Drop the measurement, because something was deleted; the next `of` measures again."""
+        """Drop the principal's measurement after a deletion, so that the next `of` or `add` measures again."""
         self._measured.pop(principal, None)

@@ -48,7 +48,7 @@ PageT = TypeVar("PageT", bound=requests.Page)
 class AsyncClient(AsyncClosing):
     """A connection to a Bedrock server. Belongs to the event loop that runs when it is created. Close it when done.
 
-    A method's `timeout` is the time limit of this call in seconds; it overrides that of the client.
+    A method's `timeout` is the time limit of its call in seconds; it overrides that of the client.
 
     Example::
 
@@ -402,7 +402,7 @@ class AsyncClient(AsyncClosing):
         return [Quota.from_proto(quota) for quota in response.quotas]
 
     async def nodes(self, *, timeout: float | None = None) -> list[Node]:
-        """Return the servers that share this server's database, itself included. Needs the role of an operator.
+        """Return the servers that share this server's database, including this one. Needs the role of an operator.
 
         `timeout` is the time limit of each page in seconds.
         """

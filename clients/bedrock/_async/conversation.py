@@ -67,8 +67,8 @@ class AsyncConversation(
     ) -> ConversationInfo:
         """Change the given settings; None leaves a setting unchanged. Return the changed conversation.
 
-        `generation` replaces all settings for answers; with `merge_generation`, settings that it does not mention are
-        kept.
+        `generation` replaces all earlier generation settings; with `merge_generation`, those that it does not mention
+        are kept.
 
         Raises:
             Aborted: The `etag` is given and outdated.

@@ -50,7 +50,7 @@ class AsyncTransport:
         """Find the server; the first call opens the connection.
 
         Args:
-            find: Returns the address and credentials, before each attempt to connect; see `Connection`.
+            find: Returns the address and credentials. Called before each attempt to connect; see `Connection`.
             timeout: Default time limit of one call in seconds.
             reconnect_for: Seconds for which a broken stream of events is tried again before its error is raised.
             on_disconnect: Called before each attempt to resume a broken stream of events.
@@ -82,7 +82,7 @@ class AsyncTransport:
 
         Raises:
             BedrockError: The call has failed, or this client is closed (Unavailable).
-            TypeError, ValueError: `timeout` is not a number of seconds, or negative; nothing was sent.
+            TypeError, ValueError: `timeout` is not a number of seconds, or is negative; nothing was sent.
         """
         attempts = Attempts(last=not repeatable(request))
         until = time.monotonic() + (self.timeout if timeout is None else checked_timeout(timeout))
@@ -121,7 +121,7 @@ class AsyncTransport:
         """Return the responses of a streaming call. It starts at the first read; closing the stream cancels the call.
 
         `timeout` limits the whole stream, in seconds; None means no limit. Raises TypeError or ValueError if `timeout`
-        is not a number of seconds, or negative.
+        is not a number of seconds, or is negative.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         return AsyncStream(self._responses(method, request, timeout))
@@ -152,7 +152,7 @@ class AsyncTransport:
             await self._before_another(attempts, failure, unsent)
 
     async def _before_another(self, attempts: Attempts, failure: BedrockError, unsent: bool) -> None:
-        """Wait before another attempt of a call, or raise `failure` if there is to be none.
+        """Wait before another attempt of a call, or raise `failure` if the call must not be tried again.
 
         Returns at once if the server has rejected the token and another token is found. If the request was never sent
         (`unsent`), it can be repeated safely: before `failure` is raised, a new connection is tried.

@@ -116,7 +116,7 @@ class AsyncConversationRecords(AsyncConversationBase):
                 without an `end_time`.
 
         Raises:
-            NotFound: The conversation has no such run, or was deleted meanwhile.
+            NotFound: The conversation has no such run, or was deleted during the wait.
         """
         deadline = Deadline(timeout)
         while True:
