@@ -20,8 +20,8 @@ class ReadPace:
 
     The interval between reads grows with the number of model requests in flight. While there are only a few, there are
     no pauses, and an answer whose data arrives less often than the interval is not delayed. Data that arrives during a
-    pause waits in the socket and is then read at once. Principals share the reads equally: a principal with few requests
-    gets no pauses because of another with many.
+    pause waits in the socket and is then read at once. Principals share the reads equally: a principal with few
+    requests gets no pauses because of another with many.
 
     Args:
         clock: Provides the time.

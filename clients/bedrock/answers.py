@@ -32,8 +32,8 @@ Content = Mapping[str, Any] | None
 """The values that are filled into the form of a tool's question; None declines the question."""
 
 OnQuestion = Callable[[Question], Content]
-"""A function that answers what a running tool asks a person. It gets the `Question`. For a form it returns a value for
-each field that is filled in; for an address ``{}`` once the address was visited; None to decline."""
+"""A function that answers what a running tool asks a person. It gets the `Question`. It returns a value for each field
+of the form that is filled in, ``{}`` if the question is an address and was visited, or None to decline."""
 
 AsyncOnQuestion = Callable[[Question], Content | Awaitable[Content]]
 """`OnQuestion` for the asyncio client, where the function may be asynchronous."""

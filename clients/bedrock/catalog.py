@@ -70,7 +70,7 @@ class Model(Wrapper[v1.Model]):
     temperature: bool
     """Whether the model accepts `Generation.temperature`."""
     structured_output: bool
-    """Whether the provider itself makes the answer fit a run's output schema; if not, the agent calls a tool for it."""
+    """Whether the provider makes answers fit a run's output schema; if not, the agent submits the value with a tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Sandbox(Wrapper[v1.GetServerInfoResponse.Sandbox]):
     hides_server_files: bool
     """Whether the server's own files are hidden from tools even in the unrestricted mode."""
     by_setting: bool
-    """Whether the operator chose this tier, so that the machine may support a better one."""
+    """Whether a setting of the operator chose this tier; the machine may then support a better one."""
     kernel_bounds_processes: bool
     """Whether the kernel limits the number of a tool's processes; if not, the server counts them."""
     kernel_bounds_memory: bool
@@ -260,7 +260,7 @@ class Quota(Wrapper[v1.Quota]):
     used: int
     """How much is used at present, in the unit of `limit`."""
     reset_time: datetime | None
-    """When usage is counted from zero again; None if it falls as runs end, streams close or data is deleted."""
+    """When usage is counted from zero again; None for a quota without a period, such as "concurrent_runs"."""
 
 
 @dataclass(frozen=True, slots=True)

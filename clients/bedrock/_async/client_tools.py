@@ -31,7 +31,7 @@ class AsyncClientTools:
     """
 
     def __init__(self, transport: AsyncTransport, conversation: str, functions: Sequence[ToolFunction] = ()) -> None:
-        """Store the functions of tools that the server already knows. `add` adds functions of tools that are new to it."""
+        """Store functions whose tools the server already knows. `add` adds functions of tools that are new to it."""
         self._transport = transport
         self._conversation = conversation
         self._functions = {function.declaration.name: function for function in functions}

@@ -42,7 +42,7 @@ class AsyncConversation(
         ended instead, and the run continues without the call.
 
         Raises:
-            ModeUnavailable: The server cannot restrict tools on its machine.
+            ModeUnavailable: The server cannot enforce this mode, or a setting disables it.
         """
         request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode), stop_running=stop_running)
         response = await self._transport.call(self._stub.SetMode, request, timeout)

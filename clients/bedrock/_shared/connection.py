@@ -17,7 +17,7 @@ ChannelT = TypeVar("ChannelT")
 
 @dataclass(frozen=True, slots=True)
 class _Route(Generic[ChannelT]):
-    """The address, credentials and channel of calls in one object, so that a token never goes to another server."""
+    """The address, credentials and channel of calls in one object, so that a token never goes to the wrong server."""
 
     settings: Settings
     channel: ChannelT
@@ -29,7 +29,7 @@ class Connection(Generic[ChannelT]):
 
     A server that was restarted may have another address and another token. The function `find` alone decides both: it
     is called when a client is made and, by `look_again`, before every further attempt of a call or stream that did not
-    reach the server. If `find` returns something else than before, the next calls use a new channel to that address.
+    reach the server. If `find` returns other settings than before, the next calls use a new channel with them.
     """
 
     def __init__(self, find: Callable[[], Settings], open_channel: Callable[[Settings], ChannelT]) -> None:

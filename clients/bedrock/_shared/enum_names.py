@@ -21,7 +21,7 @@ def enum_value(enum: _EnumTypeWrapper[E], value: str | None) -> E:
         value: A short name such as "follow_up", or None for the value 0, which means "not given".
 
     Raises:
-        ValueError: The enum has no such name; the text lists the names that exist.
+        ValueError: The enum has no such name; the error text lists the names that exist.
     """
     if value is None:
         return cast("E", 0)

@@ -165,7 +165,9 @@ class Reconnection:
             self._backoff.progress()
 
     def delay_after(self, error: BedrockError) -> float:
-        """Return the seconds to wait before the next stream; zero if the server no longer has the events in between.
+        """Return the seconds to wait before the next stream is opened.
+
+        Zero if the server no longer has the missed events: the next stream then starts with a snapshot.
 
         Raises:
             BedrockError: The given error itself, if another stream would not help or the time limit is reached.

@@ -78,7 +78,7 @@ def create(
     """Make the request that creates a conversation; the working directory is the current one if None.
 
     Raises:
-        TypeError: An argument has the wrong type; the text names it.
+        TypeError: An argument has the wrong type; the error text names the argument.
         ValueError: A name such as that of the mode is unknown, or a number is out of range.
     """
     wanted = new_message(
@@ -160,7 +160,7 @@ def send(
     """Make the request that sends a message to the conversation `name`, with a new request id if None is given.
 
     Raises:
-        TypeError: An argument has the wrong type; the text names it.
+        TypeError: An argument has the wrong type; the error text names the argument.
         ValueError: `delivery` is unknown, or an image has an unsupported format.
         OSError: The file of an image cannot be read.
     """
@@ -203,7 +203,7 @@ def cycle_name(conversation: str, run: RequestCycle | str) -> str:
 def wait_for_cycle(
     conversation: str, run: RequestCycle | str, view: CycleView, seconds: float | None
 ) -> v1.WaitRequestCycleRequest:
-    """Make the request that waits for the end of a run: `seconds` or, if that is None or longer, `LONGEST_WAIT`."""
+    """Make the request that waits for the end of a run, for at most `seconds`; None or more means `LONGEST_WAIT`."""
     request = v1.WaitRequestCycleRequest(
         name=cycle_name(conversation, run), view=enum_value(v1.ListRequestCyclesRequest.View, view)
     )
@@ -212,7 +212,7 @@ def wait_for_cycle(
 
 
 def disposition(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> Disposition | Literal[""]:
-    """Return the short name of what the server did with a message; "direct" for a call that spawns sub-agents."""
+    """Return what the server did with a message, e.g. "steer_queued"; "direct" for a call that spawns sub-agents."""
     if isinstance(response, v1.SendMessageResponse):
         return cast("Disposition", enum_name(v1.Disposition, response.disposition))
     return "direct"
@@ -307,7 +307,7 @@ def update(
     With `merge_generation`, the generation settings that `generation` does not set stay as they are.
 
     Raises:
-        TypeError: An argument has the wrong type; the text names it.
+        TypeError: An argument has the wrong type; the error text names the argument.
         ValueError: A name such as that of the approval policy is unknown, or a number is out of range.
     """
     conversation = new_message(
@@ -401,7 +401,7 @@ def tool_result(
     """Make the request that answers a call of a client tool.
 
     Raises:
-        TypeError: An argument has the wrong type; the text names it.
+        TypeError: An argument has the wrong type; the error text names the argument.
         ValueError: An image is neither PNG, JPEG, GIF nor WebP.
         OSError: The file of an image cannot be read.
     """

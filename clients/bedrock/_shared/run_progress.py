@@ -120,7 +120,7 @@ class RunProgress:
     def lost(self, snapshot: Snapshot) -> None:
         """Record that no request cycle of the run was found.
 
-        Unless its message still waits in the queue or the run is live, the run counts as interrupted.
+        The run counts as interrupted, unless its message still waits in the queue or the run is still in progress.
         """
         waits = any(entry.message.name == self.message for entry in snapshot.queue)
         if not waits and (not self.run or snapshot.conversation.state.run != self.run):
@@ -182,7 +182,7 @@ class RunProgress:
 
 
 def waiting_calls(event: Event) -> dict[str, ToolCall]:
-    """Return the tool calls that wait for a client's answer, by tool call id, as an event reports them.
+    """Return the tool calls that wait for a client's answer according to an event, by tool call id.
 
     Only snapshots and events about calls of client tools report any; {} for other events.
     """

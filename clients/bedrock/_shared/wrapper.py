@@ -108,8 +108,8 @@ def new_message(kind: type[MessageT], **values: Any) -> MessageT:
     """Create a protobuf message from the arguments of a caller; enum values are given by short names or numbers.
 
     Raises:
-        TypeError: A value has the wrong type; the text names its field.
-        ValueError: A whole number is out of range, or an enum has no such name; the text names the field.
+        TypeError: A value has the wrong type; the error text names the field.
+        ValueError: A whole number is out of range, or an enum has no such name; the error text names the field.
     """
     for name, value in values.items():
         descriptor = cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name])
@@ -122,7 +122,8 @@ def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
     """Convert a dict into a protobuf Struct.
 
     Raises:
-        TypeError: The value is no dict of JSON values, or is nested too deeply; the text begins with `name`.
+        TypeError: The value is no dict of JSON values, or is nested too deeply; the error text begins with `name`,
+            which is the name of the argument.
     """
     if not isinstance(value, Mapping):
         raise TypeError(f"{name}: must be a dict, not {type(value)!r}")
@@ -140,7 +141,7 @@ def _enum_number(kind: type[Message], name: str, value: Any) -> Any:
     """Return the number of an enum value given by its short name. Any other value is returned unchanged.
 
     Raises:
-        ValueError: The enum has no such name; the text lists the names that exist.
+        ValueError: The enum has no such name; the error text lists the names that exist.
     """
     enum = cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name]).enum_type
     if enum is None or not isinstance(value, str):
@@ -153,9 +154,9 @@ def _enum_number(kind: type[Message], name: str, value: Any) -> Any:
 
 
 def _check(descriptor: FieldDescriptor, value: Any) -> None:
-    """Check a string, a number or a list of strings. Raises TypeError or ValueError, whose text names the field.
+    """Check a value for a field of strings or numbers; other fields are not checked.
 
-    protobuf's own errors do not name the field.
+    Raises TypeError or ValueError, whose text names the field, unlike that of protobuf's own errors.
     """
     if isinstance(descriptor.default_value, list):
         if descriptor.message_type is None:

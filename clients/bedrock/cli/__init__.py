@@ -19,7 +19,7 @@ def main() -> None:
     from bedrock.cli.app import bedrock  # noqa: PLC0415
     from bedrock.cli.text import safe_streams  # noqa: PLC0415
 
-    safe_streams.install()  # not removed again: a traceback, which is printed last, must be made safe, too
+    safe_streams.install()  # not removed again: a traceback, which is printed last, may contain control characters
     try:
         bedrock.main(prog_name="bedrock")
     finally:

@@ -85,17 +85,17 @@ class Commands(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse the options before the command; --help and --version print here and exit."""
+        """Parse the options before the command's name; --help and --version print their text and exit here."""
         with exits.reported_errors():
             return super().make_context(info_name, args, parent, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands, those for beginners first."""
+        """Return the names of the commands, in the order in which the help lists them."""
         plugged = sorted(name for name in _plugged() if name not in OURS)
         return [*OURS, *plugged]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands with their summaries, importing only those whose summary is not known."""
+        """List the commands with their summaries, importing only those that are missing in `SUMMARIES`."""
         names = self.list_commands(ctx)
         column = max(map(len, names))
         described = [(name, self._described(ctx, name)) for name in names]
@@ -157,7 +157,7 @@ class Commands(click.Group):
         return found
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program. All of its output, including click's errors, is made safe for a terminal."""
+        """Run the program. Control characters in its output, including click's errors, are replaced."""
         with safe_streams():
             return super().main(*args, **kwargs)
 

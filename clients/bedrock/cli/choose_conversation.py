@@ -170,7 +170,8 @@ def _latest(client: Client, directory: str) -> Conversation:
             return client.conversation(found.name)
         if not found.continued_by:
             return client.conversation(found.name).continue_()
-        # skipped: its successor has the same directory, and is listed itself unless it is archived or deleted
+        # The conversation is skipped: its successor has the same directory and is listed, too, unless it is archived or
+        # deleted.
     others = "`bedrock list` shows those of other directories, and `bedrock chat -r NAME` goes on with one."
     where = Path(directory).absolute()
     raise exits.CommandError(f"there is no conversation in {where} yet", f"Start one: `bedrock chat`. {others}")

@@ -39,7 +39,7 @@ class ToolFunction:
         Parameters that the call omits are left out.
 
         Raises:
-            ValueError: The input does not fit the parameters; the text names the parameter.
+            ValueError: The input does not fit the parameters; the error text names the parameter.
         """
         given = json.loads(call.raw_input) if call.raw_input else call.input
         parsed = msgspec.convert(given, self.parameters)
@@ -106,7 +106,7 @@ def _parameters(function: Callable[..., Any], name: str) -> type[msgspec.Struct]
 
 
 def _schema(parameters: type[msgspec.Struct], name: str) -> dict[str, Any]:
-    """Return the JSON Schema of a struct of parameters; the types that it refers to are beneath `$defs`.
+    """Return the JSON Schema of a struct of parameters; the schemas of nested types are beneath `$defs`.
 
     Raises:
         TypeError: A parameter has a type without a counterpart in JSON.

@@ -66,7 +66,7 @@ class ChatActions(Protocol):
         """
 
     async def create_alike(self) -> ConversationInfo:
-        """Create a conversation with the same directory, model and other settings as this one."""
+        """Create a conversation with the directory, model and other settings of this one, but with the default mode."""
         ...
 
     def move_to(self, name: str) -> None:

@@ -46,7 +46,7 @@ class ConversationFollower:
             write: Prints a line.
             say: Prints a line, broken at words.
             width: Returns the maximum columns of a line; None for no limit.
-            refresh: Called when something that is not printed may have changed.
+            refresh: Called when the prompt, the status line or the tree of sub-agents may have changed.
         """
         self.outage = Outage(lambda: self.conversation, self._tell_outage)
         """Tracks whether the connection is lost. The client connects again by itself."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def is_being_chosen(typed: Buffer) -> bool:
     """Return whether Enter should accept the selected completion, instead of sending the text.
 
-    It should if there are several to choose from, or if the text ends with a blank, because its command needs an
-    argument.
+    It accepts the completion if there are several to choose from, or if the text ends with a blank, because then the
+    command needs an argument.
     """
     menu = typed.complete_state
     if menu is None or menu.current_completion is None:

@@ -40,8 +40,9 @@ REDRAW_SECONDS = 0.03
 #: Seconds after which a single letter counts as the answer to a question. A further key within this time makes the
 #: letter the start of a text.
 ANSWER_SECONDS = 0.5
-#: An unfinished text is shown in at most TAIL_LINES lines, and in at most 1 / TAIL_SHARE of the terminal's rows. Lines
-#: that a resize scrolls away cannot be erased, so they must still fit if the terminal becomes half as wide.
+#: The text or tool output that is streaming in is shown in at most TAIL_LINES lines, and in at most 1 / TAIL_SHARE of
+#: the terminal's rows. Lines that a resize scrolls away cannot be erased, so they must still fit if the terminal
+#: becomes half as wide.
 TAIL_LINES, TAIL_SHARE = 8, 4
 
 _STYLE = {
@@ -66,7 +67,7 @@ class ChatPrompt:
         self._shown: Asked | None = None
         """The question that was drawn last; typed input answers it."""
         self._begun_before = False
-        """Whether the user began typing the present text before that question was drawn."""
+        """Whether the user began typing the present text before the question in `_shown` was drawn."""
         self._answering: asyncio.TimerHandle | None = None
         self._prompt: PromptSession[str] = PromptSession(
             message=self._message,
@@ -194,7 +195,7 @@ class ChatPrompt:
 
 
 def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:
-    """Return the lines above the input, and the prompt mark; `room` is the number of lines for an unfinished text."""
+    """Return the lines above the input, and the prompt mark; `room` limits the lines of text that is streaming in."""
     lines = [*session.agent_lines(), *session.transcript.unfinished(room)]
     asked, count = session.question, session.open_questions
     if asked is not None and count > 1:

@@ -48,7 +48,7 @@ class ChatSession:
 
         Args:
             client: The client that calls the server.
-            name: The conversation.
+            name: The name of the conversation.
             paint: How to colour lines.
             write: Prints a line.
             width: Returns the maximum columns of a line; None for no limit.

@@ -19,7 +19,7 @@ from bedrock.types import ReasoningEffort
 
 if TYPE_CHECKING:
     from bedrock import AsyncConversation
-    from bedrock.cli.chat.chat_actions import ChatActions  # noqa: TC004 -- nothing decodes these dataclasses
+    from bedrock.cli.chat.chat_actions import ChatActions  # noqa: TC004 -- the annotations are never evaluated
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.types import Mode
 

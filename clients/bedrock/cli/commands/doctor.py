@@ -156,7 +156,7 @@ def _sandbox(sandbox: Sandbox) -> Finding:
 
 
 def _tool_limits(sandbox: Sandbox) -> Finding:
-    """Report how a tool's processes and memory are limited. A tool may briefly exceed limits that the server polls."""
+    """Report whether the kernel limits a tool's processes and memory, or the server, which notices an excess later."""
     keepers = {True: "bounded by the kernel", False: "counted by the server, which ends a tool that has too much"}
     bounded = {"processes": sandbox.kernel_bounds_processes, "memory": sandbox.kernel_bounds_memory}
     by = {keeper: [name for name, kernel in bounded.items() if kernel is which] for which, keeper in keepers.items()}

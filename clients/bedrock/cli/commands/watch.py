@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
     from bedrock.cli.text.safe_text import SafeText
 
-#: Seconds between updates of the durations in the tree.
+#: Seconds between updates of the durations in the tree of sub-agents.
 TICK = 0.5
-#: An unfinished text is shown in at most UNFINISHED_LINES lines, and 1 / UNFINISHED_SHARE of the terminal's rows.
+#: The text or tool output that is streaming in is shown in at most UNFINISHED_LINES lines, and in at most
+#: 1 / UNFINISHED_SHARE of the terminal's rows.
 UNFINISHED_LINES, UNFINISHED_SHARE = 8, 4
 
 
@@ -66,7 +67,7 @@ def watch(ctx: click.Context, name: str | None, output: str, filter_: str, plain
 
 
 async def _until_closed(following: Coroutine[Any, Any, None]) -> None:
-    """Run `following` to its end, but stop as soon as the reader of standard output is gone.
+    """Run `following` to its end, but stop as soon as the reader of standard output has closed it.
 
     Raises:
         BrokenPipeError: The output is closed.

@@ -33,7 +33,10 @@ def _cause(error: BedrockError) -> str:
 
 
 class Outage:
-    """Detects that a stream of events broke, and that it is back, even without new events. Use it on one event loop."""
+    """Detects that a stream of events broke, and that the connection is back, even if no new event arrives.
+
+    Use it on one event loop.
+    """
 
     def __init__(self, conversation: Callable[[], AsyncConversation], say: Callable[[str], None]) -> None:
         """Start in the connected state.

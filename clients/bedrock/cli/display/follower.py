@@ -51,8 +51,8 @@ class Onlooker:
             write: Prints a line.
             live: Whether to show text as it streams in, and sub-agents as a tree.
             width: Returns the maximum columns of a line; None for no limit.
-            refresh: Called when something that is not printed may have changed.
-            hint: How to show the omitted part of a long output.
+            refresh: Called after each event, because the status line or the tree of sub-agents may have changed.
+            hint: The text that tells the user how to see the omitted part of a long output.
         """
         self.view = ConversationView()
         self.transcript = Transcript(paint, write, live=live, width=width, hint=hint)
