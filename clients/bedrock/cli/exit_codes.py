@@ -64,7 +64,7 @@ def way_to_a_server(error: Unavailable, source: str = "") -> str:
         return TRUST
     if not error.reason and error.message.endswith("Socket closed"):
         return SPEAK_TLS
-    # The server's own refusals, and the error of a local server that has lost its socket, contain a hint already.
+    # Refusals by the server, and ServerUnreachable (a local server has lost its socket), contain a hint already.
     if source and (type(error) is ServerNotRunning or not error.reason):
         return CHECK_ADDRESS.format(source=source)
     return error.hint if error.reason else START_A_SERVER

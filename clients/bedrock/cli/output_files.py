@@ -23,7 +23,7 @@ def write_file(path: Path, pieces: Iterable[bytes], *, force: bool, follow_link:
         path: The target.
         pieces: The content.
         force: Whether to replace an existing file.
-        follow_link: Whether to write to the target of a symbolic link; else the link counts as the existing file.
+        follow_link: Whether to write to the target of a symbolic link; else the link itself counts as an existing file.
 
     Raises:
         CommandError: The file exists, or cannot be written. Nothing has changed then.

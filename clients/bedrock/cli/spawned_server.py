@@ -36,8 +36,8 @@ def server_answers(address: str | None) -> bool:
 
     Raises:
         Misconfigured: The address, or a file in the data directory, cannot be used.
-        ServerUnreachable: A server that cannot be reached uses the data directory, so another one could not start on
-            it.
+        ServerUnreachable: A server that cannot be reached uses the data directory, so no other server could start
+            with that directory.
     """
     try:
         target = resolve(address).target

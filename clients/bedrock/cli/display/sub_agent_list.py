@@ -23,7 +23,7 @@ def in_order(agents: Iterable[ConversationInfo]) -> list[ConversationInfo]:
 
 
 def rows(agents: Iterable[ConversationInfo]) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for each sub-agent. It begins with the sub-agent's id, because sub-agents have no slugs."""
+    """Yield a table row for each sub-agent. Each row begins with the id, because sub-agents have no slugs."""
     for agent in in_order(agents):
         state = agent.state.kind.replace("_", " ")
         yield (_id(agent), state, _took(agent), f"{agent.total_usage.total_tokens:,}", agent.title)

@@ -29,8 +29,8 @@ class AgentView:
     began: datetime | None = None
     ended: datetime | None = None
     followed: bool = False
-    """Whether the sub-agent's own conversation is followed. Its end is then printed from the events there, which have
-    more details than the parent's."""
+    """Whether the events of the sub-agent's own conversation are received, too. If so, the end of the sub-agent is
+    printed from these events, because they have more details than the parent's."""
     seen_to_the_end: bool = False
     end_printed: bool = False
     """Whether the end of the sub-agent has been printed."""
@@ -122,7 +122,7 @@ class AgentTree:
         return [agent.status.name for agent in self._in_order() if not agent.status.outcome]
 
     def follow(self) -> list[str]:
-        """Mark the running sub-agents as followed. Return the names of those that were not followed before."""
+        """Mark the running sub-agents as followed, and return the names of those that were not followed before."""
         found = [
             agent for agent in self._in_order() if self.waiting and not agent.status.outcome and not agent.followed
         ]
@@ -148,7 +148,7 @@ class AgentTree:
                 yield _ending(agent, paint)
 
     def roll(self, paint: Paint) -> Iterator[SafeText]:
-        """Yield a line for each running sub-agent, for a viewer who joins later."""
+        """Yield a line for each running sub-agent, for a user who opens the conversation while they run."""
         for agent in self._in_order() if self.waiting else ():
             if not agent.status.outcome:
                 task = one_line(agent.status.task, 100)

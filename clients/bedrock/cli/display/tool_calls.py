@@ -12,7 +12,10 @@ _TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")
 
 
 def telling(given: dict[str, Any], clean: Callable[[str], str], raw: str = "") -> str:
-    """Describe a call by its input or, if it has none, by the raw input. `clean` makes texts safe to print."""
+    """Describe a call by its input `given` or, if that is empty, by the unparsed input `raw`.
+
+    `clean` makes texts safe to print.
+    """
     if not given:
         return clean(raw)
     if isinstance(tasks := given.get("tasks"), list):

@@ -43,7 +43,7 @@ class ToolOutput:
             paint: How to colour lines.
             write: Prints a line.
             width: Returns the maximum columns of a line; None for no limit.
-            hint: How to show the omitted lines.
+            hint: Text that tells the user how to see omitted lines; "" for no such text.
         """
         self._paint = paint
         self._write = write
@@ -124,7 +124,7 @@ class ToolOutput:
     def _with_streamed(self, text: SafeText) -> SafeText:
         """Return the output `text` of an ended call, preceded by its streamed output if `text` does not contain that.
 
-        The result of a cancelled call, for example, does not.
+        The result of a cancelled call, for example, does not contain the streamed output.
         """
         streamed = _lines(self._paint.clean(self._flow.text))
         complete = not streamed or streamed[-1] in _lines(text)

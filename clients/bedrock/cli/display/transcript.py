@@ -66,7 +66,7 @@ class Transcript:
         self._summing = False
         """Whether a summary is being written; its heading is printed already."""
         self.goes_on = False
-        """Whether the chat continues in the successor once the conversation is summarized."""
+        """Whether the chat continues in a successor conversation once the conversation is summarized."""
         self.agents = AgentTree()
 
     def unfinished(self, room: int) -> list[SafeText]:
@@ -75,7 +75,7 @@ class Transcript:
         return said[-room:] if said else self._output.unfinished(room)
 
     def call_title(self, call: str) -> SafeText:
-        """Return a short title of a call by its id; a title with the id only if the call is unknown or has ended."""
+        """Return a short title of the tool call with the id `call`: only the id if the call is unknown or has ended."""
         known = self._calls.get(call)
         return call_title(known.tool, known.input) if known else self._paint.clean(f"the tool call {call}")
 
@@ -98,7 +98,10 @@ class Transcript:
                 self._write(fate_line(entry, self._paint))
 
     def show(self, event: Event, fates: Iterable[Fate] = ()) -> None:
-        """Print an event; many kinds of events print nothing. `fates` are printed among the messages of a snapshot."""
+        """Print an event; many kinds of events print nothing.
+
+        `fates` are the outcomes of queued messages, and interrupted runs, to print among the messages of a snapshot.
+        """
         self.agents.observe(event)
         if event.kind == "snapshot":
             self._snapshot(event, fates)
@@ -282,7 +285,7 @@ class Transcript:
         if event.queue_changed and event.fate not in (
             "delivered",
             "discarded",
-        ):  # not printed: the message itself, or the end of its run, shows these
+        ):  # not printed here: the message itself, or the end of its run, shows these outcomes
             self._write(fate_line(event.queue_changed, self._paint))
 
     def _show_retrying(self, event: Event) -> None:

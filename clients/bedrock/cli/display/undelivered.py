@@ -27,7 +27,11 @@ Fate: TypeAlias = QueuedMessage | RequestCycle
 
 
 def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list[Fate]:
-    """Read the messages queued since the first of `messages`, delivered or not, and the interrupted runs."""
+    """Return queued messages and interrupted runs, to be printed among `messages`.
+
+    The queued messages are those that still wait, and those that have left the queue since the first of `messages` was
+    stored. The runs are those to which `messages` belong.
+    """
     if not messages:
         return []
     entries = conversation.queue(include_settled=True, newest_first=True)

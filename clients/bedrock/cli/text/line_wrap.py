@@ -32,8 +32,8 @@ class Flow(Protocol):
         """Return the remaining lines, and make the object ready for another text.
 
         Args:
-            text: The final text; None if it is what was received. If it does not begin with the text received so far,
-                all of it is returned.
+            text: The complete text; None if it is the text received so far. If it does not begin with the text received
+                so far, the lines of the complete text are returned, from its beginning.
         """
         ...
 
@@ -125,7 +125,8 @@ def flow_of(paint: Paint, width: Width | None) -> Flow:
 class Say(Protocol):
     """A function that prints a line.
 
-    Continuation lines are indented by `indent` columns; if that is None, as far as the text of the first line.
+    Continuation lines are indented by `indent` columns; if that is None, they are aligned with the text of
+    the first line, behind its bullet or number.
     """
 
     def __call__(self, line: SafeText, *, indent: int | None = None) -> None:
@@ -133,7 +134,7 @@ class Say(Protocol):
 
 
 def folding(write: Write, width: Width | None) -> Say:
-    """Return a function that prints a line, broken into lines of at most `width` columns; if None, it breaks none."""
+    """Return a function that prints a line, broken into lines of at most `width` columns; None for no limit."""
 
     def fold(line: SafeText, *, indent: int | None = None) -> None:
         if width is None or cells(line.expandtabs()) <= (room := width()):

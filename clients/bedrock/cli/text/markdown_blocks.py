@@ -108,8 +108,8 @@ def code_line(lines: Sequence[str], language: str) -> SafeText:
 def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeText]:
     """Break a line, which may have colours, into lines of at most `width` columns.
 
-    All lines but the first are indented by `indent` columns or, if it is None, as far as the text of the first line.
-    The bar at the left of tool output is repeated on each line.
+    All lines but the first are indented by `indent` columns or, if that is None, aligned with the text of the first
+    line, behind its bullet or number. The bar at the left of tool output is repeated on each line.
     """
     text = Text.from_ansi(_JOINER.sub(_JOINT, line))
     text.expand_tabs(8)
@@ -128,7 +128,7 @@ def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeTe
 
 
 def frame(paint: Paint, indent: str, language: str) -> SafeText:
-    """Return the short line above and below code, with the language if it is known."""
+    """Return the short horizontal line to print above or below a code block, with the language if it is known."""
     return paint.text(indent, paint.dim(f"  ── {language}".rstrip() if language else "  ──"))
 
 

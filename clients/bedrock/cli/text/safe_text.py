@@ -52,7 +52,7 @@ class SafeText(str):
         return SafeText(str.__add__(for_terminal(other), self))
 
     def lines(self) -> list[SafeText]:
-        """Split at line feeds, which are never within a colour."""
+        """Split at line feeds. No coloured part contains a line feed, so each line keeps its colours."""
         return [SafeText(line) for line in self.split("\n")]
 
 
@@ -73,7 +73,7 @@ def for_terminal(text: str) -> SafeText:
 
 
 def for_pipe(text: str) -> SafeText:
-    """Make text safe for a file or a program: remove the controls C0, DEL and C1, except line feeds and tabs.
+    """Make text safe for a file or a program: remove control characters except line feeds and tabs.
 
     A lone surrogate, which cannot be encoded, becomes a replacement character.
     """

@@ -16,7 +16,7 @@ from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal
 Width: TypeAlias = Callable[[], int]
 """A function that returns the maximum columns of a line.
 
-It asks the terminal each time, which may have been resized. Safe to call from any thread.
+It asks the terminal at each call, because the terminal may have been resized. Safe to call from any thread.
 """
 
 PLAIN_OPTION = click.option("--plain", is_flag=True, help="No colours, and Markdown as it was written.")

@@ -33,9 +33,9 @@ _GAP = "  "
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, paths: str = "", none: str = "") -> None:
     """Print a table: fitted to a terminal, or with a tab between the cells and whole values for a pipe.
 
-    The first column contains names for other commands to take, and is never truncated. The column with the head `paths`
-    has directories: at a terminal the home directory is shown as ~, and a path that is too long is truncated at its
-    start. Without a row a terminal shows the sentence `none` in place of the table, and a pipe gets nothing.
+    The first column contains names that users pass to other commands, and is never truncated. `paths` is the head of
+    the column of directories: at a terminal the home directory is shown as ~, and a path that is too long is truncated
+    at its start. Without a row a terminal shows the sentence `none` in place of the table, and a pipe gets nothing.
     """
     room, paint = columns(sys.stdout), Paint.for_stream(sys.stdout)
     if room is None:
