@@ -85,7 +85,7 @@ class ToolSelection(Value[v1.ToolSelection]):
 
 @dataclass(frozen=True, slots=True)
 class ClientTool(Value[v1.ClientTool]):
-    """A tool that clients run for the agent; `Conversation.submit_tool_result` answers a call of it."""
+    """A tool that clients run for the agent; `Conversation.submit_tool_result` sends the result of a call."""
 
     name: str
     """The name by which the model calls the tool."""
@@ -160,7 +160,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     context_usage: ContextUsage
     """How full the context is."""
     total_usage: Usage
-    """The total usage of all requests to the model so far, including failed ones if the provider reported theirs."""
+    """The total usage of all requests to the model so far, including failed requests if the provider reported usage."""
     parent: str
     """The resource name of the conversation that started this sub-agent; empty if this is no sub-agent."""
     continued_from: str
@@ -168,7 +168,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     continued_by: str
     """The resource name of the conversation that continues this one; empty if there is none."""
     forked_from: str
-    """The resource name of the conversation that this one was forked from; it may be deleted.
+    """The resource name of the conversation that this one was forked from, which may have been deleted since.
 
     Empty if this is no fork.
     """

@@ -35,7 +35,7 @@ Catch the class that you can do something about, or a class higher up:
     │   ├── ImageInvalid
     │   ├── ModelUnavailable
     │   └── WorkingDirectoryInvalid
-    ├── Misconfigured              this client: its address, token or certificate
+    ├── Misconfigured              the address, token or certificate of this client is unusable
     ├── NotFound
     ├── OutOfRange
     │   └── RevisionTooOld
@@ -52,13 +52,13 @@ Catch the class that you can do something about, or a class higher up:
     │   └── RunInterrupted
     ├── Unauthenticated
     └── Unavailable                the server cannot be reached, or takes no work now
-        ├── ServerNotRunning       there is none on this machine, and no other one was named
-        │   └── ServerUnreachable  there is one, but its socket is missing
+        ├── ServerNotRunning       no server runs on this machine, and no address was given
+        │   └── ServerUnreachable  a server runs on this machine, but its socket is missing
         ├── ShuttingDown
         ├── StoreUnavailable
         └── WorkspaceOffline
 
-A reason that this version does not know is raised as the class of its gRPC status code; an unknown code as
+For a reason that this version does not know, the class of the gRPC status code is raised; for an unknown code,
 `BedrockError` itself.
 """
 

@@ -10,8 +10,8 @@ Branch on ``event.kind``. The attribute of that name has the full data of the ev
 | ``stream_discarded`` | text streamed since the last message is void | |
 | ``message_added`` | a message was stored | ``message``, ``role``, ``text`` |
 | ``state_changed`` | the state changed | ``state``, ``run``, ``sub_agents`` when they start |
-| ``approval_changed`` | a question was asked, answered or withdrawn | ``approval`` while open, else ``decision`` |
-| ``queue_changed`` | a steer or follow-up was queued, or its wait ended | ``message``, ``fate`` |
+| ``approval_changed`` | an approval was requested, answered or withdrawn | ``approval`` while open, else ``decision`` |
+| ``queue_changed`` | a steer or follow-up was queued, or left the queue | ``message``, ``fate`` |
 | ``retrying`` | a request or a tool failed and will be tried again | ``error`` |
 | ``run_stopped`` | a run ended | ``stop``, ``run``, ``error`` |
 | ``conversation_updated`` | mode, usage or settings changed | ``conversation``, ``state`` |
@@ -20,8 +20,8 @@ Branch on ``event.kind``. The attribute of that name has the full data of the ev
 | ``client_tool_call_changed`` | a call waits for a client's answer, or no longer does | |
 | ``question_changed`` | a tool asks a person, or its question has ended | ``question`` while it is open |
 | ``tool_tree_reaped`` | the processes of a cancelled tool have ended | |
-| ``snapshot`` | the state, at first or after a gap | ``conversation``, ``state``, ``messages``, ``sub_agents`` |
-| ``caught_up`` | what was missed has been shown | |
+| ``snapshot`` | the state, at the start or after a gap | ``conversation``, ``state``, ``messages``, ``sub_agents`` |
+| ``caught_up`` | all events that the client had missed have been yielded | |
 | ``deleted`` | the conversation was deleted | |
 """
 

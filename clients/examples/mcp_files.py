@@ -1,6 +1,7 @@
 """Lets an agent work with the reference MCP server for files: `python mcp_files.py DIRECTORY QUESTION`.
 
-The server's settings are in mcp_files.toml beside this file. Tools that may change something are asked about.
+The server's settings are in mcp_files.toml beside this file. The user is asked before each call of a tool that may
+change something.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from bedrock import Approval, Client
 
 
 def wait_for(client: Client, name: str, seconds: float = 60.0) -> None:
-    """Wait until an MCP server is connected: a run has the tools that are known when it begins."""
+    """Wait until an MCP server is connected, because a run has only the tools that are known when it begins."""
     until = time.monotonic() + seconds
     while True:
         servers = {server.name: server for server in client.server_info().mcp_servers}
@@ -26,7 +27,7 @@ def wait_for(client: Client, name: str, seconds: float = 60.0) -> None:
 
 
 def decide(approval: Approval) -> bool:
-    """Ask the person about a call that may change something."""
+    """Ask the user whether to run a tool call that may change something."""
     return input(f"{approval.tool} {dict(approval.input)}: run it? [y/N] ").strip().lower() == "y"
 
 

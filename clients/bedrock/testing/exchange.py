@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Exchange:
-    """One request to the model: its content, and methods for answering it from a play (a function) of your own."""
+    """One request to the model: its content, and methods with which a function of your own (a play) answers it."""
 
     def __init__(self, connection: ServedConnection, received: Received) -> None:
         self._connection = connection
@@ -29,9 +29,9 @@ class Exchange:
         self.play: Play | None = None
         """The function that answers the request; None before one was chosen."""
         self.reached = threading.Event()
-        """Set when the play has reached the point at which the test should act."""
+        """Set when the function that answers the request has reached the point at which the test should act."""
         self.go = threading.Event()
-        """The test sets this event to let a play that is blocked in `wait_for_go` continue."""
+        """The test sets this event to let the answering function, which is blocked in `wait_for_go`, continue."""
         self.closed = threading.Event()
         """Set when the server has closed the connection."""
 

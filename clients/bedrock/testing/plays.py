@@ -38,12 +38,14 @@ class Told:
 
 
 def words_of(play: Play) -> str:
-    """Return a description of a play for error messages."""
+    """Return a description of a function that answers a model request (a play), for error messages."""
     return play.words if isinstance(play, Told) else getattr(play, "__qualname__", repr(play))
 
 
 def says(*pieces: str | Gate, input_tokens: int = 10, stop: str = "end_turn") -> Play:
-    """Return a play that answers with a text, streamed in pieces; at a gate it waits until the test opens the gate.
+    """Return a function that answers a model request with a text, streamed in pieces.
+
+    At a gate, the function waits until the test opens the gate.
 
     Args:
         pieces: The pieces of the text, and gates among them.
@@ -67,7 +69,10 @@ def says(*pieces: str | Gate, input_tokens: int = 10, stop: str = "end_turn") ->
 
 
 def calls(*wanted: tuple[str, dict[str, Any]], text: str = "") -> Play:
-    """Return a play that answers with tool calls, given as names and inputs; `text`, if there is one, comes first."""
+    """Return a function that answers a model request with `text`, if there is one, and then with tool calls.
+
+    Each tool call is given as a pair of name and input.
+    """
 
     def play(exchange: Exchange) -> None:
         exchange.stream([*(opening(text) if text else opening()), *tool_calls(wanted), *ending("tool_use")])
@@ -76,7 +81,7 @@ def calls(*wanted: tuple[str, dict[str, Any]], text: str = "") -> Play:
 
 
 def refuses(status: int, kind: str = "", message: str = "not now", retry_after: float | None = None) -> Play:
-    """Return a play that answers with an HTTP error.
+    """Return a function that answers a model request with an HTTP error.
 
     Args:
         status: The HTTP status.
@@ -91,7 +96,7 @@ def refuses(status: int, kind: str = "", message: str = "not now", retry_after: 
 
 
 def breaks_off(*pieces: str) -> Play:
-    """Return a play that sends `pieces` of a text, which may be none, and then breaks the connection."""
+    """Return a function that answers a model request with `pieces` of a text, or none, and breaks the connection."""
 
     def play(exchange: Exchange) -> None:
         if pieces:

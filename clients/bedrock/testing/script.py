@@ -24,15 +24,16 @@ class Script:
     """The answers to the requests of one conversation, in order, or of all conversations that have no own script."""
 
     def __init__(self, text: str = "", *plays: Play, otherwise: Play | None = None) -> None:
-        """Start with the answers `plays`. `otherwise` answers all requests after those; if None, they fail the test.
+        """Start with `plays`, functions that each answer one request, in order.
 
-        The script is for conversations whose first message contains `text`; for any conversation if `text` is empty.
+        `otherwise` answers all further requests; if None, further requests fail the test. The script is for
+        conversations whose first message contains `text`; for any conversation if `text` is empty.
         """
         self.text = text
         self.requests: list[Exchange] = []
         """All requests so far."""
         self.problems: list[str] = []
-        """Mistakes of the test: requests that the script has no answer for, and plays that raised an exception."""
+        """Mistakes of the test: requests that the script has no answer for, and answering functions that raised."""
         self._plays = deque(plays)
         self._otherwise = otherwise
         self._new: queue.SimpleQueue[Exchange] = queue.SimpleQueue()
@@ -76,12 +77,12 @@ class Script:
             self._plays.extend(plays)
 
     def otherwise(self, play: Play) -> None:
-        """Set the play that answers requests after the end of the script. Without it, such requests fail the test."""
+        """Set the function that answers all requests after the end of the script; else such requests fail the test."""
         self._otherwise = play
 
     @contextmanager
     def held(self) -> Generator[Gate]:
-        """Hold back all answers until the end of the ``with`` block. The gate's `wait` waits for the next request."""
+        """Hold back all answers until the end of the ``with`` block; `wait` of the yielded gate waits for a request."""
         gate = Gate()
         self._gates.append(gate)
         self._gate = gate
@@ -125,12 +126,12 @@ class Script:
             play(exchange)
         except OSError:
             exchange.closed.set()
-        except Exception as error:  # noqa: BLE001 -- a fault of the play, which `problems` reports
+        except Exception as error:  # noqa: BLE001 -- a fault of the answering function, which `problems` reports
             self.problems.append(f"the play {words_of(play)} raised {error!r}")
             refuses(400, message=f"the test's play raised {error!r}")(exchange)
 
     def release(self) -> None:
-        """Open all gates, and let every waiting play continue."""
+        """Open all gates, and let every answer that waits be sent."""
         for gate in self._gates:
             gate.open()
         for exchange in list(self.requests):
