@@ -4,7 +4,7 @@ from bedrock import _interrupts
 
 _interrupts.end_at_once()
 
-from bedrock.cli.text import safe_streams  # noqa: E402 -- Ctrl-C during an import ends in a line too
+from bedrock.cli.text import safe_streams  # noqa: E402 -- after `end_at_once`, so that Ctrl-C ends imports, too
 
 from server.cli import serve  # noqa: E402
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def check_listener(config: Config, access: NodeAccess) -> None:
     """Raise CannotStartError if other nodes could not call this one at its `cluster.address`.
 
-    The other nodes are assumed to have the same `cluster.ca`. Nothing is checked if this server does not itself listen
-    at that address, because a proxy does.
+    The other nodes are assumed to have the same `cluster.ca`. Nothing is checked if a proxy, not
+    this server, listens at that address.
     """
     assert config.cluster is not None  # noqa: S101 -- only a node of a cluster has a NodeAccess
     address = config.cluster.address

@@ -60,9 +60,9 @@ def run(
 ) -> None:
     """Serve until a signal requests the shutdown. Call `announce` with a line of text once the server is ready.
 
-    `report` is the result of `probing`; None to probe the sandbox now. With `until_eof`, the server also stops when the
-    other end of its standard input, a pipe, is closed. So a server that another program has started ends with that
-    program. Raises CannotStartError or ConfigError.
+    `report` is a future for what the sandbox can enforce, as returned by `probing`; None to find it out now. With
+    `until_eof`, the server also stops when the other end of its standard input, a pipe, is closed. So a server that
+    another program has started ends with that program. Raises CannotStartError or ConfigError.
     """
     with Deadline() as deadline, ending_at_once(), wire(config, report) as wired:
         try:

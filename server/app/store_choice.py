@@ -48,7 +48,7 @@ def opened_store(
     active: Callable[[], int],
     written: Callable[[int, float], None] | None,
 ) -> tuple[OpenedStore, OpenedCluster]:
-    """Open the store, and join the cluster if there is one; leave both when `opened` closes.
+    """Open the store, and join the cluster if there is one. Closing `opened` closes the store and leaves the cluster.
 
     `active` returns how many conversations have an actor in this process. `written` is called after each transaction
     with the number of its changes and its duration in seconds, for metrics; None for no metrics. Raises ConfigError,

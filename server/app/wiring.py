@@ -99,7 +99,7 @@ class Wiring:
     access: NodeAccess | None
     """What this server needs for calls to and from other nodes of the cluster; None if it is not in a cluster."""
     connect: Callable[[], None]
-    """Connects to the configured MCP servers. Called after the start, because importing the client blocks."""
+    """Connects to the configured MCP servers. Called once the server is ready, because importing the client is slow."""
     exposed: tuple[str, ...] = ()
     """The server's own files that lie in directories shared with other programs.
 
@@ -112,7 +112,7 @@ class Wiring:
 def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generator[Wiring]:
     """Open all adapters and connect them; close everything when the `with` block ends.
 
-    `report` is the result of `probing`; None to probe the sandbox now.
+    `report` is a future for what the sandbox can enforce, as returned by `probing`; None to find it out now.
 
     Raises:
         CannotStartError: The data directory, the store, the sandbox, the token or a listener cannot be used.

@@ -265,7 +265,7 @@ class Authentication:
         except TokenUnusableError as error:
             if self._failure != str(error):
                 log.error("no token of a principal is accepted: %s", error)
-            self._tokens, self._version, self._failure = {}, None, str(error)  # with None, the next call reads again
+            self._tokens, self._version, self._failure = {}, None, str(error)  # None: the next check reads again
         else:
             self._version, self._failure = version, ""
 

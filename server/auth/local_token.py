@@ -1,4 +1,4 @@
-"""Reads and creates the file with the local token, which gives access to the user that runs the server."""
+"""Reads and creates the file with the local token, whose holder has all rights of the user that runs the server."""
 
 from __future__ import annotations
 

@@ -97,7 +97,10 @@ def principals_from_tables(tables: Mapping[str, Mapping[str, Any]]) -> dict[str,
 
 
 def principal_from_table(where: str, name: str, table: Mapping[str, Any]) -> Principal:
-    """Return the principal that a table describes. Raises ValueError, whose text begins with `where` and the key."""
+    """Return the principal that a table of the settings describes. `where` is the name of the table.
+
+    Raises ValueError with a text such as "WHERE.roots: why".
+    """
     check_keys(where, table, KEYS)
     modes = _choices(f"{where}.modes", table.get("modes", [Mode.RESTRICTED]), Mode)
     role = _choices(f"{where}.role", [table.get("role", Role.USER)], Role)[0]

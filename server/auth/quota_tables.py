@@ -25,7 +25,7 @@ def quota_settings(
 
     The quotas of a principal, or those of its issuer's template, override the defaults key by key. Only [quotas]
     applies to the server's own user. If there are principals or issuers, each principal's default includes a share of
-    the concurrent model requests. Raises ValueError with a text such as "quotas.runs: why".
+    the concurrent model requests. Raises ValueError with a text such as "quotas.concurrent_runs: why".
     """
     if not isinstance(defaults, dict) or defaults.keys() - {"quotas"}:
         raise ValueError("principal_defaults: must be a table with the key quotas")
@@ -49,7 +49,10 @@ def quota_settings(
 
 
 def limits(where: str, table: Any) -> Limits:
-    """Read one table of quotas, where 0 means no limit. Raises ValueError, whose text begins with `where`."""
+    """Read one table of quotas, in which 0 means no limit. `where` is the name of the table.
+
+    Raises ValueError with a text such as "WHERE.concurrent_runs: why".
+    """
     if not isinstance(table, dict):
         raise ValueError(f"{where}: must be a table, [{where}]")
     known = {quota.value: quota for quota in Quota}

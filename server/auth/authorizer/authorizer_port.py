@@ -32,7 +32,7 @@ class Identity(Struct, frozen=True):
     role: Role | None = None
     """The highest role of this caller; None for the principal's own role, which a caller never exceeds."""
     expires_at: float = 0.0
-    """When the identity expires and the caller's streams end, in seconds since 1970; 0: when the connection closes."""
+    """When the identity expires and the caller's streams end, in seconds since 1970; 0 for never."""
 
 
 class Decision(Struct, frozen=True):

@@ -1,4 +1,7 @@
-"""Reads the table [authorizer] of the settings file, and imports the class that it names. Imported before gRPC."""
+"""Reads the table [authorizer] of the settings file, and imports the class that it names.
+
+The settings are loaded before the package gRPC, so this module does not import gRPC.
+"""
 
 from __future__ import annotations
 

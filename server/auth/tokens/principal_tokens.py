@@ -52,7 +52,7 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
 class TokenContent(Protocol):
     """Where the list of tokens is stored: a file or a database.
 
-    Methods block; raise TokenUnusableError or StoreError.
+    The methods do blocking I/O, and raise TokenUnusableError or StoreError.
     """
 
     @property
@@ -73,7 +73,7 @@ class TokenContent(Protocol):
 
 
 class PrincipalTokens:
-    """Reads and changes the list of tokens. Methods block, and raise TokenUnusableError."""
+    """Reads and changes the list of tokens. The methods do blocking I/O, and raise TokenUnusableError if that fails."""
 
     def __init__(self, content: TokenContent) -> None:
         self._content = content
