@@ -14,7 +14,7 @@ MAX_OUTPUT_CHARS = 256 * 1024
 
 
 class TextChunk:
-    """A piece of live text of one kind: answer or reasoning."""
+    """A piece of live text, all of one kind: a model's reasoning, or output (a model's answer or a tool's output)."""
 
     __slots__ = ("offset", "reasoning", "text", "wire")
 
@@ -59,14 +59,14 @@ class LiveBuffer:
         self._dropped = 0
         """The number of chunks dropped so far, which is also the index of the oldest chunk still kept."""
         self._lengths = {False: 0, True: 0}
-        """The number of characters written so far, of the answer (False) and of the reasoning (True)."""
+        """The number of characters written so far, of output (False) and of reasoning (True)."""
 
     def is_of(self, key: str, attempt: int) -> bool:
-        """Return whether the buffer belongs to this attempt."""
+        """Return whether the buffer belongs to this attempt of the model request or tool call with the id `key`."""
         return (self.key, self.attempt) == (key, attempt)
 
     def add(self, text: str, *, reasoning: bool = False) -> None:
-        """Append text that the source has written."""
+        """Append text that the model request or tool call has written."""
         self._chunks.append(TextChunk(text, self._lengths[reasoning], reasoning=reasoning))
         self._lengths[reasoning] += len(text)
 
@@ -88,9 +88,9 @@ class LiveBuffer:
 
 
 def buffer_for(buffer: LiveBuffer | None, source: tuple[str, int] | None) -> LiveBuffer | None:
-    """Return the buffer for a source, given as key and attempt; None if there is no source.
+    """Return the buffer for `source` (the id of a model request or tool call, and the attempt); None without a source.
 
-    The result is `buffer` if that belongs to the same source, otherwise a new buffer.
+    The result is `buffer` if it belongs to the same source, otherwise a new buffer.
     """
     if source is None:
         return None
@@ -109,12 +109,12 @@ def read_live(buffer: LiveBuffer | None, cursor: Cursor) -> tuple[LiveText | Non
 
 
 def _joined(chunks: list[TextChunk]) -> tuple[TextChunk, ...]:
-    if len(chunks) < 2:  # usual case: this object is returned, because all clients share its encoded form
+    if len(chunks) < 2:  # the usual case: a single chunk stays the same object, so that its encoding is shared
         return tuple(chunks)
     return tuple(_join(list(run)) for _, run in groupby(chunks, key=lambda chunk: chunk.reasoning))
 
 
 def _join(run: list[TextChunk]) -> TextChunk:
     first = run[0]
-    # A single chunk stays the same object, so that its encoding is still shared.
+    # A single chunk stays the same object, so that watchers share its encoding.
     return first if len(run) == 1 else TextChunk("".join(c.text for c in run), first.offset, reasoning=first.reasoning)

@@ -45,7 +45,7 @@ class ReplayedStep(Struct, frozen=True):
 
     step: int
     revision: int
-    """The newest revision after the row."""
+    """The conversation's revision (the number of its newest event) after the row."""
     event: bytes
     """The input (event or log entry) as JSON."""
     state: bytes
@@ -159,9 +159,10 @@ def _notifications(result: TransitionResult) -> tuple[Durable, ...]:
 
 
 def _receipts(tool_use_id: str, stored: Sequence[Durable]) -> tuple[Durable, ...]:
-    """Return the notifications that a TreeReaped row must contain.
+    """Return the notifications that a log row with the entry TreeReaped (a call's processes have exited) must contain.
 
-    Its pids and duration are taken from the stored notification, if there is one, because a replay cannot know them.
+    The process ids and the duration are taken from the stored notification, if there is one, because a replay cannot
+    know them.
     """
     if len(stored) == 1 and isinstance(stored[0], ToolTreeReaped) and stored[0].tool_use_id == tool_use_id:
         return (stored[0],)
@@ -169,7 +170,7 @@ def _receipts(tool_use_id: str, stored: Sequence[Durable]) -> tuple[Durable, ...
 
 
 def _unlike(replayed: Sequence[Durable], stored: Sequence[Durable]) -> Iterator[str]:
-    """Yield a description of the first difference, because the others follow from it; nothing if both are equal."""
+    """Yield a description of only the first difference, because later ones follow from it; nothing if there is none."""
     for number, (now, then) in enumerate(zip(replayed, stored, strict=False), 1):
         if now != then:
             yield f"its event {number} differs: {_differing(now, then)}"

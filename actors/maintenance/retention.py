@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
 ROUNDS_A_PERIOD = 24
-"""The number of rounds within the shortest retention period; ROUND_SECONDS limits the time between them."""
+"""The number of maintenance rounds within the shortest retention period; ROUND_SECONDS bounds the time between two."""
 ROUND_SECONDS = (1.0, 3_600.0)
-"""The shortest and the longest time between two rounds, in seconds."""
+"""The shortest and the longest time between two rounds of maintenance, in seconds."""
 FIRST_SECONDS = 60.0
-"""The maximum seconds until the first round, so that it also happens on a server that is often restarted."""
+"""The maximum seconds from the start to the first round, so that a server that often restarts has rounds, too."""
 PAUSE_FACTOR = 10.0
 """The pause after a step, as a multiple of the time that the step took."""
 PAGE = 100
@@ -59,7 +59,7 @@ class Retention(Struct, frozen=True, kw_only=True):
 
     @property
     def round_seconds(self) -> float:
-        """The time between two rounds, in seconds."""
+        """The time between two rounds of maintenance, in seconds."""
         least, most = ROUND_SECONDS
         periods = [days * DAY_MS / 1000 for days in (self.events_days, self.archived_days, self.audit_days) if days]
         return max(least, min([most, *(period / ROUNDS_A_PERIOD for period in periods)]))
@@ -97,7 +97,7 @@ class Housekeeper:
             self._thread.join()
 
     def sweep(self) -> None:
-        """Run one round, step by step; return early when closed. Blocks."""
+        """Run one round of maintenance, step by step; return early when closed. Blocks."""
         began = self._clock.monotonic()
         for _ in self._steps():
             if self._closing.wait(PAUSE_FACTOR * (self._clock.monotonic() - began)):
@@ -116,7 +116,7 @@ class Housekeeper:
             pause = self._retention.round_seconds
 
     def _steps(self) -> Iterator[None]:
-        """Do the work of one round; yield after each write."""
+        """Do the work of one round of maintenance; yield after each write."""
         if self._retention.events_days:
             yield from self._prune(self._clock.now_ms() - round(self._retention.events_days * DAY_MS))
         if self._retention.archived_days:
@@ -156,7 +156,7 @@ class Housekeeper:
             try:
                 self._conversations.ask(id_, DeleteConversationCommand(archived_before=before)).result(DELETE_SECONDS)
             except (UnknownConversationError, EtagMismatchError, NotOwnerError):
-                continue  # deleted, no longer archived, or another server owns and deletes it
+                continue  # it is already deleted or no longer archived, or the server that owns it deletes it
             except (Rejected, TimeoutError) as refusal:
                 log.info("archived long ago, and not deleted yet: %s", refusal, extra={"conversation": id_})
             else:

@@ -1,7 +1,8 @@
 """Verifies a stored conversation: its rows with the store's checks, its events with the state machine's invariants.
 
-The store is only read; nothing is repaired. Others may write meanwhile: events are read only up to the revision that
-the conversation had at the beginning, and are read again if the oldest ones were pruned in between.
+The store is only read; nothing is repaired. Other threads may write to the store during the check: events are read only
+up to the revision that the conversation had at the beginning, and are read again if the oldest of them were pruned
+during the check.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PAGE = 200
 MAX_FINDINGS = 100
 """The maximum number of findings that are reported."""
 TRIES = 3
-"""How often the log is read from the start again because its beginning was pruned during the check."""
+"""The maximum number of attempts to check the events; an attempt fails if the oldest events are pruned during it."""
 
 
 def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class SendMessageResult(Struct, frozen=True):
     disposition: str
     """One of "direct", "steer_queued", "follow_up_queued"."""
     run: str
-    """The id of the run; "" while a follow-up waits."""
+    """The id of the run that gets the message; "" if the message waits in the queue of follow-ups."""
     revision: int
     """The number of the last event before the command; the message causes only later events."""
     message: Message | None = None
@@ -94,7 +94,7 @@ class CancelConversationResult(Struct, frozen=True):
     """The number of the conversation's latest event after the cancel."""
     llm_request_id: str = ""
     tool_use_ids: tuple[str, ...] = ()
-    """The ids of the calls that got a result from the server instead of the tool, in the order of the calls."""
+    """The ids of the tool calls that got a result from the server instead of the tool, in the order of the calls."""
     sub_agents: tuple[str, ...] = ()
     settled: tuple[QueueChanged, ...] = ()
     """The queued messages that the cancel returned to their senders or discarded."""
@@ -167,7 +167,7 @@ class SetModeCommand(Struct, frozen=True):
 
     mode: Mode
     stop_running: bool = False
-    """Whether to stop the call and the background jobs that have more rights than the new mode gives."""
+    """Whether to stop the tool calls and the background jobs that have more rights than the new mode gives."""
 
 
 class SetModeResult(Struct, frozen=True):
@@ -234,9 +234,9 @@ class ArchiveConversationCommand(Struct, frozen=True):
 
 
 class ContinueConversationCommand(Struct, frozen=True):
-    """Create the conversation that continues one whose context is full, or find it if it exists already.
+    """Create the conversation that continues this one, whose context is full, or find it if it exists already.
 
-    The result is its ConversationRecord.
+    The result is the ConversationRecord of the continuing conversation.
     """
 
     include_summary: bool = False

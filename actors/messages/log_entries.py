@@ -28,7 +28,7 @@ class Forked(Struct, frozen=True, tag="forked"):
     origin: str
     """The id of the original conversation."""
     run: str
-    """The id of the last run that was copied, in the original conversation."""
+    """The id that the last copied run has in the original conversation."""
     ledger: Ledger
     """The ledger (counters and queues) with which the fork begins."""
 

@@ -1,6 +1,6 @@
 """Messages from runners and other conversations to a conversation, which report the results of effects.
 
-Such a message may arrive twice or too late; the receiver ignores messages that it does not wait for.
+Such a message may arrive twice or too late; the conversation ignores messages that it does not wait for.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class TextSource(Protocol):
     """A buffer of streamed text, which the conversation's actor empties."""
 
     def take(self) -> tuple[LlmStreamChunk, ...]:
-        """Remove and return all buffered text. Conversation's thread only."""
+        """Remove and return all buffered text. Only the conversation's thread may call this."""
         ...
 
     def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
         """Undo the last `take`; the caller will call `take` again without waiting for a TextDeltaReady.
 
-        Conversation's thread only.
+        Only the conversation's thread may call this.
         """
         ...
 

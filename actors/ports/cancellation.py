@@ -46,7 +46,7 @@ class CancelToken:
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Register `callback` to run when the token is cancelled.
 
-        If it is cancelled already, run `callback` at once.
+        If the token is cancelled already, run `callback` at once.
         """
         with self._lock:
             if not self.cancelled:

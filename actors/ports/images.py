@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from actors.ports.cancellation import CancelToken
 
 Turn: TypeAlias = "Callable[[str, CancelToken], AbstractContextManager[bool]]"
-"""Takes a principal and a cancel token; returns a context manager that waits until it is the principal's turn.
+"""Takes a principal and a cancel token; returns a context manager that waits for the principal's turn to decode.
 
 The turn lasts as long as the context. The context manager yields False if the token is cancelled before the turn comes.
 """
@@ -27,7 +27,7 @@ IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 class InvalidImageError(Exception):
-    """The image cannot be used; the text completes a sentence, for example "is damaged or cut off"."""
+    """The image cannot be used; the text completes a sentence about the image, for example "is damaged or cut off"."""
 
 
 class ImagesUnavailableError(Exception):
@@ -42,14 +42,14 @@ class ImageView(Struct, frozen=True):
 
 
 class Images(Protocol):
-    """Stores images and creates their views.
+    """Stores images and creates their views, the converted copies that are sent to models.
 
     Do not call these methods on the thread of an actor or an event loop: a call may block for seconds, while this or
     other images are decoded. A cancelled token ends the wait at once.
     """
 
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken, *, uploaded: bool = False) -> Image:
-        """Decode and store an image and its view; return a reference to the image. Idempotent.
+        """Decode and store an image and its view (the copy for models); return a reference to the image. Idempotent.
 
         Principals take turns, and images that are `uploaded` do not wait for those that tools read.
 
@@ -63,7 +63,7 @@ class Images(Protocol):
         ...
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
-        """Return the view of a stored image. The view is created only once, so its bytes never change.
+        """Return the view of a stored image: the copy for models, created only once, so that its bytes never change.
 
         Returns None if the image is not stored or can no longer be decoded. Raises ImagesUnavailableError or
         StoreError.
@@ -71,11 +71,11 @@ class Images(Protocol):
         ...
 
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
-        """Return the size of the view in bytes, 0 if there is no view. Cached. Raises what `view` raises."""
+        """Return the bytes of an image's copy for models, 0 if there is none. Cached. Raises the errors of `view`."""
         ...
 
     def stored_as(self, image: Image) -> tuple[str, ...]:
-        """Return the ids of the attachments that contain the original and its view. Never blocks."""
+        """Return the ids of the attachments that contain the original and its copy for models. Never blocks."""
         ...
 
 
@@ -95,9 +95,9 @@ class NoImages:
         return None
 
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
-        """Return 0, because there is no view."""
+        """Return 0, because no image is stored."""
         return 0
 
     def stored_as(self, image: Image) -> tuple[str, ...]:
-        """Return the id of the original, which has no view."""
+        """Return the id of the original only, because there is no converted copy of it."""
         return (image.attachment,)

@@ -140,7 +140,7 @@ class McpServerInvalidError(Exception):
 class McpServers(Protocol):
     """The MCP servers of the operator and of conversations; each conversation has connections of its own.
 
-    Safe to call from any thread. Only the `run` method of a tool blocks.
+    Safe to call from any thread. No method blocks, except the `run` method of a tool that `tool` returns.
     """
 
     def start(self) -> None:
@@ -192,7 +192,7 @@ class McpServers(Protocol):
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
         """End the connections of a conversation; with `wider_than`, only those with more rights than this mode gives.
 
-        The servers' programs are killed without waiting. The next call connects again.
+        The servers' programs are killed without waiting. The next tool call connects again.
         """
         ...
 
@@ -206,9 +206,9 @@ class McpServers(Protocol):
     def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
         """Return the status of each server of the operator, in the order of the settings.
 
-        `principal` matters only if this principal is confined to some directories, where a server's program may fail to
-        start: then the states are those of the programs in the principal's own conversations. "" gives the states in
-        all other conversations.
+        A server's program may fail to start only because its principal is confined to some directories. So if
+        `principal` is confined, the states are those in its own conversations. Otherwise, and for "", they are those
+        in the conversations of principals that are not confined.
         """
         ...
 

@@ -70,7 +70,7 @@ class ToolSpec(Struct, frozen=True):
 
 
 def no_view(_image: Image) -> ImageView | None:
-    """Return no view, because the model does not accept images."""
+    """Return no converted copy of the image, because the model does not accept images."""
     return None
 
 
@@ -111,7 +111,7 @@ class ModelRequest(Struct, frozen=True):
     None if there is no schema, or if it is the input schema of a tool instead.
     """
     purpose: Purpose = Purpose.CONVERSATION
-    """Only the scripted model uses this field."""
+    """What the request is for. Only the demo model and telemetry use this field; providers do not get it."""
     counted_tokens: int = 0
     """The token count that the provider reported last in this conversation, including the answer; 0 before that."""
     cache_key: str = ""
@@ -187,8 +187,8 @@ class ModelSink(Protocol):
     def flush(self) -> None:
         """Publish the text received so far, because the model has no more data at the moment.
 
-        Until this call, the start of the stream and the text may be buffered. It is not called at the end of the
-        answer, because `respond` returns the whole answer.
+        Until this call, the start of the stream and the text may be buffered. This method is not called at the end of
+        the answer, because `respond` returns the whole answer.
         """
         ...
 
@@ -200,7 +200,7 @@ class Model(Protocol):
     def info(self) -> ModelInfo:
         """The model's name, capabilities and limits.
 
-        The limits may change once, when one of its first answers reveals them.
+        The limits may change once, when one of the model's first answers reveals them.
         """
         ...
 
@@ -226,9 +226,10 @@ class ModelCatalog(Protocol):
         ...
 
     def get(self, name: str) -> Model | None:
-        """Return the model of a conversation, never a substitute; None if no provider is known to serve it.
+        """Return the model with this name, never a substitute; None if no provider is known to serve it.
 
-        A model that was accepted before a restart is found if only one provider can have served it.
+        A model that a conversation got before a restart of the server is found if only one provider can have served
+        it.
         """
         ...
 

@@ -187,7 +187,7 @@ class Telemetry:
         """Observe that the processes of a killed call have ended, or (`leaked`) that this was not confirmed in time."""
 
     def quota_exceeded(self, quota: str) -> None:
-        """Observe that something was refused or stopped because this quota is used up."""
+        """Observe that a call or a run was refused or stopped because this quota is used up."""
 
     def taken_over(self, conversations: int) -> None:
         """Observe that this node took over `conversations` interrupted conversations (a number) from a dead node."""

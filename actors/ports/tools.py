@@ -173,7 +173,7 @@ def parse_arguments(name: str, raw: str) -> dict[str, Any]:
 
 
 def input_misfit(name: str, problem: str) -> str:
-    """Return the result of a call of the tool `name` whose input does not match the schema."""
+    """Return the error text that answers a call of the tool `name` whose input does not match the schema."""
     return f"The input of {name} does not fit its schema: {problem}. Nothing was run."
 
 
@@ -236,7 +236,7 @@ class Toolbox(Protocol):
         ...
 
     def prepared_rule(self, rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
-        """Return an approval rule in the form in which it is stored: with its command's words and a resolved path.
+        """Return an approval rule as it is stored: with its command split into words, and symbolic links resolved.
 
         Reads symbolic links, so it may block. If `within` is given, only links in these directories are read. Raises
         InvalidApprovalRuleError.

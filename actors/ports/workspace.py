@@ -70,8 +70,8 @@ class Workspace(Protocol):
     def check(self, path: str, within: Sequence[str] | None = None) -> str:
         """Return the real path of an existing directory. Raises ValueError with a human-readable text.
 
-        With `within`, the directory must be one of these directories or beneath one; the text reveals nothing about
-        others.
+        With `within`, the directory must be one of these directories or beneath one; the error text reveals nothing
+        about other directories.
         """
         ...
 

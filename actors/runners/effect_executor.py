@@ -92,7 +92,7 @@ class EffectExecutor:
         self._side_queries = SideQueries(services, admission)
         self._tool_runner: ActorRef[ToolRunner] | None = None
         self._deadlines: list[Timer] = []
-        """The timers of the call that waits for a client, or of the questions that the running call asks people."""
+        """The timers of the tool call that waits for a client, or of the questions that a running call asks people."""
         self._jobs = BackgroundJobs(services.toolbox, owner)
         self._children = ChildSubAgents(services, sub_agents, owner)
         self._cancelled_run = ""
@@ -114,7 +114,7 @@ class EffectExecutor:
 
     def cancel_now(self, work: InFlightWork) -> None:
         """Stop `work`, and let its run start nothing before the cancel is handled. Safe to call from any thread."""
-        # Set before the token is cancelled, because the outcome of the work could start the next step.
+        # Set before the token is cancelled, because the outcome of the cancelled work could start the run's next step.
         self._cancelled_run = work.run or self._cancelled_run
         work.token.cancel()
 
@@ -263,7 +263,7 @@ class EffectExecutor:
         self._deadlines.append(self._services.timers.after(max(0, deadline - clock.now_ms()), report))
 
     def _stop_waiting(self) -> None:
-        """Cancel the timers of a call that no longer waits for an answer: they might otherwise fire hours later."""
+        """Cancel the timers of a tool call that no longer waits for an answer, so that they do not fire hours later."""
         for timer in self._deadlines:
             self._services.timers.cancel(timer)
         self._deadlines.clear()

@@ -73,7 +73,7 @@ class _Views:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # a cancelled request may still build its view when the next one begins
+        self._lock = threading.Lock()  # a cancelled request may still build its turns when the next one begins
         self._for = ("", "")
         self._view = GrowingView()
         self._budget = ImageBudget()
@@ -90,7 +90,7 @@ class _Views:
         if (model.protocol, model.name) != self._for:
             self._for = model.protocol, model.name
             self._view = GrowingView(*self._for)
-        if sequence < self._view.sequence:  # for a cancelled request, after the next one has added later messages
+        if sequence < self._view.sequence:  # a cancelled request that the next one has overtaken
             return ProviderView(provider_view(messages, sequence, protocol=model.protocol, model=model.name))
         for message in messages[self._view.sequence : sequence]:
             self._view.add(message)

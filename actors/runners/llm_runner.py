@@ -154,7 +154,7 @@ class LlmRunner(Actor):
         self._text = StreamedText(request.request_id, request.attempt, clock)
         self._streaming = False
         self._start: LlmStreamStarted | None = None
-        """The event that reports the beginning of the stream; None before it, and once it was sent to the actor."""
+        """The event that reports the start of the stream, while it waits to be sent to the actor; otherwise None."""
 
     def on_start(self) -> None:
         """Make the request as soon as the thread runs, then stop."""
@@ -178,7 +178,7 @@ class LlmRunner(Actor):
             self._text.put(text, reasoning=reasoning)
 
     def flush(self) -> None:
-        """Send the buffered events to the actor; pause before the next read if many streams run (ModelSink)."""
+        """Send the buffered events to the actor; pause before the next read if many streams run. See ModelSink."""
         if self._request.cancel.cancelled:
             return
         if received := self._received():
@@ -196,7 +196,7 @@ class LlmRunner(Actor):
         return received
 
     def _report(self, event: LlmResponse | LlmError | LlmAborted) -> None:
-        """Send the outcome together with the messages received just before it, so that they become one commit."""
+        """Send the outcome together with the messages not sent before, so that all of them become one commit."""
         if self._request.cancel.cancelled:
             told = tell(self._reply_to, EffectOutcome(self._aborted(event.usage)))
         else:

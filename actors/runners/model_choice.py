@@ -1,4 +1,4 @@
-"""Resolves the models that a command names: unknown models are looked up before the actor gets the command."""
+"""Finds the models that a command names; for unknown ones, providers are asked before the actor gets the command."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def undecided(services: Services, request: CreatingCommand | ConversationCommand
 
 
 def learn_for(services: Services, request: CreatingCommand | ConversationCommand, cancel: CancelToken) -> None:
-    """Ask the providers that may serve the models named in a command. Blocks."""
+    """Ask the providers that may serve the models named in a command for their models. Blocks."""
     learn(services, _named(services, request), cancel)
 
 
 def learn(services: Services, names: Iterable[str], cancel: CancelToken) -> None:
-    """Ask the providers that may serve these models; "" and known models are skipped. Blocks."""
+    """Ask the providers that may serve these models for their models; "" and known models are skipped. Blocks."""
     for name in names:
         if name and services.models.undecided(name):
             services.models.learn(name, cancel)

@@ -1,6 +1,6 @@
 """Side queries: small requests to a fast and cheap model, for titles and excerpts.
 
-They are not part of the conversation: they have no tools and see no history.
+These requests are not part of a conversation: they have no tools and see no history.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class _NoSink:
 
 
 def _request(conversation_id: str, query: SideQuery) -> ModelRequest:
-    """Return the model request. It has a conversation id of its own, so that it replaces no turns that are cached."""
+    """Return the model request. Its conversation id is made up, so that it replaces no conversation's cached turns."""
     identity = f"{conversation_id}:{query.purpose.value}"
     return ModelRequest(
         conversation_id=identity,

@@ -189,7 +189,7 @@ def _checked(services: Services, index: int, task: AgentTask, model: str, princi
 
 
 def _given(services: Services, index: int, task: AgentTask, context: ToolContext) -> str:
-    """Read the files of one task with the rights that the sub-agent will have, truncated to their size limit."""
+    """Read the files of one task with the rights that the sub-agent will have, cut to the limit of their total size."""
     restricted = context.sandbox.report.restriction_available
     rights = Mode.RESTRICTED if restricted else context.mode
     there = msgspec.structs.replace(context, working_directory=task.cwd, mode=rights)

@@ -1,8 +1,7 @@
 """Generated titles of conversations: at first the first line of the first message, then one that a small model writes.
 
 The model is asked once, concurrently with the first run. Its title replaces only the first line, never a title that a
-client has set in the meantime. Nothing waits for it; after a failure, a deletion or a shutdown the title stays as it
-is.
+client has set in the meantime. Nothing waits for the model; if it fails or is cancelled, the first line stays.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def _cleaned(line: str) -> str:
 
 
 def untitled(record: ConversationRecord) -> bool:
-    """Return whether the next message determines the title: it is the first message, and not that of a sub-agent."""
+    """Return whether the next message determines the title: there is no title, no run yet, and this is no sub-agent."""
     return record.user_initiated and not record.title and not record.state.ledger.run
 
 

@@ -48,8 +48,8 @@ def compiled(schema: str) -> JsonSchema:
 def spec_of(tool: ClientTool) -> ToolSpec:
     """Return the specification of a client tool, as models get it.
 
-    It is essential, so that lean models, which get only essential tools, get it, too: the conversation was created with
-    it.
+    The tool counts as essential, so that lean models, which are offered only essential tools, are offered it, too,
+    because the client chose it for the conversation.
     """
     return ToolSpec(tool.description, msgspec.json.decode(tool.input_schema), tool.traits, essential=True)
 
@@ -60,7 +60,7 @@ def offered_in(mode: Mode | None, spec: ToolSpec) -> bool:
 
 
 def judged(content: tuple[Content, ...], tools: tuple[ClientTool, ...]) -> tuple[Content, ...]:
-    """Return an answer's content, with the group of the tool and the fault of the input in each client tool call."""
+    """Return an answer's content; its calls of client tools get the tool's group and, if invalid, the input's fault."""
     by_name = {tool.name: tool for tool in tools}
     if not by_name:
         return content

@@ -23,11 +23,11 @@ class Lease(Protocol):
         ...
 
     def young(self) -> bool:
-        """Return whether tools may be started and commands carried out now; False once the lease has expired."""
+        """Return whether tools may start and commands (except cancels) be handled; False once the lease has expired."""
         ...
 
     def age(self) -> float:
-        """Return the seconds since the lease was last renewed, or else since it began; 0 if it never expires."""
+        """Return the seconds since the last renewal, or since the start if there was none; 0 if it never expires."""
         ...
 
 

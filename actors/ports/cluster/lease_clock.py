@@ -25,8 +25,8 @@ class LeaseClock:
         """Create the file (needs Linux 5.1). Raises OSError.
 
         `seconds`: how long tools may start and live after a heartbeat was sent. This must be shorter than the time for
-        which a heartbeat keeps the node alive in the database: the processes that run tools need the difference to end
-        them.
+        which a heartbeat keeps the node alive in the database, because the tool hosts (the processes that run tools)
+        need the remaining time to end the tools.
         """
         self._seconds = seconds
         self._lock = threading.Lock()  # guards the fields below
@@ -48,7 +48,7 @@ class LeaseClock:
         return self._fd
 
     def young(self) -> bool:
-        """Return whether tools may be started and commands carried out now. See `Lease.young`."""
+        """Return whether tools may start and commands (except cancels) be handled now. See `Lease.young`."""
         return time.monotonic_ns() < self._until
 
     def age(self) -> float:
@@ -59,7 +59,8 @@ class LeaseClock:
         """Extend the lease for a heartbeat that the database has accepted.
 
         `sent`: when the heartbeat was sent, in nanoseconds of CLOCK_MONOTONIC (`time.monotonic_ns`), not when it was
-        answered, because nobody knows how long the answer took. A heartbeat older than the last one changes nothing.
+        answered, because nobody knows how long the answer took. A heartbeat sent before the latest accepted one
+        changes nothing.
         """
         with self._lock:
             until = sent + int(self._seconds * NANOSECONDS)

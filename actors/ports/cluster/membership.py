@@ -24,7 +24,7 @@ class Node(Struct, frozen=True):
     labels: frozenset[str] = frozenset()
     """The workspaces (directories) that this node has; the module `placement` explains them."""
     draining: bool = False
-    """Whether the node is about to stop: it gives up its conversations and takes no new ones."""
+    """Whether the node is about to stop: it releases the ownership of its conversations and takes no new ones."""
     active: int = 0
     """The number of conversations with an actor on this node, according to its last report."""
 
@@ -52,7 +52,8 @@ class Cluster(Protocol):
     def start(self) -> None:
         """Begin to watch the other nodes. Call this once, after the callbacks are set.
 
-        Blocks until the node that this one replaces is known to be dead. Raises StoreUnavailableError.
+        Blocks, for a limited time, until an earlier node at the same address is declared dead. Raises
+        StoreUnavailableError.
         """
         ...
 
@@ -61,18 +62,20 @@ class Cluster(Protocol):
         ...
 
     def remembered_owner(self, conversation_id: str) -> Node | None:
-        """Return the living node that owns a conversation, as far as memory shows; it may be this node. Does not block.
+        """Return the living node that owns a conversation, if this is in memory; it may be this node. Does not block.
 
-        None: memory does not show the owner; `owner_of` asks the database.
+        None: the owner is not in memory; `owner_of` asks the database.
         """
         ...
 
     def owner_of(self, conversation_id: str) -> Node | None:
         """Return the other living node that must handle calls about a conversation; None: this node may handle them.
 
-        Such a node owns the conversation, or nobody owns it and only other nodes have its workspace. Blocks briefly if
-        the answer is not in memory. Raises StoreUnavailableError; Rejected (WORKSPACE_OFFLINE) if nobody owns the
-        conversation and no living node has its workspace.
+        The returned node owns the conversation; or nobody owns it, and the returned node has its workspace, which this
+        node does not have. Blocks briefly if the answer is not in memory.
+
+        Raises StoreUnavailableError; Rejected (WORKSPACE_OFFLINE) if nobody owns the conversation and no living node
+        has its workspace.
         """
         ...
 
@@ -111,9 +114,9 @@ class Cluster(Protocol):
         ...
 
     def drain(self) -> None:
-        """Give up all conversations of this node, whose actors must have ended, and leave the cluster. Blocks.
+        """Release the ownership of all conversations of this node, whose actors must have ended, and leave the cluster.
 
-        Raises StoreUnavailableError; in that case the other nodes declare this node dead after a while.
+        Blocks. Raises StoreUnavailableError; in that case the other nodes declare this node dead after a while.
         """
         ...
 

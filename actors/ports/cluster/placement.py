@@ -60,7 +60,8 @@ def label_of(path: str, me: Node, nodes: Iterable[Node]) -> str:
     """Return the workspace label of a new conversation on the node `me`; "" if the directory is in no workspace.
 
     Raises Rejected (WORKING_DIRECTORY_INVALID) if the directory is in a workspace that only other nodes have. This
-    happens only if the client's path leads there through a symbolic link: otherwise the call would have been passed on.
+    happens only if the client's path leads there through a symbolic link: otherwise the call would have been passed on
+    to such a node.
     """
     label = workspace_of(path, (each for node in nodes for each in node.labels))
     if has(me, label):

@@ -11,7 +11,7 @@ from actors.core.errors import ErrorKind, LlmFailure
 
 _NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_THREAD = "can't start new thread"
-"""The text of Python's RuntimeError if no thread can be started, which has no exception type of its own."""
+"""The text of the RuntimeError for a thread that cannot be started; Python has no exception type for this case."""
 _COUNTED = "/proc/self/fd"
 _FOLDERS = (_COUNTED, "/dev/fd")
 

@@ -13,7 +13,7 @@ WORKSPACE_PROTECTED = (
     *(".envrc", ".vscode", ".idea", "node_modules/.bin"),
     *(".husky", ".githooks", ".devcontainer", ".zed", ".cursor", ".claude", ".mcp.json"),
 )
-"""Names in the working directory that stay read-only in workspace mode, beside `.git`; the operator can change them.
+"""Names in the working directory that stay read-only in workspace mode, beside `.git`; a setting can replace the list.
 
 People and programs later run what is in these files without looking at it.
 """
@@ -23,7 +23,7 @@ DENY_READ = (
     "~/.gnupg", "~/.kube", "~/.local/share/keyrings", "~/.netrc", "~/.password-store",
     "~/.pgpass", "~/.pypirc",
 )  # fmt: skip
-"""Files and directories with people's keys and passwords, which no tool may read; the operator can change them."""
+"""Files and directories with people's keys and passwords, which no tool may read; a setting can change the list."""
 
 
 SYSTEM_PATHS = (
@@ -36,7 +36,7 @@ SYSTEM_PATHS = (
     "/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf", "/etc/crypto-policies", "/etc/manpath.config",
     "/etc/terminfo", "/etc/timezone",
 )  # fmt: skip
-"""Files and directories that programs need and that contain no user data; the operator can change them."""
+"""Files and directories that programs need and that contain no user data; a setting can change the list."""
 
 
 class ProcessLimits(Struct, frozen=True):

@@ -59,7 +59,7 @@ class Comparisons:
             raise UnboundedSchemaError("its references lead through too many others") from None
 
     def take_too_long(self, value: Any) -> bool:
-        """Return whether validating this value would be too much work.
+        """Return whether validating this value would be more work than MAX_WORK.
 
         The caller must have bounded the value's nesting.
         """
@@ -100,7 +100,7 @@ class Comparisons:
     def _unfolded(self, schema: Any, found: dict[int, float]) -> float:
         """Return the work of a subschema and all subschemas that it reaches, per unit of a value's size.
 
-        Infinite if a subschema reaches itself. `found` caches the results.
+        The result is infinite if a subschema reaches itself. `found` caches results by the id() of the subschema.
         """
         if not isinstance(schema, dict):
             return 1
@@ -209,7 +209,7 @@ def _weight(schema: Mapping[str, Any]) -> int:
 
 
 def _times(schema: Mapping[str, Any]) -> int:
-    """Return how often validation evaluates the subschemas: twice with an `unevaluated…` keyword, otherwise once."""
+    """Return how often validation evaluates a schema's parts: twice with an `unevaluated…` keyword, otherwise once."""
     return 2 if "unevaluatedProperties" in schema or "unevaluatedItems" in schema else 1
 
 

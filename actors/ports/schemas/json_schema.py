@@ -23,7 +23,7 @@ MAX_FAULTS = 3
 MAX_FAULT_CHARACTERS = 300
 
 MAX_DEPTH = 100
-"""The maximum nesting of values and schemas: deeper ones would overflow the stack of compiled code."""
+"""The maximum nesting of values and schemas; with deeper ones, the compiled validator would overflow its stack."""
 
 TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 
@@ -46,7 +46,7 @@ class JsonSchema:
     """A JSON Schema, which is compiled once."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Compile the schema. Raises InvalidSchemaError, also for a schema whose validation time has no bound."""
+        """Compile the schema. Raises InvalidSchemaError, also if validation against the schema could take forever."""
         if is_too_deep(schema):
             raise InvalidSchemaError(TOO_DEEP)
         own, each_pattern = dict(schema), PATTERNS_BYTES // max(1, _patterns(schema))

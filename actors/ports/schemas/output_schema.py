@@ -22,7 +22,7 @@ MAX_OUTPUT_DEPTH = 24
 """The maximum nesting of output schemas and outputs: each level takes several of the 100 levels of a gRPC message."""
 
 WRAPPER = "value"
-"""The property that contains the value if the schema allows other values than objects, which must be wrapped in one."""
+"""The property of the object in which a value is wrapped if its schema also allows values that are no objects."""
 
 _KEPT = frozenset({"type", "enum", "const", "title", "description", "required", "$ref"})
 """Keywords that providers enforce, and whose values contain no schemas."""
@@ -53,7 +53,7 @@ class _NotKeptError(Exception):
 
 @lru_cache(maxsize=64)
 def compiled(schema: str) -> JsonSchema:
-    """Return the compiled schema of a JSON text. Raises InvalidSchemaError."""
+    """Compile an output schema, given as JSON text. Raises InvalidSchemaError."""
     value = json.loads(schema)
     if is_too_deep(value, MAX_OUTPUT_DEPTH):
         raise InvalidSchemaError(_TOO_DEEP)
@@ -105,7 +105,7 @@ def judged_output(schema: str, text: str) -> tuple[str, str]:
 
 
 def _kept(schema: Any) -> dict[str, Any]:
-    """Return the schema with only the keywords that providers enforce, and with no other properties in any object.
+    """Return the schema with only the keywords that providers enforce, and forbid properties that it does not name.
 
     Raises _NotKeptError if providers cannot enforce the schema.
     """

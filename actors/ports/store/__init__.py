@@ -1,6 +1,6 @@
 """The port for the store, which keeps conversations durably.
 
-A class can depend on a part of it, such as StoreReader.
+A class that needs only a part of the store can depend on the port of that part, such as StoreReader.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The part of the Store port for the audit trail: who sent which command, and what decided about tool calls.
 
 Accepted commands are recorded in the log of their conversation, and protected by its hash chain. Refused calls are
-stored separately, and so are deletions, because they delete the log, too. No entry contains messages, arguments or
-results.
+stored separately, and so are deletions, because the log is deleted with its conversation. No entry contains messages,
+arguments or results.
 """
 
 from __future__ import annotations
@@ -110,8 +110,9 @@ class AuditFilter(Struct, frozen=True):
     """Selects entries of the audit trail. A field that is not set excludes no entry."""
 
     since: int = 0
-    """The earliest time of an entry, in milliseconds since the epoch. `until` is the first time after the range."""
+    """The earliest time of an entry, in milliseconds since the epoch."""
     until: int | None = None
+    """The first time after the selected range, in milliseconds since the epoch; None: no limit."""
     principal: str | None = None
     conversation: str | None = None
     outcome: Outcome | None = None

@@ -53,7 +53,7 @@ class Comparison(StrEnum):
 
 
 class Every(Struct, frozen=True):
-    """All of these conditions hold; true if there are none."""
+    """All of these conditions hold; true if `parts` is empty."""
 
     parts: tuple[Condition, ...] = ()
 
@@ -165,7 +165,7 @@ class ListPosition(Struct, frozen=True):
 
 
 class Listed(Struct, frozen=True):
-    """A page of a list."""
+    """A page of a list of conversations."""
 
     records: tuple[ConversationRecord, ...]
     more: ListPosition | None

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class StoreMaintenance(Protocol):
-    """The store's operations for retention: deleting old log rows, and giving back space. Safe to call from any thread.
+    """Deletes old data, and returns free space to the file system. Safe to call from any thread.
 
     Each call is one short transaction and may raise StoreUnavailableError.
     """
@@ -50,8 +50,8 @@ class StoreMaintenance(Protocol):
         ...
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Give up to `max_bytes` of free space back to the file system; return False if there was none to give back.
+        """Return at most `max_bytes` of the store's free space to the file system; return False if none was returned.
 
-        `spare_bytes` of free space are kept for future writes.
+        `spare_bytes` of free space are kept for later writes.
         """
         ...

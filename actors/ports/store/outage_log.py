@@ -23,7 +23,7 @@ class OutageLog:
     """
 
     def __init__(self, log: logging.Logger, over: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Begin without an outage. `over` is the text that is logged at the end of an outage."""
+        """Begin without an outage. `over` is the text that is logged when an outage ends."""
         self._log = log
         self._over = over
         self._monotonic = monotonic

@@ -30,7 +30,7 @@ class NotOwnerError(StoreError):
     def __init__(self, text: str = "", *, owner: Owner | None = None) -> None:
         super().__init__(text)
         self.owner = owner
-        """The owner; None if no living server owns it or it is being taken over. Then a later attempt may succeed."""
+        """The owner; None if no living server owns the conversation or a takeover is under way: then retry later."""
 
 
 class ConversationOwnership(Protocol):
@@ -49,8 +49,8 @@ class ConversationOwnership(Protocol):
         tree has no owner, or if its owner was declared dead. If the owner has changed, `taken` is called with the ids
         of the tree's conversations whose work was interrupted, if there are any: the caller must recover them.
 
-        Raises NotOwnerError if another server is the owner, or if this server was declared dead or is giving up its
-        conversations; StoreDamagedError.
+        Raises NotOwnerError if another server is the owner, or if this server was declared dead or is about to stop and
+        takes no conversations any more; StoreDamagedError.
         """
         ...
 

@@ -23,7 +23,7 @@ class ConversationReader(Protocol):
         ...
 
     def owner(self, conversation_id: str) -> str | None:
-        """Return the conversation's principal, even if the rest of its row is unreadable; None without such a row."""
+        """Return the conversation's principal, even if the rest of its row is unreadable; None if there is no row."""
         ...
 
     def find_slug(self, principal: str, slug: str) -> str | None:
@@ -87,7 +87,7 @@ class ConversationReader(Protocol):
         ...
 
     def spendings(self, since: int) -> tuple[Spending, ...]:
-        """Return what each principal spent on each day from `since` on (in days since the epoch), in no order."""
+        """Return what each principal spent per day, from the day `since` (in days since the epoch) on; in no order."""
         ...
 
     def stored_bytes(self, principal: str) -> int:

@@ -183,7 +183,7 @@ class StoppedRun(Struct, frozen=True):
     last_sequence: int
     """The sequence number of the last message before the run's end.
 
-    The run consists of the messages with its id between the previous run's last message and this one.
+    The run consists of the messages after the previous run's `last_sequence`, up to this one, that have the run's id.
     """
 
 

@@ -21,14 +21,16 @@ class ConversationWriter(Protocol):
         ...
 
     def put_spending(self, spending: Spending) -> None:
-        """Add what a principal spent on a day. Used when no commit can do this because the conversation is deleted.
+        """Add to the stored totals what a principal spent on a day.
+
+        Needed when the conversation is deleted, so that no commit can add the amount.
 
         Raises StoreUnavailableError.
         """
         ...
 
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
-        """Delete a conversation with its sub-agents, messages, log and attachments; also store `audit`.
+        """Delete a conversation with its sub-agents, messages, log and attachments; store the audit entry `audit`.
 
         Raises StoreUnavailableError or NotOwnerError.
         """

@@ -1,4 +1,7 @@
-"""The questions that one tool call asks people. Each is reported to the conversation and answered by an AnswerTool."""
+"""The questions that one tool call asks people.
+
+Each question is reported to the conversation, which answers it with the effect AnswerTool.
+"""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class QuotaBook:
         put_spending: Callable[[Spending], None] = lambda _spending: None,
         spent_by_all: Callable[[], Iterable[Spending]] | None = None,
     ) -> None:
-        """Begin with the spending of this month, day by day. The three functions access a store, and may block.
+        """Begin with the spending of this month, day by day. The functions given here access a store, and may block.
 
         Args:
             settings: The quotas that the operator has set.
@@ -78,7 +78,7 @@ class QuotaBook:
             spendings: What was spent this month, by principal and day.
             telemetry: Is notified of refusals.
             stored_bytes: Returns how many bytes a principal has stored.
-            put_spending: Stores spending that no commit contains.
+            put_spending: Stores the spending of a deleted conversation, which no commit of the conversation can store.
             spent_by_all: Returns what all servers that share the store have spent this month; None for a single server.
         """
         self._settings = settings
@@ -182,8 +182,8 @@ class QuotaBook:
     def spend_alone(self, principal: str, used: Usage) -> None:
         """Store and count the tokens and the cost of a request whose conversation was deleted.
 
-        No commit of the conversation can include them any more. May block. If they cannot be stored, they count until
-        the server ends.
+        No commit of the conversation can include this spending any more. May block. If it cannot be stored, it counts
+        until the server ends.
         """
         spending = self.spending(principal, (used.context_tokens, used.cost_micros), self._clock.now_ms())
         if spending is None:
@@ -299,7 +299,7 @@ class QuotaBook:
                 raise self._refused(_exceeded(quota, whose, limit, used, RETRY_MS))
 
     def _nothing_left(self, principal: str) -> QuotaExceededError | None:
-        """Return the refusal of further spending; None if no quota of spending is used up."""
+        """Return the error that refuses further spending; None if no quota of spending is used up."""
         now = self._clock.now_ms()
         for whose in (principal, TOGETHER):
             for quota in SPENDING:
