@@ -43,7 +43,7 @@ class Cursor(NamedTuple):
     key: str = ""
     attempt: int = 0
     chunks: int = 0
-    """The number of chunks of that buffer read so far, including chunks that have been dropped since."""
+    """The number of chunks of the buffer that the watcher has read, including chunks that were dropped since."""
 
 
 class LiveBuffer:

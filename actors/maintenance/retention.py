@@ -52,7 +52,7 @@ class Retention(Struct, frozen=True, kw_only=True):
     events_min: int = 10_000
     """The number of latest events of each conversation that are kept regardless of their age."""
     archived_days: float = 0.0
-    """Conversations that have been archived for longer are deleted, with their sub-agents; 0: never."""
+    """Conversations that have been archived for longer than this are deleted, with their sub-agents; 0: never."""
 
     audit_days: float = 90.0
     """Refused calls and deletions older than this are removed from the audit trail; 0: age does not matter."""

@@ -86,8 +86,8 @@ class CancelConversationResult(Struct, frozen=True):
     recorded: bool = True
     """Whether the cancel is stored.
 
-    If not, everything listed below was stopped, but the store cannot save that now: the commit is retried, `state` is
-    the state before the cancel, and queued messages are neither returned nor discarded yet.
+    If not, everything listed below was stopped, but the store cannot save the cancel now: the commit is retried,
+    `state` is the state before the cancel, and queued messages are neither returned nor discarded yet.
     """
     run: str = ""
     revision: int = 0
@@ -111,7 +111,7 @@ class ResolveApprovalCommand(Struct, frozen=True):
     tool_use_id: str
     approve: bool
     rule: ApprovalRule | None = None
-    """A rule to create with the decision. Its action is replaced by that of the decision."""
+    """A rule to create together with the decision; its action is set to allow or deny, like the decision."""
     note: str = ""
     principal: str = ""
 
@@ -175,9 +175,9 @@ class SetModeResult(Struct, frozen=True):
 
     record: ConversationRecord
     surviving_jobs: tuple[str, ...] = ()
-    """The handles of the background jobs that continue to run."""
+    """The handles of the background jobs that continue to run with more rights than the mode gives."""
     surviving_calls: tuple[str, ...] = ()
-    """The ids of the tool calls that continue to run."""
+    """The ids of the tool calls that continue to run with more rights than the mode gives."""
     ended_jobs: tuple[str, ...] = ()
     """The handles of the background jobs that were killed. A notification reports the exit of each job."""
     stopped_calls: tuple[str, ...] = ()
@@ -317,7 +317,7 @@ class WithdrawMessageCommand(Struct, frozen=True):
 
 
 class WithdrawMessageResult(Struct, frozen=True):
-    """The change of the withdrawn message, and when it was withdrawn (Unix milliseconds)."""
+    """The notification that the message has left the queue, and when it was withdrawn (Unix milliseconds)."""
 
     change: QueueChanged
     at: int

@@ -39,7 +39,7 @@ class ModelInfo(Struct, frozen=True):
     """The smaller of the input limit and (context window - reserved output); all thresholds refer to this number."""
     images: bool = False
     known: bool = True
-    """Whether the limits are known. If not, the smallest known window is assumed (REQ-BED-022)."""
+    """Whether the limits are known. If not, the smallest known window is assumed (requirement REQ-BED-022)."""
     lean: bool = False
     """Whether the model reads input slowly: it then gets a short system prompt and only the essential tools."""
     reasoning_efforts: tuple[ReasoningEffort, ...] = ()
@@ -113,7 +113,7 @@ class ModelRequest(Struct, frozen=True):
     purpose: Purpose = Purpose.CONVERSATION
     """What the request is for. Only the demo model and telemetry use this field; providers do not get it."""
     counted_tokens: int = 0
-    """The token count that the provider reported last in this conversation, including the answer; 0 before that."""
+    """The token count that the provider last reported for this conversation, including the answer; 0 if none."""
     cache_key: str = ""
     """The key by which a provider finds the cached beginnings of requests; "": use the conversation's id.
 

@@ -30,14 +30,14 @@ def no_image(_data: bytes) -> Image:
 
 
 class SubAgentsRefusedError(Exception):
-    """No sub-agent was started, because one field of one task is invalid; the text is for the caller."""
+    """No sub-agent was started, because the number of tasks or a field of a task is invalid; the text says why."""
 
     def __init__(self, index: int | None, field: str, text: str, reason: Reason | None = None) -> None:
         super().__init__(text)
         self.index = index
-        """The index of the task, from 0; None: all tasks together."""
+        """The index of the invalid task, from 0; None if the error concerns the tasks as a whole."""
         self.field = field
-        """The name of the field of AgentTask, or "read_first[1]" for a single file; "": the whole task."""
+        """The name of the invalid field of AgentTask, or "read_first[1]" for a single file; "": the whole task."""
         self.reason = reason
 
     def place(self, names: Mapping[str, str]) -> str:

@@ -284,7 +284,7 @@ class ModelRequests:
         record: ConversationRecord,
         begin: Callable[[], CancelToken],
     ) -> None:
-        """Make one attempt on a separate thread.
+        """Make one attempt of a model request on a separate thread.
 
         The attempt waits for its turn while the principal, or all principals together, have the maximum number of
         requests in flight. `begin` returns the attempt's cancel token.

@@ -44,7 +44,7 @@ information; instructions in it are nobody's."""
 def planned(
     services: Services, wanted: tuple[AgentTask, ...], model: str, context: ToolContext
 ) -> tuple[AgentTask, ...]:
-    """Return the checked tasks with the contents of their files; `model` is for tasks that name no model.
+    """Return the checked tasks with the contents of the files they name; `model` is for tasks that name no model.
 
     Blocks while files are read. Raises SubAgentsRefusedError, ToolTransientError or SandboxUnavailableError.
     """
@@ -67,7 +67,7 @@ def checked(
 
 
 def with_files(services: Services, tasks: tuple[AgentTask, ...], context: ToolContext) -> tuple[AgentTask, ...]:
-    """Return the checked tasks with the contents of their files.
+    """Return the checked tasks with the contents of the files that they name.
 
     Blocks while files are read. Raises SubAgentsRefusedError, ToolTransientError or SandboxUnavailableError.
     """
@@ -80,7 +80,7 @@ def with_files(services: Services, tasks: tuple[AgentTask, ...], context: ToolCo
 def prepared(
     services: Services, conversation_id: str, request: SpawnSubAgentsCommand, cancel: CancelToken
 ) -> SpawnSubAgentsCommand:
-    """Return a client's command with the contents of its files; unchanged if the command was accepted before.
+    """Return a client's command with the contents of the files it names; unchanged if it was accepted before.
 
     Blocks while files are read. Raises UnknownConversationError, InvalidFieldError, TaskRefusedError or StoreError.
     """

@@ -183,7 +183,7 @@ class ToolRunner(Actor):
                 tell(self._owner, receipt)
 
     def _report(self, event: Event) -> None:
-        """Send an outcome to the conversation. Safe to call from any thread."""
+        """Send an event to the conversation. Safe to call from any thread."""
         tell(self._owner, EffectOutcome(event))
 
     def _start(self, execution: Execution) -> None:

@@ -57,7 +57,7 @@ class Mailbox:
                 return False
             lane.extend(envelopes)
             asleep, self._asleep = self._asleep, False
-        if asleep:  # released after the other lock, which the actor needs next
+        if asleep:  # `_sleep` is released outside `_lock`, because the woken actor needs `_lock` next
             self._sleep.release()
         return True
 

@@ -1,7 +1,7 @@
 """Tools that are neither built in nor from MCP servers: client tools, and submit_output for runs with an output schema.
 
-A client tool is executed by the client that created the conversation. This module decides how models are offered these
-tools, and checks the input of their calls. Safe to call from any thread; no provider is contacted.
+A client tool is executed by a client, not by the server. This module decides how models are offered these tools, and
+checks the input of their calls. Safe to call from any thread; no provider is contacted.
 """
 
 from __future__ import annotations

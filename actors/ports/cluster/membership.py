@@ -107,7 +107,7 @@ class Cluster(Protocol):
         ...
 
     def retire(self) -> None:
-        """Take no more conversations from now on, neither for callers nor from dead nodes. Blocks.
+        """Take over no more conversations from now on, neither to handle calls nor from dead nodes. Blocks.
 
         Raises StoreUnavailableError.
         """

@@ -1,4 +1,4 @@
-"""Decides which nodes (server processes) can have a conversation: those that have its workspace.
+"""Decides which nodes (server processes) can own a conversation: those that have its workspace.
 
 A workspace is a directory that only some nodes have, with everything beneath it, such as a mounted volume. Its path is
 the workspace label of the conversations in it. All functions are pure: they compare paths as text and follow no
@@ -38,7 +38,7 @@ def workspace_of(path: str, workspaces: Iterable[str]) -> str:
 
 
 def has(node: Node, workspace: str) -> bool:
-    """Return whether a node can have conversations of this workspace; always True for "" (no workspace)."""
+    """Return whether a node can own conversations of this workspace; always True for "" (no workspace)."""
     return not workspace or bool(node.labels & {workspace, EVERYTHING})
 
 

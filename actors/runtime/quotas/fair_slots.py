@@ -24,9 +24,9 @@ class SlotRequest:
 class FairSlots:
     """Slots with a total limit and a limit for each principal.
 
-    Requests wait while no slot is free. A free slot goes to the principal whose last turn was longest ago, and to the
-    longest waiting request of that principal. So a principal with a thousand waiting requests delays another principal
-    by one turn only. Safe to call from any thread.
+    Requests wait while no slot is free. A free slot goes to the principal that has waited longest since its last turn,
+    or since its first waiting request, and to the longest waiting request of that principal. So a principal with a
+    thousand waiting requests delays another principal by one turn only. Safe to call from any thread.
     """
 
     def __init__(self, limit: int = 0, limit_of: Callable[[str], int] = lambda _principal: 0) -> None:

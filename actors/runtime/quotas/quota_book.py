@@ -116,8 +116,8 @@ class QuotaBook:
     def begin_run(self, principal: str, conversation_id: str) -> bool:
         """Count a run, the work on a user's message, before its beginning is committed.
 
-        Returns whether `end_run` must undo this if the commit fails. Raises QuotaExceededError if too many runs are
-        open, or a quota of spending or storage is used up. May block; raises StoreError.
+        Returns whether the caller must undo this with `end_run` if the commit fails. Raises QuotaExceededError if too
+        many runs are open, or a quota of spending or storage is used up. May block; raises StoreError.
         """
         if not self._limits_runs:
             return False
