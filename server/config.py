@@ -56,22 +56,31 @@ class Config:
     retention_archived_days: float = 0.0
     """How many days archived conversations are kept; 0 for ever."""
     retention_audit_days: float = 90.0
-    """How many days refused calls and deletions stay in the audit trail; 0 until there are 100,000 later ones."""
+    """How many days refused calls and deletions stay in the audit trail; 0 for any age.
+
+    In any case, only the latest 100,000 are kept.
+    """
     reflection: bool = False
     """Whether the server offers gRPC reflection, by which tools like grpcurl list its methods."""
     tls_certificate: Path | None = None
     """The PEM file with the certificate and its chain, for the address in `listen`; None for no TLS."""
     tls_key: Path | None = None
     insecure_behind_proxy: bool = False
-    """Whether a proxy or a mesh in front encrypts, restricts access and names the client, so that TLS is not needed."""
+    """Whether a proxy or a mesh in front of the server encrypts and restricts access, so that the server needs no TLS.
+
+    The client's address is then taken from a header that the proxy sends.
+    """
     metrics_listen: Listen | None = None
-    """The address at which Prometheus gets metrics by HTTP; None for no metrics there."""
+    """The address at which Prometheus gets metrics by HTTP; None if no metrics are served."""
     otlp_endpoint: str = ""
     """The URL of a collector for traces and metrics, by OTLP over gRPC; "" for no collector."""
     otlp_contents: tuple[str, ...] = ()
     """The names of the span attributes with contents of conversations that may be sent to the collector."""
     sandbox: str = "auto"
-    """The sandbox tier that enforces the restricted mode: "auto" for the best available one, else a required one."""
+    """How strictly the machine must be able to restrict tools: "A", "B", "none", or "auto" for the best it can do.
+
+    A uses namespaces, B only Landlock and seccomp.
+    """
     workspace_protected: tuple[str, ...] = WORKSPACE_PROTECTED
     """The names of files and directories that tools in workspace mode cannot change, besides .git."""
     deny_read: tuple[str, ...] = DENY_READ
@@ -93,9 +102,9 @@ class Config:
     principals: Mapping[str, Principal] = field(default_factory=dict)
     """The principals in the file, by name, without the server's own user."""
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
-    """The quotas in the file: of each principal, and of all together."""
+    """The quotas in the file: of each principal, and of all principals together."""
     client_certificates: Mapping[str, Principal] = field(default_factory=dict)
-    """The principals in the file that names in clients' certificates stand for."""
+    """The principals that the file assigns to client certificates, by a name in the certificate."""
     authorizer: AuthorizerSettings | None = None
     """The operator's own authentication and authorization, in the file; None if there is none."""
     cluster: ClusterSettings | None = None
@@ -113,7 +122,7 @@ class Config:
     """Where each given setting comes from: the flag, the variable, or the file and the key."""
 
     def refusal(self, text: str) -> ConfigError:
-        """Return the error for a setting that turns out to be wrong when it is used. `text` is "name: why"."""
+        """Return the error for a setting that turns out to be wrong when it is used. `text` is "NAME: REASON"."""
         setting, _, why = text.partition(": ")
         provider = setting.removeprefix("providers.").rpartition(".")[0]
         tables = (
@@ -150,13 +159,13 @@ class Config:
 
     @property
     def behind_proxy(self) -> bool:
-        """Whether a proxy is in front of every address except Unix sockets, and names the client."""
+        """Whether every address except Unix sockets is behind a proxy, which sends the client's address in a header."""
         reached = [each for each in self.listeners if not each.where.path]
         return bool(reached) and all(each.insecure_behind_proxy for each in reached)
 
     @property
     def reachable(self) -> bool:
-        """Whether an address is meant for callers from the network, among whom are strangers."""
+        """Whether the server listens on an address for callers from the network, who may be strangers."""
         return any(each.certificate or each.insecure_behind_proxy or not each.where.local for each in self.listeners)
 
     @property

@@ -136,7 +136,7 @@ class SharedLines(logging.Handler):
         """Format and write a record. Errors go to `Handler.handleError`."""
         try:
             self._lines.append(self.format(record) + "\n")
-            # Another thread may queue a line just before the release without writing it, so the queue is checked again.
+            # Just before the lock is released, another thread may queue a line for this one: check the queue again.
             while self._lines and self._writing.acquire(blocking=len(self._lines) > MOST_WAITING):
                 try:
                     self._write_all()

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 SOCKET = "bedrock.sock"
 _PLAIN = re.compile(r"[\w/.@+=,~-]+", re.ASCII)
-"""Matches paths that all gRPC libraries interpret alike. Only some libraries decode percent escapes."""
+"""Matches paths that all gRPC libraries interpret alike.
+
+Paths with a percent sign do not match, because only some libraries decode percent escapes.
+"""
 
 
 def claim_directory(path: Path) -> None:
@@ -45,7 +48,11 @@ def close_to_others(directory: Path) -> None:
 def check_closable(directory: Path) -> None:
     """Check that a directory can be restricted to this user, because no other user can have written to it.
 
-    Changes nothing. Raises NotPrivateError or OSError, as `close_to_others` does.
+    Changes nothing.
+
+    Raises:
+        NotPrivateError: The directory belongs to another user, or others may have written to it.
+        OSError: There is no such directory.
     """
     check_owner(directory)
     if directory.stat().st_mode & 0o022:

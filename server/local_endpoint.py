@@ -77,7 +77,7 @@ class LocalSocket:
     def look(self) -> None:
         """Restore missing files, with a warning in the log. A failure is logged only once per file."""
         if _inode(self._data_dir) != self._directory:
-            return  # then the files belong to another process; the store reports the replaced data directory
+            return  # the data directory was replaced, which the store reports: these files are of another process
         self._look_at(self._socket, _inode(self._socket) == self._inode)
         self._look_at(self._address, _holds(self._address, self._line))
 

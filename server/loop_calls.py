@@ -55,7 +55,8 @@ class Rest(selectors.DefaultSelector):
         Returns [] at once if the loop has other work and has polled less than LOOK_SECONDS ago.
         """
         self.asleep = timeout is None or timeout > 0
-        # Called after `asleep` is set: a thread whose call is not found here sees `asleep`, and wakes the loop.
+        # `asleep` must be set before: a thread that queues its call too late for this line sees `asleep`, and wakes the
+        # loop.
         begun = [begin() for begin in self.before]
         if any(begun):
             self.asleep, timeout = False, 0
@@ -119,7 +120,7 @@ class LoopCalls:
         while self._waiting:
             try:
                 self._waiting.popleft()()
-            except Exception:  # an error in one call must not lose the other calls
+            except Exception:  # an error in one call must not prevent the other calls
                 log.exception("a call on the event loop failed")
 
     async def result(self, future: Future[T]) -> T:

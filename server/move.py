@@ -26,11 +26,11 @@ from server.settings.loading import load
 def move(config: Path | None, data_dir: str | None, database: str | None) -> None:
     """Copy all conversations from the data directory to PostgreSQL.
 
-    The tokens of principals go along. The server has to be stopped. Every row is compared after it was copied; if one
-    differs, the database stays empty.
+    The tokens of principals are copied, too. The server has to be stopped. Every row is compared after it was copied;
+    if one differs, the database stays empty.
 
-    The data directory keeps its own token, which goes on to count, and its database, which nothing opens any more: a
-    mark says where its conversations are.
+    The data directory keeps its own token, which stays valid, and its database, which is no longer opened: a file
+    beside it says where the conversations are.
     """
     try:
         found = load({} if database is None else {"database": database}, file=config)

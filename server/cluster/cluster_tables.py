@@ -41,7 +41,7 @@ class ClusterSettings(Struct, frozen=True):
 
 
 def cluster_settings(table: Mapping[str, Any]) -> ClusterSettings:
-    """Read the table [cluster]. Raises ValueError with a text such as "cluster.address: why"."""
+    """Read the table [cluster]. Raises ValueError, whose text names the key, as in "cluster.address: needed: …"."""
     check_keys("cluster", table, KEYS)
     return ClusterSettings(
         _address(_given(table, "address", "where the other servers reach this one, host:port")),

@@ -70,7 +70,7 @@ async def forward(peer: NodeConnections, call: ForwardedCall) -> tuple[bytes, Me
 
 
 def raise_unless_cut(peer: NodeConnections) -> NoReturn:
-    """Raise PeerLostError if the call was cancelled because its node was declared dead, else the CancelledError again.
+    """Raise the CancelledError again, or PeerLostError instead if the call ended because its node was declared dead.
 
     Call this in the handler of the CancelledError.
     """
@@ -81,9 +81,9 @@ def raise_unless_cut(peer: NodeConnections) -> NoReturn:
 
 
 def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
-    """Raise the exception that `forward` documents for the error of a failed call to another node.
+    """Convert the gRPC error of a failed call to another node to one of the exceptions of `forward`, and raise it.
 
-    The trailing metadata shows who has answered: only a node, not a proxy, sends a trailer with its address.
+    The trailing metadata shows whether a node or a proxy has answered: only nodes send a trailer with their address.
     """
     trailers: Metadata = tuple(error.trailing_metadata() or ())
     names = {name for name, _ in trailers}
@@ -102,8 +102,8 @@ def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
 class ForwardedStream(Stream):
     """Forwards a stream of messages from the conversation's owner to the client.
 
-    The next message is read once the client has received the last one. The server limits the number of these streams,
-    ends them if the client stops reading, and ends them at shutdown, like all other streams.
+    The owner's next message is read once the client has received the message before. As with all streams, the server
+    limits their number, ends them if the client stops reading, and ends them at shutdown.
     """
 
     def __init__(
@@ -129,7 +129,8 @@ class ForwardedStream(Stream):
     async def _open(self) -> None:
         """Call the owner, and pass each message of its stream to the client, until the stream ends.
 
-        Raises the errors of `forward`; Rejected (SHUTTING_DOWN) if this server shuts down meanwhile.
+        Raises the exceptions of `forward`, and Rejected (SHUTTING_DOWN) if this server shuts down before the stream
+        ends.
         """
         call = self._call
         async with self._peer.channel(call.lane) as channel:
@@ -151,5 +152,5 @@ class ForwardedStream(Stream):
                 raise_unless_cut(self._peer)
 
     async def _go_on(self) -> bool:
-        """Return False, because `_open` has already forwarded the whole stream."""
+        """Return False, which ends the stream: `_open` has already forwarded all of it."""
         return False

@@ -40,7 +40,7 @@ ANSWER_SECONDS = 2.0
 def greeting_handler(cluster: Cluster) -> grpc.RpcMethodHandler[Any, Any]:
     """Return the handler of GREET, which answers with this node's incarnation, the number it got when it started.
 
-    The server calls the handler only for calls that carry the nodes' token.
+    The server calls the handler only for calls that carry the token that all nodes share.
     """
 
     async def serve(_request: bytes, _context: Any) -> bytes:

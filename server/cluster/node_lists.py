@@ -1,9 +1,9 @@
 """Lets clients of this node watch the list of all conversations in the cluster.
 
-While clients watch the list here, this node receives the list changes of every other node. A node sends others only the
-changes of its own conversations, as complete records, so that nothing is read again or sent back. If changes may have
-been missed (because a node joined, was lost or could not be reached), the clients' streams end, and the clients begin
-again with the whole list, as after any broken connection.
+While clients watch the list here, this node receives the list changes of every other node. A node sends to other nodes
+only the changes of its own conversations, as complete records, so that nothing is read again or sent back. If changes
+may have been missed (because a node joined, was lost or could not be reached), the clients' streams end, and the
+clients begin again with the whole list, as after any broken connection.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[NodeChange, ...])
 class NodeListStream(Stream):
     """Sends the list changes of this node's conversations to another node.
 
-    The first message is empty, and shows that no later change will be missed.
+    The first message is empty. It tells the other node that from now on no change is missed.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class NodeListStream(Stream):
 
     async def _go_on(self) -> bool:
         self._woken.clear()
-        closing = self._streams.closing  # read before the changes, so that the last ones are still sent
+        closing = self._streams.closing  # read before the changes: changes just before the shutdown are still sent
         changes = [change for change in self._watch.read() if not (change.elsewhere or change.outdated)]
         for start in range(0, len(changes), CHANGES_PER_FRAME):
             await self._out.send(_frame(changes[start : start + CHANGES_PER_FRAME]))
@@ -101,7 +101,7 @@ def _frame(changes: Sequence[ListChange]) -> bytes:
 
 
 def list_handler(streams: Streams, feed: ListFeed, wakeups: Wakeups) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return the handler of WATCH_LIST. The server calls it only for calls that carry the nodes' token."""
+    """Return the handler of WATCH_LIST. The server calls it only for calls with the token that all nodes share."""
 
     async def serve(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         try:
@@ -113,7 +113,7 @@ def list_handler(streams: Streams, feed: ListFeed, wakeups: Wakeups) -> grpc.Rpc
 
 
 class NodeLists:
-    """Publishes the list changes that other nodes send in this node's feed. Use in the event loop only."""
+    """Receives the list changes of other nodes, and publishes them in this node's feed. Use in the event loop only."""
 
     def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks, feed: ListFeed) -> None:
         self._cluster, self._peers, self._marks, self._feed = cluster, peers, marks, feed
@@ -129,8 +129,8 @@ class NodeLists:
     async def followed(self) -> AsyncGenerator[FollowedNodes]:
         """Receive the list changes of all other nodes while the `async with` block runs.
 
-        The block begins once no change of another node can be missed any more, or after READY_SECONDS. The yielded
-        object reports if changes may have been missed later.
+        The block begins once every other node sends its changes, so that none is missed any more, or after
+        READY_SECONDS. The yielded object tells if changes may have been missed later.
         """
         self._waiting += 1
         watcher = FollowedNodes()
@@ -150,7 +150,7 @@ class NodeLists:
                 self._stop()
 
     def _look(self) -> None:
-        """Start to receive the changes of new nodes, and stop doing so for nodes that no longer exist."""
+        """Start to receive the changes of new nodes, and stop receiving those of nodes that no longer exist."""
         me = self._cluster.me.incarnation
         known = {node.incarnation for node in self._following}
         living = {node.incarnation: node for node in self._cluster.nodes() if node.incarnation != me and node.address}
@@ -198,7 +198,7 @@ class NodeLists:
                 calling.cancel()
 
     def _missed(self) -> None:
-        """End the streams of all clients that watch the list: changes may have been missed, so they begin again."""
+        """End the streams of all clients that watch the list: they may have missed changes, and have to begin again."""
         watchers, self._watchers = self._watchers, set()
         for watcher in watchers:
             watcher.interrupt()

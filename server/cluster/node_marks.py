@@ -2,7 +2,7 @@
 
 The token proves that a node has sent the call. The node that a client called has authenticated the caller, and checked
 the role, the quotas and the operator's rules; it does not pass on the caller's own token. The node that receives the
-call believes the metadata about the caller only if the nodes' token is right.
+call believes the metadata about the caller only if the token is right.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class NodeMarks:
         self._token = token
 
     def on(self, origin: CommandOrigin) -> Metadata:
-        """Return the metadata for forwarding a call: the nodes' token, the client that called and any trace context."""
+        """Return the metadata of a call to another node: the token, the caller `origin` and any trace context."""
         marks = ((TOKEN, self._token), (ORIGIN, _encode(origin)))
         traced = trace_parent.get()
         return (*marks, ("traceparent", traced)) if traced else marks

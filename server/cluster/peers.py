@@ -40,9 +40,9 @@ This is less than a server admits per connection, so that no stream has to wait 
 """
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.use_local_subchannel_pool", 1),  # without it, all kinds of calls would share one connection
+    ("grpc.use_local_subchannel_pool", 1),  # without this option, all kinds of calls would share one connection
     ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),  # no limit here: the owner limits its responses
+    ("grpc.max_receive_message_length", -1),  # no limit here: the node that responds limits its responses
     ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", 12_000),  # servers allow one keepalive ping every 10 s
     ("grpc.keepalive_timeout_ms", 8_000),
@@ -104,7 +104,7 @@ class NodeConnections:
 
     @asynccontextmanager
     async def channel(self, lane: Lane, *, quiet: bool = False) -> AsyncGenerator[grpc.aio.Channel]:
-        """Yield a connected channel for a call of this kind. While the block runs, it counts as a call on the channel.
+        """Yield a connected channel for one call of the kind `lane`, which lasts as long as the `async with` block.
 
         With `quiet`, a failure to connect is not logged. Raises PeerLostError, whose `sent` is False, if no connection
         can be made.
@@ -209,7 +209,7 @@ async def _until_ready(channel: grpc.aio.Channel, state: grpc.ChannelConnectivit
 
 
 def _wanted_elsewhere() -> bool:
-    """Return whether somebody cancelled the current task itself. Closing a connection cancels only the calls on it."""
+    """Return whether the current task itself was cancelled; closing a connection cancels only the calls on it."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -253,7 +253,7 @@ class Peers:
             closing.add_done_callback(self._closing.discard)
 
     def keep_only(self, nodes: Iterable[Node]) -> None:
-        """Close the connections to all nodes except these, as `cut` does."""
+        """End all calls to nodes that are not in `nodes`, and close the connections; return before they are closed."""
         for incarnation in self._peers.keys() - {node.incarnation for node in nodes}:
             self.cut(incarnation)
 

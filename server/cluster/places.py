@@ -19,7 +19,7 @@ class ServingNode(Enum):
     OWNER = "owner"
     """The node that owns the conversation, and so runs the actor that may change it."""
     WATCHED = "watched"
-    """The node that owns the conversation. The call is a long one, for events that only the owner has in memory."""
+    """The node that owns the conversation. Such calls last long, and need events that only the owner has in memory."""
     DIRECTORY = "directory"
     """A node that has the directory in the request: the called one, unless only other nodes have the directory."""
     FORK = "fork"

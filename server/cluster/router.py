@@ -1,8 +1,8 @@
 """Routes each call to the node that owns its conversation: the call is served here, or forwarded once.
 
-The node that a client calls authenticates, counts and validates the call. While the conversation moves to another node,
-the called node looks for the new owner again and again. The owner executes the command, and records the command or its
-refusal in the audit trail. A node never forwards a call that another node has forwarded.
+The node that a client calls authenticates and validates the call, and checks quotas. While the conversation moves to
+another node, the called node looks for the new owner again and again. The owner executes the command, and records the
+command or its refusal in the audit trail. A node never forwards a call that another node has forwarded.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ LEAVING_SECONDS = 60.0
 This is longer than SEARCH_SECONDS, because a leaving node releases its conversations only after their runs have ended.
 """
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
-"""The seconds between the first two attempts to serve a call, and the most between any two. Each pause doubles."""
+"""The first and the longest pause between attempts to serve a call, in seconds.
+
+The second attempt follows the first one without a pause. After that, each pause is twice as long as the one before.
+"""
 THREADS = 4
 
 
@@ -118,7 +121,7 @@ class CallRouter:
 
     @property
     def some_leave(self) -> bool:
-        """Whether any node of the cluster, this one included, is shutting down and still owns conversations."""
+        """Whether any node of the cluster, this one included, is about to stop, and releases its conversations."""
         return any(node.draining for node in self.cluster.nodes())
 
     def peer(self, node: Node) -> NodeConnections:
@@ -132,7 +135,7 @@ class CallRouter:
 
         Safe to call from any thread.
         """
-        with suppress(RuntimeError):  # raised if the loop is closed; then the connections are, too
+        with suppress(RuntimeError):  # raised if the loop is closed; then the connections are closed, too
             self._loop.call_soon_threadsafe(self.peers.cut, node.incarnation)
 
     async def node_for(self, place: ServingNode, subject: str, *, urgent: bool) -> Node | None:
@@ -192,11 +195,11 @@ class ForwardedMethod:
 
 
 async def served_here(router: CallRouter, behaviour: Behaviour, request: Any, context: Any, *, claims: bool) -> Any:
-    """Serve a call on this node. With `claims`, make this node the owner of the conversation first.
+    """Serve a call on this node; with `claims`, or if the request has images, make it the conversation's owner first.
 
     Raises NotOwnerError if another node owns the conversation, and the errors of the method.
     """
-    if claims or _has_images(request):  # images are stored before the actor claims the conversation
+    if claims or _has_images(request):  # images are stored before the actor could claim the conversation
         conversation = await router.resolver.identify(conversation_in(request))
         await router.take(conversation)
     return await behaviour(request, context)
@@ -221,7 +224,7 @@ OUTCOMES = {
     PeerLostError: "lost",
     AnswerTimeoutError: "timed_out",
 }
-"""What is reported to telemetry for an attempt to forward that raises one of these errors; "ended" for other errors."""
+"""The outcome that telemetry gets for an attempt to forward a call, by the error raised; "ended" for other errors."""
 
 
 @contextmanager
@@ -276,7 +279,7 @@ class RoutedMethod:
         try:
             subject = await self._subject(request)
         except ConversationNotFoundError:
-            return await self._behaviour(request, context)  # the method itself raises its error
+            return await self._behaviour(request, context)  # refuses the call: there is no conversation
         loop = asyncio.get_running_loop()
         until: float | None = None
         pause = 0.0
@@ -293,9 +296,9 @@ class RoutedMethod:
                     raise OwnerLostError from None
                 if lost.hopeless:
                     raise NotOwnerError("its owner lives, and cannot be called") from None
-            if self._router.streams.closing:  # else the shutdown would end the call while it waits
+            if self._router.streams.closing:  # otherwise the shutdown would cancel the call during the pause below
                 raise Rejected(Reason.SHUTTING_DOWN)
-            if until is None:  # not from the start of the call: a stream may have lasted for minutes
+            if until is None:  # counts from the first failure, because a stream may have lasted for minutes before
                 left = context.time_remaining()
                 patience = LEAVING_SECONDS if self._router.some_leave else SEARCH_SECONDS
                 until = loop.time() + (patience if left is None else min(patience, left))
@@ -351,7 +354,7 @@ class RoutedMethod:
                 await router.streams.attend(lambda: stream)
         except (PeerLostError, NotOwnerError):
             if stream.began:
-                raise ClientDisconnectedError from None  # the client resumes after the last revision it has
+                raise ClientDisconnectedError from None  # the client resumes after the last revision it received
             raise
         context.set_trailing_metadata(stream.trailers)
         return None

@@ -61,7 +61,7 @@ The table contains only refusals whose cause soon passes by itself. A busy agent
 the agent will work, and clients can wait for the end of its work with a stream.
 """
 UNREAD = "the store cannot be read now: try again"
-"""The message for calls that only read, while the store does not answer."""
+"""The error message for calls that only read, while the store does not answer."""
 OWNERLESS_SECONDS = 1
 """Seconds after which a call may be repeated while no node of the cluster owns its conversation."""
 

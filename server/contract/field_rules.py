@@ -175,7 +175,7 @@ def task_text(value: str) -> str | None:
 
 
 def turns(value: int) -> str | None:
-    """Check a limit of turns. 0 means unset, and is accepted. Return what is wrong, or None."""
+    """Check a sub-agent's maximum number of turns. 0 means unset, and is accepted. Return what is wrong, or None."""
     most = limits.SUB_AGENTS.max_turns
     return None if 0 <= value <= most else f"must be 1 to {most}"
 

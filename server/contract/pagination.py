@@ -46,7 +46,7 @@ def position_of(token: str, kind: type[Position], *listing: object) -> Position 
     """Return the position in a page token; None for an empty token, which means the first page.
 
     Raises:
-        MalformedRequestError: The token was not made by `token_of` for this listing.
+        MalformedRequestError: The token was not made by `token_of` with the same `listing`.
     """
     if not token:
         return None
@@ -95,10 +95,11 @@ def page_of(
 ) -> tuple[list[Item], str]:
     """Return one page of items that are all in memory, and the token of the next page; "" if this is the last page.
 
-    The items must be in the order of their keys. `listing` is that of `token_of`.
+    The items must be in the order of their keys. `listing` contains the values of the request, such as its filter, that
+    must be the same for all pages.
 
     Raises:
-        MalformedRequestError: The page token was not made for this listing.
+        MalformedRequestError: The page token was not made with the same `listing`.
     """
     after = position_of(request.page_token, _After, *listing)
     page, taken = Page(size_of(request.page_size, bounds), PAGE_BYTES), list[Item]()

@@ -95,7 +95,7 @@ def parse_conversation(name: str) -> str | None:
 
 
 def parse_child(name: str, kind: str) -> tuple[str, str] | None:
-    """Return the two ids in the name of a resource beneath a conversation: the conversation's (or slug) and its own.
+    """Return the ids in the name of a resource in a conversation: the conversation's id or slug, and the resource's id.
 
     Returns None if `name` is not the name of a resource of this kind.
     """

@@ -109,7 +109,7 @@ def _client_tools(wanted: v1.Conversation) -> Iterator[tuple[str, str]]:
 
 
 def _answer(request: v1.SubmitToolResultRequest) -> str | None:
-    """Return what is wrong with an answer to a tool call that has more than one kind of result; None if nothing is."""
+    """Return what is wrong if the results in an answer to a tool call exclude each other; None if nothing is wrong."""
     if bool(request.output) + request.HasField("json") + bool(request.error) > 1:
         return "only one of output, json and error can be set"
     return "images belong to a result, not to an error" if request.error and request.images else None

@@ -1,4 +1,4 @@
-"""Keeps a copy in memory of the principals' tokens in a shared database, and reads them again in the background."""
+"""Keeps a copy of the principals' tokens, which are in a shared database, in memory; a thread renews the copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS = 0.5
-"""Seconds between two reads. A revoked token is refused after this time plus REFRESH_SECONDS of `Authentication`."""
+"""Seconds between two reads.
+
+A revoked token is refused at the latest after this time plus REFRESH_SECONDS of `server.auth.authentication`.
+"""
 PAUSE_SECONDS = 0.05
 """Minimum seconds between two reads, even if many calls with unknown tokens arrive."""
 PATIENCE_SECONDS = 2.0
@@ -27,7 +30,7 @@ PATIENCE_SECONDS = 2.0
 
 
 class SharedTokens:
-    """Reads the tokens in the database again and again, on a thread of its own. Use in the event loop only.
+    """Reads the tokens in the database periodically, on a thread of its own. Use in the event loop only.
 
     While the database does not answer, the last known tokens stay valid; calls that need the database fail anyway.
     """
