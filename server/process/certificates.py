@@ -1,4 +1,4 @@
-"""Reads the certificate and key of a TLS listener and the CA certificates of its clients, again when files change."""
+"""Reads the certificate and key of a TLS listener and its clients' CA certificates, and again when a file changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CertificateFiles:
         self._first = self._read()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Return gRPC credentials. Each new connection uses the files as they are when it begins."""
+        """Return gRPC credentials. Each new connection uses the current content of the files."""
         changed: Any = self._changed  # may return None, which the type stubs do not allow
         return grpc.dynamic_ssl_server_credentials(
             self._first, changed, require_client_authentication=self._client_ca is not None
@@ -110,7 +110,7 @@ def _unreadable(error: OSError) -> CertificateUnusableError:
 
 
 def why_untrusted(certificate: Path, key: Path, authorities: bytes, host: str) -> str:
-    """Return why a client that trusts these authorities (PEM) would reject a certificate; "" if it would accept it.
+    """Return why a client that trusts `authorities` (PEM) would reject a certificate; "" if the client would accept it.
 
     The client is assumed to connect to `host`. Raises CertificateUnusableError if the certificate and its key cannot be
     used at all.

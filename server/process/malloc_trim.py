@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 30.0
 RISE_BYTES = 8 << 20
-"""How many bytes resident memory must grow before the heap is trimmed, because that takes some milliseconds."""
+"""How many bytes resident memory must grow before the heap is trimmed. Trimming takes some milliseconds."""
 _RESIDENT = Path("/proc/self/statm")
 _PAGE_BYTES = resource.getpagesize()
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -65,7 +65,7 @@ class MallocTrimmer:
 
 
 def of_this_process() -> MallocTrimmer | None:
-    """Return a trimmer for this process; None if the C library is not glibc, because others need no trimming."""
+    """Return a trimmer for this process; None if the C library is not glibc: other ones need no trimming."""
     return MallocTrimmer(_resident, trim) if _malloc_trim is not None and _RESIDENT.exists() else None
 
 

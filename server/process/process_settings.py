@@ -77,8 +77,8 @@ def collection_paused() -> Generator[None]:
 def running_on(cpus: AbstractSet[int] | None) -> Generator[frozenset[int] | None]:
     """Run this thread, and the threads that it starts, only on those of `cpus` that exist; on all CPUs if None.
 
-    Yields the CPUs that child processes may use again; None if nothing was restricted. Raises ValueError if this
-    process may use none of `cpus`.
+    Yields the CPUs that were allowed before, so that child processes can use them again; None if there is no
+    restriction. Raises ValueError if this process may use none of `cpus`.
     """
     if cpus is None:
         yield None

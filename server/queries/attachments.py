@@ -47,7 +47,7 @@ class AttachmentDownloads:
     async def described(self, conversation_id: str, name: str) -> v1.Attachment:
         """Return the type and the size of an attachment.
 
-        Raises ConversationNotFoundError if there is none, or StoreError.
+        Raises ConversationNotFoundError if there is no such attachment, or StoreError.
         """
         found = await self._found(conversation_id, name)
         return v1.Attachment(
@@ -61,7 +61,7 @@ class AttachmentDownloads:
     async def _found(self, conversation_id: str, name: str) -> Attachment:
         _, attachment_id = names.parse_child(name, "attachments") or ("", "")
         found = None
-        if "." not in attachment_id:  # ids with a dot are derived images, which clients cannot get
+        if "." not in attachment_id:  # clients cannot get scaled-down copies, whose ids have a dot
             found = await self._reads(self._store.attachment, conversation_id, attachment_id)
         if found is None:
             raise ConversationNotFoundError(name)

@@ -26,7 +26,7 @@ ROWS = 50
 
 
 class AuditReader(StoreReader, AuditStore, Protocol):
-    """The methods of the store that the calls of this module need."""
+    """The methods of the store that this module uses."""
 
 
 class StoredAudits:
@@ -99,7 +99,7 @@ class StoredAudits:
             for step in steps:
                 await send(write, step, self._stall_seconds)
         if await self._reads(self._store.load, conversation_id) is None:
-            raise ConversationNotFoundError(request.name)  # deleted during the replay, so that steps may be missing
+            raise ConversationNotFoundError(request.name)  # deleted during the replay: steps may be missing
 
 
 class _Run:
@@ -127,8 +127,8 @@ class _Run:
         if self._step == 0 and rows and rows[0].step != 1:
             raise RevisionTooOldError("its beginning was pruned", oldest=rows[0].first_revision - 1)
         if rows and rows[0].step != self._step + 1:
-            # Raises RevisionTooOldError if the missing rows were pruned during the replay. Otherwise the log has a gap,
-            # which the replay reports.
+            # This read raises RevisionTooOldError if the missing rows were pruned during the replay. Otherwise the log
+            # has a gap, which the replay reports.
             self._store.events(self._record.id, after=self._revision, limit=1)
         return [self._shown(self._replay.take(row)) for row in rows]
 
@@ -144,9 +144,9 @@ class _Run:
             return ()
 
     def _broken(self) -> list[v1.ReplayConversationResponse]:
-        """Return one step that reports an unreadable row; [] if the unreadable row was already reported.
+        """Return one step that reports the next row as unreadable; [] if the log has ended, or such a row was reported.
 
-        Nothing after this row can be replayed.
+        Nothing after an unreadable row can be replayed.
         """
         if self._step >= self._record.step:
             return []

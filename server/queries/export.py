@@ -59,7 +59,7 @@ class ConversationExports:
             for line in lines:
                 await send(write, v1.ExportConversationResponse(line=line), self._stall_seconds)
         if await self._reads(self._store.load, conversation_id) is None:
-            raise ConversationNotFoundError(request.name)  # deleted during the export, so that lines may be missing
+            raise ConversationNotFoundError(request.name)  # deleted during the export: lines may be missing
 
 
 def _pages(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
@@ -108,6 +108,6 @@ def _settings(stored: StoredEvent) -> dict[str, list[str]]:
 
 
 def _line(kind: str, body: Message, **more: object) -> str:
-    """Return one line of the export: a JSON object with `kind`, the body under the key that `kind` gives and `more`."""
+    """Return one line of the export: a JSON object with the keys "kind", the kind itself (for the body) and `more`."""
     fields = json_format.MessageToDict(body, preserving_proto_field_name=True)
     return json.dumps({"kind": kind, kind: fields, **more}, ensure_ascii=False, separators=(",", ":"))

@@ -92,7 +92,7 @@ class Listings:
         return answer
 
     def messages(self, request: v1.ListMessagesRequest, conversation_id: str) -> v1.ListMessagesResponse:
-        """Return a page of messages, and the revision of the conversation before they were read.
+        """Return a page of messages, and the revision that the conversation had before they were read.
 
         A client that subscribes to events after this revision misses nothing. Raises ConversationNotFoundError, and
         MalformedRequestError for a wrong page token.
@@ -140,7 +140,7 @@ class Listings:
 
         Raises ConversationNotFoundError if there is no such message.
         """
-        # Read first: a message that leaves the queue in the meantime is found in the history.
+        # The record, with the queue, is read first: a message that leaves the queue in between is found in the history.
         record = self._store.load(conversation_id)
         stored = self._store.message(conversation_id, message_id)
         if stored is not None:
@@ -153,7 +153,7 @@ class Listings:
     def approvals(
         self, request: v1.ListApprovalsRequest, principal: str, conversation_id: str | None
     ) -> v1.ListApprovalsResponse:
-        """Return a page of pending approvals: of one conversation; if its id is None, of all of the principal's."""
+        """Return a page of pending approvals in one conversation; if its id is None, in all that the principal has."""
         return list_approvals(self._store, self._conversion, request, principal, conversation_id)
 
     def approval(self, request: v1.GetApprovalRequest, conversation_id: str) -> v1.PendingApproval:
@@ -173,7 +173,7 @@ class Listings:
     def questions(
         self, request: v1.ListQuestionsRequest, principal: str, conversation_id: str | None
     ) -> v1.ListQuestionsResponse:
-        """Return a page of tools' unanswered questions: in one conversation; if None, in all of the principal's."""
+        """Return a page of tools' unanswered questions in one conversation; if None, in all that the principal has."""
         return list_questions(self._store, self._conversion, request, principal, conversation_id)
 
     def question(self, request: v1.GetQuestionRequest, conversation_id: str) -> v1.Question:

@@ -1,4 +1,4 @@
-"""Finds the conversations that resource names such as `conversations/abc` mean, if they are the caller's."""
+"""Finds the caller's conversations by resource names such as `conversations/abc`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NameResolver:
         self._owners: dict[str, str] = {}
 
     async def record(self, name: str) -> ConversationRecord:
-        """Read the stored record of a conversation of the caller.
+        """Read the stored record of one of the caller's conversations.
 
         Raises ConversationNotFoundError if there is none, or if the conversation belongs to another principal.
         """
@@ -40,8 +40,8 @@ class NameResolver:
     async def identify(self, name: str) -> str:
         """Return the id of a conversation of the caller. Raises ConversationNotFoundError if there is none.
 
-        The id may come from the cache, even if the conversation was deleted since; the conversation's actor notices
-        that.
+        The id may come from the cache although the conversation has been deleted; the conversation's actor notices
+        the deletion.
         """
         key = names.parse_conversation(name) or ""
         if self._owners.get(key) == caller.get().principal:

@@ -77,7 +77,7 @@ def list_approvals(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListApprovalsResponse:
-    """Return a page of pending approvals: of one conversation; if `conversation_id` is None, of all of the principal's.
+    """Return a page of pending approvals in one conversation; if its id is None, in all that the principal has.
 
     The response names the conversations that could not be read. Raises MalformedRequestError for a wrong page token.
     """
@@ -94,7 +94,7 @@ def list_questions(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListQuestionsResponse:
-    """Return a page of tools' unanswered questions: in one conversation; if None, in all of the principal's.
+    """Return a page of tools' unanswered questions in one conversation; if None, in all that the principal has.
 
     The response names the conversations that could not be read. Raises MalformedRequestError for a wrong page token.
     """

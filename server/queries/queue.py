@@ -1,7 +1,7 @@
-"""Lists the messages that users have sent to a busy agent: waiting ones, and those that have left the queue.
+"""Lists the messages that users have sent to a busy agent: those in the queue, and those that have left it.
 
-A steer joins the agent's present run; a follow-up starts a run of its own after it. Everything here blocks, and runs in
-a `ReadPool`.
+A steer is a message for the agent's present run; a follow-up starts a new run after the present one. Everything here
+blocks, and runs in a `ReadPool`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def waiting(record: ConversationRecord) -> list[_Waiting]:
 def _behind(entries: Sequence[_Waiting], last: _Place, *, descending: bool = False) -> Sequence[_Waiting]:
     """Return the waiting messages after the position `last`.
 
-    If the message at this position no longer waits, messages are compared with its time of acceptance.
+    If the message at this position no longer waits, return the messages that were accepted at the same time or later,
+    or, if `descending`, at the same time or earlier.
     """
     for index, (each, _, _) in enumerate(entries):
         if each.message_id == last.message_id:
@@ -70,7 +71,7 @@ def _behind(entries: Sequence[_Waiting], last: _Place, *, descending: bool = Fal
 def list_queue(store: StoreReader, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
     """Return a page of the queue. Raises ConversationNotFoundError, and MalformedRequestError for a wrong page token.
 
-    A message that leaves the queue between two pages is on one of them, and may be on both.
+    A message that leaves the queue between the reads of two pages is on one of the pages, and may be on both.
     """
     record = store.load(conversation_id)
     if record is None:

@@ -82,7 +82,7 @@ class ReadPool:
             raise
         running.add_done_callback(give_back)
         try:
-            return await asyncio.shield(running)  # a cancelled caller's read goes on, and keeps its slots
+            return await asyncio.shield(running)  # if the caller is cancelled, the read continues, and keeps its slots
         except asyncio.CancelledError:
             running.add_done_callback(_ignore)
             raise

@@ -1,7 +1,7 @@
 """Reads request cycles page by page. A request cycle is the work from a user's message to the end of the answer.
 
-The data is never pruned (removed as too old): messages, and the outcomes of runs. Everything here blocks, and runs on
-threads of `ReadPool`. A page reads only the messages of its own runs.
+Request cycles are made from messages and the outcomes of runs, which are never pruned (removed as too old). Everything
+here blocks, and runs on threads of `ReadPool`. For a page, only the messages of the page's runs are read.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def find_cycle(
     record = store.load(conversation_id)
     if record is None:
         return None
-    # Read before `ended`: otherwise the run itself could end in between, and be taken for the run before it.
+    # Must be read before `ended`: if the wanted run ended in between, it would be taken for the run before itself.
     newest = store.stopped_runs(conversation_id, limit=1, descending=True)
     ended = store.stopped_run(conversation_id, run)
     if ended is None:
@@ -140,7 +140,7 @@ def _forwards(store: StoreReader, record: ConversationRecord, last: _Place | Non
 
 
 def _backwards(store: StoreReader, record: ConversationRecord, last: _Place | None, chunk: int) -> Iterator[_Span]:
-    before = last.revision or None if last else None  # without a revision, that page ended with the run in progress
+    before = last.revision or None if last else None  # revision 0: the last page ended with the run in progress
     stopped = _stopped_backwards(store, record.id, before, chunk)
     newest = next(stopped, None)
     if last is None:

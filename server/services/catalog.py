@@ -177,7 +177,8 @@ class CatalogService(v1.CatalogServiceServicer):
 def _node(node: Node, me: int, own_version: str, *, shared: bool) -> v1.Node:
     """Return a node as a message of the API.
 
-    Without a cluster, the name and the address are left out, because the address is only a placeholder.
+    Unless nodes share a database (`shared`), the name and the address are left out, because the address is only a
+    placeholder.
     """
     answering = node.incarnation == me
     return v1.Node(

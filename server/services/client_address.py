@@ -26,4 +26,4 @@ def forwarded_peer_of(context: Context) -> str:
         address = ipaddress.ip_address(last)
     except ValueError:
         return context.peer()
-    return f"ipv{address.version}:{address}".partition("%")[0]  # an IPv6 address may end with a scope: any text
+    return f"ipv{address.version}:{address}".partition("%")[0]  # without an IPv6 scope, which may be any text

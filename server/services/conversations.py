@@ -407,7 +407,7 @@ class ConversationService(v1.ConversationServiceServicer):
 
 @contextmanager
 def _within(field: str) -> Generator[None, None, None]:
-    """Turn a refusal in the `with` block into a NestedFieldError about `field`; SHUTTING_DOWN stays unchanged."""
+    """Turn a refusal in the `with` block into a NestedFieldError about `field`, except the refusal SHUTTING_DOWN."""
     try:
         yield
     except (Rejected, InvalidFieldError) as refusal:

@@ -70,7 +70,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     # Bursts of calls wait in a queue; with gRPC's defaults, some of the calls would be cancelled.
     ("grpc.server.max_pending_requests", 20_000),
     ("grpc.server.max_pending_requests_hard_limit", 40_000),
-    ("grpc.server_max_unrequested_time_in_server", 120),  # in seconds; longer than any client waits for a response
+    ("grpc.server_max_unrequested_time_in_server", 120),  # in seconds; longer than clients wait for a response
     ("grpc.server_handshake_timeout_ms", 10_000),  # ends connections that do not complete their TLS handshake
     ("grpc.max_connection_idle_ms", 60_000),  # for connections without a call; clients reconnect by themselves
 )
@@ -84,7 +84,7 @@ can be repeated.
 FOR_FRIENDS = (("grpc.http.overload_protection", 0),)
 """Options for addresses that strangers cannot reach: all calls of a burst of any size are accepted."""
 CONNECTIONS_SHARE = 2
-"""One in this number of the process's open files may be a connection of the same address."""
+"""The connections of one address may use at most one in this number of the files that the process may open."""
 
 
 class CannotListenError(Exception):
@@ -218,7 +218,7 @@ class GrpcServer:
         return NodeLists(router.cluster, router.peers, router.marks, hub.conversation_list).followed
 
     def listen(self, where: Listen, credentials: grpc.ServerCredentials | None = None) -> Listen:
-        """Listen on an address, and return it with the port that was chosen if it was 0. Raises CannotListenError.
+        """Listen on an address, and return it; port 0 is replaced by the chosen port. Raises CannotListenError.
 
         `credentials` are for TLS; a Unix socket needs none, because only its owner can connect to it.
         """

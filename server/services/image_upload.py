@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from actors.core.content import Image
 
 THREADS = 2
-"""How many images are processed at the same time. The others wait, at most until the deadline of their call."""
+"""How many images are processed at the same time. Further images wait, at most until the deadline of their call."""
 
 
 class ImageUploads:

@@ -155,10 +155,11 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         )
 
     def _from_node(self, router: CallRouter, handler: Handler | None, call: grpc.HandlerCallDetails) -> Handler:
-        """Return the handler of a call that claims to come from a node. Without the nodes' token, the call is refused.
+        """Return the handler of a call that claims to come from another node of the cluster.
 
-        The other node has authenticated and counted the call, and ends it if the token becomes invalid, so this node
-        does not.
+        The handler refuses the call without the token that all nodes share. The other node has authenticated the client
+        and counted the call, and ends the call if the client's own token becomes invalid, so this node does none of
+        this.
         """
         method = call.method
         origin = router.marks.origin(call.invocation_metadata)
@@ -189,7 +190,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
     def _refusing(self, method: str, *, stranger: bool = False) -> Handler:
         """Return a handler that refuses a call of this method without reading the request.
 
-        `stranger` means that the caller claims to be a node of the cluster, but does not have the nodes' token.
+        `stranger` means that the caller claims to be a node, but does not have the token that all nodes share.
         """
 
         async def refuse(_requests: Any, context: Context) -> NoReturn:
@@ -352,7 +353,7 @@ def _status_of(error: Exception, *, reading: bool) -> Status:
 
 
 async def _within_time(aborting: Awaitable[NoReturn]) -> None:
-    """Await `aborting`, which sends a call's status. Give up if the client does not read it within ABORT_SECONDS."""
+    """Await `aborting`, which sends a call's status, but at most ABORT_SECONDS, because the client may not read it."""
     with suppress(TimeoutError):
         async with asyncio.timeout(ABORT_SECONDS):
             await aborting
