@@ -102,7 +102,7 @@ def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
 class ForwardedStream(Stream):
     """Forwards a stream of messages from the conversation's owner to the client.
 
-    The owner's next message is read once the client has received the message before. As with all streams, the server
+    The owner's next message is read once the client has received the previous one. As with all streams, the server
     limits their number, ends them if the client stops reading, and ends them at shutdown.
     """
 

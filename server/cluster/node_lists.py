@@ -130,7 +130,7 @@ class NodeLists:
         """Receive the list changes of all other nodes while the `async with` block runs.
 
         The block begins once every other node sends its changes, so that none is missed any more, or after
-        READY_SECONDS. The yielded object tells if changes may have been missed later.
+        READY_SECONDS. The yielded object shows whether changes may have been missed since.
         """
         self._waiting += 1
         watcher = FollowedNodes()

@@ -141,7 +141,7 @@ class NodeConnections:
         return channel
 
     def _is_lost(self, *, quiet: bool) -> bool:
-        """Record a failed attempt to connect, and return whether further attempts are useless."""
+        """Record a failed attempt to connect; log it unless `quiet`. Return whether further attempts are useless."""
         if self.cut:
             return False
         loop = asyncio.get_running_loop()

@@ -195,7 +195,7 @@ class ForwardedMethod:
 
 
 async def served_here(router: CallRouter, behaviour: Behaviour, request: Any, context: Any, *, claims: bool) -> Any:
-    """Serve a call on this node; with `claims`, or if the request has images, make it the conversation's owner first.
+    """Serve a call on this node, which first becomes the conversation's owner if `claims` or the request has images.
 
     Raises NotOwnerError if another node owns the conversation, and the errors of the method.
     """

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 CALM = 0.9
-"""A shortage is over when fewer files are open than this share of the limit; the next one is then logged again."""
+"""A shortage is over below this share of the number of files at which it began; then the next one can be logged."""
 
 
 async def warn_when_crowded(connections: int, count: Callable[[], int] = resources.open_files) -> None:

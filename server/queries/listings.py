@@ -153,7 +153,10 @@ class Listings:
     def approvals(
         self, request: v1.ListApprovalsRequest, principal: str, conversation_id: str | None
     ) -> v1.ListApprovalsResponse:
-        """Return a page of pending approvals in one conversation; if its id is None, in all that the principal has."""
+        """Return a page of pending approvals.
+
+        If `conversation_id` is None, they are from all conversations of the principal.
+        """
         return list_approvals(self._store, self._conversion, request, principal, conversation_id)
 
     def approval(self, request: v1.GetApprovalRequest, conversation_id: str) -> v1.PendingApproval:
@@ -173,7 +176,10 @@ class Listings:
     def questions(
         self, request: v1.ListQuestionsRequest, principal: str, conversation_id: str | None
     ) -> v1.ListQuestionsResponse:
-        """Return a page of tools' unanswered questions in one conversation; if None, in all that the principal has."""
+        """Return a page of tools' open questions.
+
+        If `conversation_id` is None, they are from all conversations of the principal.
+        """
         return list_questions(self._store, self._conversion, request, principal, conversation_id)
 
     def question(self, request: v1.GetQuestionRequest, conversation_id: str) -> v1.Question:

@@ -77,9 +77,10 @@ def list_approvals(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListApprovalsResponse:
-    """Return a page of pending approvals in one conversation; if its id is None, in all that the principal has.
+    """Return a page of pending approvals.
 
-    The response names the conversations that could not be read. Raises MalformedRequestError for a wrong page token.
+    If `conversation_id` is None, they are from all conversations of the principal. The response names the conversations
+    that could not be read. Raises MalformedRequestError for a wrong page token.
     """
     answer = v1.ListApprovalsResponse()
     wanted = _List("approvals", APPROVALS_IN, principal, conversation_id)
@@ -94,9 +95,10 @@ def list_questions(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListQuestionsResponse:
-    """Return a page of tools' unanswered questions in one conversation; if None, in all that the principal has.
+    """Return a page of tools' open questions.
 
-    The response names the conversations that could not be read. Raises MalformedRequestError for a wrong page token.
+    If `conversation_id` is None, they are from all conversations of the principal. The response names the conversations
+    that could not be read. Raises MalformedRequestError for a wrong page token.
     """
     answer = v1.ListQuestionsResponse()
     wanted = _List("questions", QUESTIONS_IN, principal, conversation_id)

@@ -17,7 +17,7 @@ def peer_of(context: Context) -> str:
 def forwarded_peer_of(context: Context) -> str:
     """Return the client's address as the proxy reports it, such as `ipv4:192.0.2.1`; without a report, the proxy's own.
 
-    A proxy appends the address that it sees to the header `x-forwarded-for`. Anything before it may be forged by a
+    A proxy appends the address that it sees to the header `x-forwarded-for`. Earlier entries may be forged by a
     client.
     """
     found = [value for key, value in context.invocation_metadata() or () if key == "x-forwarded-for"]

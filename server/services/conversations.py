@@ -56,7 +56,7 @@ class Conversations(Protocol):
     """
 
     def create(self, request: requests.CreatingCommand, *, deadline: float | None = None) -> Future[ConversationRecord]:
-        """Create a conversation or a fork, or return the one that an earlier call with this request id has created."""
+        """Create a conversation or a fork, or return the one that an earlier call with the same request id created."""
         ...
 
     def ask(

@@ -48,7 +48,7 @@ class ImageUploads:
         """Store the images of a message or of a tool's result, and return references to them.
 
         In the request, the images' bytes are replaced by the ids of the stored images, which are hashes of their
-        contents, so that a repeated request has the same hash.
+        contents, so that the hash of a repeated request is the same.
 
         Raises:
             ImageRefusedError: An image is invalid; the error names the first such image.

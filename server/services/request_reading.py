@@ -1,8 +1,8 @@
 """Reads the request of a call within a time limit, because a client may begin a request and never finish it.
 
 For a method with a single request, grpc.aio reads the whole request before it calls any other code: without a time
-limit, and up to the maximum size even without a token. So all methods are registered as streams of requests, of which
-this module reads one; clients see no difference.
+limit, and up to the maximum size even if the caller has no token. So all methods are registered as streams of requests,
+of which this module reads one; clients see no difference.
 """
 
 from __future__ import annotations

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def settings_file(chosen: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the settings file to read: the named one, or the default file if that exists; None for no file."""
+    """Return the settings file: `chosen`, else the one that BEDROCK_CONFIG names, else the default file if it exists.
+
+    Returns None if there is none. Raises ConfigError if BEDROCK_CONFIG is no usable path.
+    """
     if chosen is not None:
         return chosen
     if text := environ.get("BEDROCK_CONFIG"):
@@ -49,7 +52,7 @@ def read_settings(path: Path | None) -> tuple[dict[str, Any], str]:
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:
-    """Raise ConfigError if other users own or can change the settings file, whose commands the server runs."""
+    """Raise ConfigError if other users own or can change the settings file: the server runs commands from it."""
     user = os.geteuid()
     if found.st_uid not in (0, user):
         raise ConfigError(f"{path} belongs to user {found.st_uid}, and this is user {user}: use a file of your own")

@@ -36,7 +36,7 @@ def check_consistency(config: Config) -> None:
 
 
 def _check_cluster(config: Config, cluster: ClusterSettings) -> None:
-    """Raise ConfigError if there is no database to share, or if nodes would send their token openly over a network."""
+    """Raise ConfigError if there is no database to share, or if nodes would send their token to others without TLS."""
     if not config.database:
         raise config.refusal("cluster: only servers that share a database need it: set database, too")
     host, _ = host_and_port(cluster.address) or ("", 0)

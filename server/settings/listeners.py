@@ -23,7 +23,7 @@ class Listener:
     client_ca: Path | None = None
     """The PEM file with the authorities that sign clients' certificates; None if clients need no certificate."""
     insecure_behind_proxy: bool = False
-    """Whether a proxy or a mesh in front encrypts and restricts access, so that the listener needs no TLS."""
+    """Whether a proxy or a mesh in front of the listener encrypts and restricts access, so that it needs no TLS."""
 
     @property
     def target(self) -> str:
@@ -72,7 +72,7 @@ def listeners_from_tables(table: dict[str, Any], origin: str) -> tuple[Listener,
 
 
 def _check_listener(listener: Listener, where: str) -> None:
-    """Raise ConfigError if the keys of a table [[listen]] contradict each other, or tokens would be sent openly."""
+    """Raise ConfigError if keys of a table [[listen]] contradict each other, or tokens would be sent without TLS."""
     encrypted, local = listener.certificate is not None, listener.where.local
     if encrypted != (listener.key is not None):
         raise ConfigError(f"{where}: certificate and key are needed together")

@@ -175,9 +175,10 @@ def parse_level(value: Any) -> str:
 
 
 def parse_sandbox(value: Any) -> str:
-    """Return how strictly tools are isolated: "auto", "none" or a tier, "A" or "B".
+    """Return how strictly the machine must be able to restrict tools: "auto", "A", "B" or "none".
 
-    Raises ValueError for other values.
+    A uses namespaces, B only Landlock and seccomp; auto is the best that is possible. Raises ValueError for other
+    values.
     """
     for known in SANDBOXES:
         if str(value).lower() == known.lower():

@@ -1,4 +1,5 @@
 """The server's streams of events to clients.
 
-Each stream remembers how far in the conversation's event log it has sent; a publisher of events wakes it for new ones.
+Each stream remembers the position in the conversation's event log up to which it has sent events. It is woken when new
+events are published.
 """

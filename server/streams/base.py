@@ -55,7 +55,7 @@ class LastingCall(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Unregister the call from the events that wake it. May be called more than once."""
+        """Unregister the call from the events that wake the call. May be called more than once."""
 
     @abstractmethod
     def look_after(self, now: float, next_time: float) -> None:

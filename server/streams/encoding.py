@@ -1,8 +1,8 @@
 """Encodes each event once for all clients that watch a conversation.
 
 A SubscribeResponse has one field, the list of events. Its encoding is therefore just the sequence of its encoded
-events, each after the field's tag and the event's length. Such a piece is called a *frame* here. Frames are encoded
-once, shared by all streams of a conversation, and concatenated into responses without further processing.
+events, each after the field's tag and the event's length. An event in this form is called a *frame* here. Frames are
+encoded once, shared by all streams of a conversation, and concatenated into responses without further processing.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class EventEncoder:
         return made
 
     def _stored_update(self, conversation_id: str) -> bytes:
-        """Read the conversation, and encode it as the field `conversation_updated`; b"" while it is being deleted."""
+        """Read the conversation, and encode it as the field `conversation_updated`; b"" if it was deleted."""
         record = self._store.load(conversation_id)
         return b"" if record is None else _update(conversation(self._conversion, record).SerializeToString())
 
@@ -104,7 +104,7 @@ class EventEncoder:
     def frames(self, conversation_id: str, batch: EventBatch) -> list[bytes]:
         """Encode a batch of events as frames, with the text and the tool output that are being streamed.
 
-        Events come first, because clients need them before they can place the text.
+        Events come first, because they tell clients what the text belongs to.
         """
         frames = self.live(conversation_id, batch.events) if batch.events else []
         if batch.text is not None:

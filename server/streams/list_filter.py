@@ -1,6 +1,6 @@
 """The filter of a client's stream about the list of conversations.
 
-It also notices when a conversation that the client has no longer matches.
+It also notices when a conversation in the client's list does not match any more.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class ListVerdict(Enum):
 
     SHOW = "show"
     TAKE_OFF = "take_off"
-    """Report the conversation as gone: it no longer matches, but the client has it, or may have it from before."""
+    """Report the conversation as gone: it no longer matches, but it is in the client's list, or may be."""
     SAY_NOTHING = "say_nothing"
 
 
 class ListFilter:
     """The filter of one client's stream about the list of conversations. Not thread-safe.
 
-    It remembers which conversations the client has.
+    It remembers which conversations are in the client's list.
     """
 
     def __init__(self, condition: Condition, *, may_have_others: bool) -> None:
@@ -41,7 +41,7 @@ class ListFilter:
         """For each conversation that was sent or reported as gone: whether the client now has it in its list."""
 
     def judge(self, record: ConversationRecord) -> ListVerdict:
-        """Return what to send about a new or changed conversation, and remember that it was sent."""
+        """Return what to send about a new or changed conversation, and remember whether the client then has it."""
         had = self._has.get(record.id, self._default)
         if matches(self._condition, record):
             self._has[record.id] = True

@@ -52,12 +52,12 @@ class Outbox:
         self._frames: list[bytes] = []
         self._bytes = 0
         self.writing_since: float | None = None
-        """When the present `write` began, in seconds of the event loop's clock; None while nothing is being sent."""
+        """When the running call of `write` began, in seconds of the event loop's clock; None if none is running."""
         self.sent_at = 0.0
         """When gRPC took the last response, in seconds of the event loop's clock."""
 
     async def add_events(self, events: Sequence[StoredEvent], frames: Sequence[bytes]) -> None:
-        """Queue encoded events. Those of one commit are put into one response if they fit. Full responses are sent."""
+        """Queue encoded events, those of one commit in one response if they fit. Send each response that is full."""
         if self._fits(len(frames), sum(map(len, frames))):
             self._queue(frames)
             return

@@ -86,7 +86,7 @@ class SubscribeStream(Stream):
         self._position = 0
         """The revision up to which the client has the events, from the snapshot or from this stream."""
         self._settled: SettledTracker | None = None
-        """Detects that nothing more happens without new input, so that the stream can end; None if it goes on then."""
+        """Tells when nothing more happens without new input, which ends the stream; None if that does not end it."""
         self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class SubscribeStream(Stream):
     async def _go_on(self) -> bool:
         """Send all available events, and return whether the stream continues."""
         self._woken.clear()
-        closing = self._streams.closing  # read before the events, so that the last ones are still sent
+        closing = self._streams.closing  # read before the events: those just before the shutdown are sent
         batch = self._watch.read(self._position, live_text=self._deltas)
         while batch.behind and not batch.deleted and await self._replay():
             batch = self._watch.read(self._position, live_text=self._deltas)
@@ -164,7 +164,7 @@ class SubscribeStream(Stream):
         return events, self._sources.frames.stored(self._conversation_id, events), full
 
     async def _take(self, batch: EventBatch) -> None:
-        """Send a batch in the encoding that all streams share, or in parts if it is too large or events are queued."""
+        """Send a batch of events, encoded once for all streams, or in parts if it is too large or events are queued."""
         frames = self._sources.frames
         response = frames.response(self._conversation_id, batch) if self._out.empty else None
         if response is None:
@@ -174,7 +174,7 @@ class SubscribeStream(Stream):
         self._took(batch.stored)
 
     async def _split(self, batch: EventBatch) -> None:
-        """Queue a batch of events, and live text after them: clients need the events before they can place the text."""
+        """Queue a batch of events, and live text after them: the events tell clients what the text belongs to."""
         frames = self._sources.frames
         if batch.events:
             await self._out.add_events(batch.stored, frames.live(self._conversation_id, batch.events))

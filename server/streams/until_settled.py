@@ -17,8 +17,8 @@ QUESTION = str(AwaitingToolApproval.__struct_config__.tag)
 class SettledTracker:
     """Follows a conversation's events. Its truth value is whether the conversation has settled.
 
-    That is so if it is idle without queued follow-ups, has ended, or waits for a person's answer. Only valid between
-    commits: within a commit, a conversation may be idle for a moment.
+    A conversation has settled if it waits for a person's answer, or if it is idle, failed or ended and no follow-up is
+    queued. The truth value is only valid between commits: within a commit, a conversation may be idle for a moment.
     """
 
     def __init__(self, record: ConversationRecord) -> None:

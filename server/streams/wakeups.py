@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from server.loop_calls import LoopCalls
 
 EVENTS_PAUSE_SECONDS = 0.000_3
-"""The pause after a batch, in seconds for each stream woken for events: about four times what sending costs."""
+"""After a batch, the pause is this number of seconds per stream woken for events: four times what sending takes."""
 TEXT_PAUSE_SECONDS = 0.001
-"""The pause after a batch, in seconds for each stream woken for text that a model is streaming.
+"""After a batch, the pause is this number of seconds per stream woken for text that a model is streaming.
 
 A single stream thus gets text at once, and fifty or more streams get it twenty times a second.
 """

@@ -44,7 +44,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class FollowedNodes:
-    """Tells one stream that changes at other nodes of the cluster may have been missed. Use in the event loop only."""
+    """Tells a stream whether changes at other nodes of the cluster may have been missed. Use in the event loop only."""
 
     def __init__(self) -> None:
         self.interrupted = False
@@ -153,7 +153,7 @@ class ConversationListStream(Stream):
 
     async def _go_on(self) -> bool:
         self._woken.clear()
-        closing = self._streams.closing  # read before the changes, so that the last ones are still sent
+        closing = self._streams.closing  # read before the changes: changes just before the shutdown are sent
         for change in self._watch.read():
             if self._wanted(change) and not change.outdated and (response := self._told(change)) is not None:
                 await self._out.add([response])

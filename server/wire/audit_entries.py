@@ -43,7 +43,7 @@ def audit_filter(request: v1.ListAuditEntriesRequest) -> AuditFilter:
 
 
 def _milliseconds(time: Timestamp) -> int:
-    """Return a timestamp in milliseconds since 1970. Nanoseconds of a second or more are allowed."""
+    """Return a timestamp in milliseconds since 1970. Its field `nanos` may be a second or more."""
     return time.seconds * 1_000 + time.nanos // 10**6
 
 

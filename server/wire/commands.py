@@ -48,7 +48,7 @@ _DELIVERY: dict[int, Delivery] = {
 def body_hash(request: Message, *apart: str) -> str:
     """Return a hash of a request, by which the server recognises that a request is repeated.
 
-    The hash leaves out the request id and the fields in `apart`.
+    The hash leaves out the request id and the fields that `apart` names.
     """
     body = type(request)()
     body.CopyFrom(request)
@@ -150,7 +150,7 @@ def update_conversation(request: v1.UpdateConversationRequest) -> requests.Updat
 
 
 def _inner(mask: Collection[str], field: str) -> list[str]:
-    """Return the names of the fields within the message field `field` that an update mask names individually."""
+    """Return the fields inside `field` that an update mask names: "run_tokens" for the path "budget.run_tokens"."""
     return [path.removeprefix(f"{field}.") for path in mask if path.startswith(f"{field}.")]
 
 

@@ -137,7 +137,7 @@ DELIVERY = {
     "steer": v1.DELIVERY_STEER,
     "follow_up": v1.DELIVERY_FOLLOW_UP,
 }
-"""How a stored message entered the conversation. For requests, `commands` has a table of its own."""
+"""How a stored message entered the conversation. For requests, `server.wire.commands` has another table."""
 
 DISPOSITION = {
     "direct": v1.DISPOSITION_DIRECT,

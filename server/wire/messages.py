@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from server.wire.context import ConversionContext
 
 STRUCT_BYTES = 4096
-"""An input of a tool call up to this size in bytes is always sent as a protobuf Struct.
+"""An input of a tool call whose protobuf Struct has up to this number of bytes is always sent as a Struct.
 
-A larger one is sent as a Struct only if the Struct is at most twice as long as the JSON text; otherwise as text.
+A larger Struct is sent only if it is at most twice as long as the JSON text; otherwise the JSON text is sent.
 """
 
 

@@ -49,7 +49,7 @@ def cancel_conversation(
 ) -> v1.CancelConversationResponse:
     """Return the response to a CancelConversation request.
 
-    `at` is when the conversation entered its present state, in milliseconds since 1970; 0 if unknown.
+    `at`, in milliseconds since 1970, is reported as the time at which the conversation entered its present state.
     """
     settled: dict[Fate, list[v1.QueuedMessage]] = {Fate.RETURNED: [], Fate.DISCARDED: []}
     for change in answer.settled:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from actors.core.content import Usage
 
 MAX_DEPTH = 24
-"""How deeply a JSON object that is sent as a protobuf Struct may be nested.
+"""How many levels deep a JSON object may be nested to be sent as a protobuf Struct.
 
-protobuf readers accept 100 nested messages, and a level of JSON takes up to three messages.
+Readers of protobuf accept 100 nested messages, and a level of JSON takes up to three messages.
 """
 
 

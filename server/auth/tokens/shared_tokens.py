@@ -1,4 +1,4 @@
-"""Keeps a copy of the principals' tokens, which are in a shared database, in memory; a thread renews the copy."""
+"""Keeps the principals' tokens of a shared database in memory; a thread reads them again periodically."""
 
 from __future__ import annotations
 

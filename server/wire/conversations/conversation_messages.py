@@ -227,7 +227,7 @@ def client_tool_call(conversion: ConversionContext, awaited: ClientToolCall) -> 
 def pending_client_tool_calls(
     conversion: ConversionContext, summary: StateSummary
 ) -> list[v1.Event.ClientToolCallChanged]:
-    """Return the tool calls in a state whose result a client must provide: one or none."""
+    """Return the running tool calls for which a client must provide the result: one or none."""
     if summary.current_call is None or not summary.deadline:
         return []
     awaited = ClientToolCall(summary.current_call, CallStatus.PENDING, summary.deadline)
