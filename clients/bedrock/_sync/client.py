@@ -49,7 +49,7 @@ PageT = TypeVar("PageT", bound=requests.Page)
 class Client(Closing):
     """A connection to a Bedrock server. May be used from several threads. Close it when done.
 
-    A method's `timeout` is the time limit of this call in seconds; it overrides that of the client.
+    A method's `timeout` is the time limit of its call in seconds; it overrides that of the client.
 
     Example::
 
@@ -403,7 +403,7 @@ class Client(Closing):
         return [Quota.from_proto(quota) for quota in response.quotas]
 
     def nodes(self, *, timeout: float | None = None) -> list[Node]:
-        """Return the servers that share this server's database, itself included. Needs the role of an operator.
+        """Return the servers that share this server's database, including this one. Needs the role of an operator.
 
         `timeout` is the time limit of each page in seconds.
         """

@@ -32,7 +32,7 @@ class ClientTools:
     """
 
     def __init__(self, transport: Transport, conversation: str, functions: Sequence[ToolFunction] = ()) -> None:
-        """Set the functions of tools that the server already knows. `add` adds functions of further tools."""
+        """Store functions whose tools the server already knows. `add` adds functions of tools that are new to it."""
         self._transport = transport
         self._conversation = conversation
         self._functions = {function.declaration.name: function for function in functions}

@@ -41,7 +41,7 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
         ended instead, and the run continues without the call.
 
         Raises:
-            ModeUnavailable: The server cannot restrict tools on its machine.
+            ModeUnavailable: The server cannot enforce this mode, or a setting disables it.
         """
         request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode), stop_running=stop_running)
         response = self._transport.call(self._stub.SetMode, request, timeout)
@@ -66,8 +66,8 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
     ) -> ConversationInfo:
         """Change the given settings; None leaves a setting unchanged. Return the changed conversation.
 
-        `generation` replaces all settings for answers; with `merge_generation`, settings that it does not mention are
-        kept.
+        `generation` replaces all earlier generation settings; with `merge_generation`, those that it does not mention
+        are kept.
 
         Raises:
             Aborted: The `etag` is given and outdated.

@@ -29,8 +29,9 @@ __all__ = ["Run"]
 class Run(Sending):
     """The run that one message starts or steers: an iterator of events that ends with the run.
 
-    It yields all events of the conversation, also those of an earlier run that a follow-up waits for. The iterator
-    survives broken connections and restarts of the server. Ending the loop early does not cancel the run.
+    It yields all events of the conversation, including those of an earlier run if the message waits for its end as a
+    follow-up. The iterator survives broken connections and restarts of the server. Ending the loop early does not
+    cancel the run.
 
     The loop gets an approval request, ``event.approval``, before anything answers it. If the approval is still open
     when the next event is read, `on_approval` decides it; without `on_approval` it is denied. The agent reads the

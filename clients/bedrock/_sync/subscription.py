@@ -189,13 +189,13 @@ class RunWatch:
 def follow(
     transport: Transport, cursor: EventCursor, deadline: Deadline, *, resuming: bool = False
 ) -> Generator[Event]:
-    """Yield the events after the position of the cursor. When a stream breaks, open another one.
+    """Yield the events after the position of the cursor. When the stream breaks, open another one.
 
     Args:
         transport: Makes the calls.
         cursor: Where to begin; it advances with the events.
         deadline: When to raise DeadlineExceeded.
-        resuming: Whether the server was reached before, so that even the first stream is tried again.
+        resuming: Whether the server was reached before, so that even a failure of the first stream is retried.
     """
     reconnection = Reconnection(cursor, transport.reconnect_for, resuming=resuming)
     while True:

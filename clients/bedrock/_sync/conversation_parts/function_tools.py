@@ -66,8 +66,8 @@ class ConversationTools(ConversationBase):
         raises an exception, the agent reads that as an error.
 
         Calls of the tool are answered while this program iterates over or awaits a run of this object, and within
-        `serve_tools`. At other times a call waits until another client answers it, or until its time is over. The next
-        message that is sent declares a new tool to the server; during a run the server refuses that.
+        `serve_tools`. At other times a call waits until another client answers it or `timeout` has passed. A new tool
+        is declared to the server when the next message is sent; during a run, the server refuses the declaration.
 
         Args:
             function: The function, if the decorator is used without arguments.
@@ -98,7 +98,7 @@ class ConversationTools(ConversationBase):
         return add if function is None else add(function)
 
     def serve_tools(self, *, timeout: float | None = None) -> None:
-        """Answer calls of the functions that `tool` was given, in all runs, until the conversation is deleted.
+        """Answer the agent's calls of this object's functions, in all runs, until the conversation is deleted.
 
         Use this in a program that does not iterate over runs itself, because other clients send the messages. This
         method survives broken connections and restarts of the server.

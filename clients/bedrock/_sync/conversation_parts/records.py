@@ -117,7 +117,7 @@ class ConversationRecords(ConversationBase):
                 without an `end_time`.
 
         Raises:
-            NotFound: The conversation has no such run, or was deleted meanwhile.
+            NotFound: The conversation has no such run, or was deleted during the wait.
         """
         deadline = Deadline(timeout)
         while True:

@@ -217,7 +217,7 @@ class ConversationRuns(ConversationBase):
         return progress.outcome()
 
     def _check_own_run(self, name: str, deadline: Deadline) -> None:
-        """Raise NotFound if a run is given by a full name that belongs to a conversation other than this one."""
+        """Raise NotFound if `name` is the full name of a run of another conversation."""
         owner, separator, _ = name.partition("/requestCycles/")
         if not separator or owner == self.name:
             return
@@ -243,7 +243,7 @@ class ConversationRuns(ConversationBase):
         Args:
             after_revision: The last revision seen; zero for all events.
             recent_messages: How many messages the snapshot holds.
-            omit_deltas: Omit text while it is being written; messages have all of it.
+            omit_deltas: Omit the chunks of unfinished texts and tool outputs; the finished messages contain them whole.
             until_settled: End when nothing more will happen without a user: idle with an empty queue, or waiting for an
                 approval.
             timeout: Seconds that the whole stream may take; no limit if None.
