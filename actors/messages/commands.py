@@ -83,6 +83,8 @@ class CancelConversationResult(Struct, frozen=True):
 
     no_op: bool
     state: StateSummary
+    state_entered_at: int
+    """When the conversation entered `state`, in milliseconds since 1970."""
     recorded: bool = True
     """Whether the cancel is stored.
 

@@ -161,7 +161,7 @@ class ConversationService(v1.ConversationServiceServicer):
     ) -> v1.CancelConversationResponse:
         conversation_id = await self._resolver.identify(request.name)
         answer = await self._ask_id(context, request.name, conversation_id, commands.cancel_conversation(request))
-        return results.cancel_conversation(self._conversion, conversation_id, answer, self._clock.now_ms())
+        return results.cancel_conversation(self._conversion, conversation_id, answer)
 
     async def ResolveApproval(self, request: v1.ResolveApprovalRequest, context: Context) -> v1.ResolveApprovalResponse:
         conversation_id, approval = await self._child(request.name, "approvals")

@@ -45,18 +45,15 @@ def send_message(
 
 
 def cancel_conversation(
-    conversion: ConversionContext, conversation_id: str, answer: requests.CancelConversationResult, at: int
+    conversion: ConversionContext, conversation_id: str, answer: requests.CancelConversationResult
 ) -> v1.CancelConversationResponse:
-    """Return the response to a CancelConversation request.
-
-    `at`, in milliseconds since 1970, is reported as the time at which the conversation entered its present state.
-    """
+    """Return the response to a CancelConversation request."""
     settled: dict[Fate, list[v1.QueuedMessage]] = {Fate.RETURNED: [], Fate.DISCARDED: []}
     for change in answer.settled:
         settled[change.fate].append(messages.queued(conversation_id, change, at=answer.settled_at))
     return v1.CancelConversationResponse(
         no_op=answer.no_op,
-        state=states.state(conversion, conversation_id, answer.state, at),
+        state=states.state(conversion, conversation_id, answer.state, answer.state_entered_at),
         run=names.cycle(conversation_id, answer.run),
         llm_request_id=answer.llm_request_id,
         tool_use_ids=answer.tool_use_ids,

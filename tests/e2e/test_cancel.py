@@ -109,7 +109,9 @@ def test_a_cancel_ends_a_request_in_every_phase(
     assert chat.state.kind == "idle"
     assert exchange.closed.wait(PATIENCE), "the connection to the provider is still open"
     assert [role for role, _ in chat.said()] == ["user"], "partial text was kept"
-    assert chat.conversation.cancel().no_op
+    nothing = chat.conversation.cancel()
+    assert nothing.no_op
+    assert nothing.state.enter_time == receipt.state.enter_time == chat.state.enter_time
 
     run = chat.send("Something else, please.")
     watcher.until(lambda event: event.text_delta.text == "And now ")

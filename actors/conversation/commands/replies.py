@@ -59,6 +59,7 @@ def cancelled(
         return CancelConversationResult(
             no_op=not ended,
             state=summary,
+            state_entered_at=now.state_updated_at,
             revision=unit.record.last_seq,
             ended_jobs=ended,
             surviving_jobs=surviving,
@@ -68,6 +69,7 @@ def cancelled(
     return CancelConversationResult(
         no_op=False,
         state=summary,
+        state_entered_at=now.state_updated_at,
         recorded=recorded,
         run=before.run,
         revision=now.last_seq,

@@ -288,7 +288,7 @@ def test_a_command_reaches_its_conversation_by_id_and_by_slug(
     answers: dict[str, Any] = {
         "DeleteConversation": ("left over",),
         "SendMessage": sent,
-        "CancelConversation": requests.CancelConversationResult(no_op=True, state=StateSummary("idle")),
+        "CancelConversation": requests.CancelConversationResult(True, StateSummary("idle"), 1),
         "SetMode": requests.SetModeResult(author.record, ("b-1",)),
         "SubmitToolResult": requests.SubmitToolResultResult(author.says("Found.").message),
         "AnswerQuestion": QuestionChanged(

@@ -236,12 +236,13 @@ def test_a_repeated_request_says_so_and_answers_as_the_first_time() -> None:
 
 def test_the_receipt_of_a_cancel_names_what_was_stopped() -> None:
     stopped = CancelConversationResult(
-        no_op=False, state=StateSummary("idle"), run="c:3", revision=50, llm_request_id="c:r5",
+        no_op=False, state=StateSummary("idle"), state_entered_at=8_000, run="c:3", revision=50, llm_request_id="c:r5",
         tool_use_ids=("call-1",), sub_agents=("agent-1",), settled_at=9_000,
         settled=(QueueChanged(QUEUED, "steer", Fate.RETURNED), QueueChanged(QUEUED, "follow_up", Fate.DISCARDED)),
         ended_jobs=("job-2",), surviving_jobs=("job-1",),
     )  # fmt: skip
-    answer = results.cancel_conversation(FACTS, "c", stopped, 1)
+    answer = results.cancel_conversation(FACTS, "c", stopped)
+    assert answer.state.enter_time.seconds == 8
     named = {field.name for field, _ in answer.ListFields()}
     assert named == {field.name for field in answer.DESCRIPTOR.fields} - {"no_op", "unrecorded"}
     (steer,), (follow_up,) = answer.returned_steers, answer.discarded_follow_ups
@@ -252,14 +253,17 @@ def test_the_receipt_of_a_cancel_names_what_was_stopped() -> None:
 
 def test_a_receipt_says_that_the_cancel_is_not_recorded() -> None:
     stopped = CancelConversationResult(
-        no_op=False, state=StateSummary("tool_executing"), recorded=False, tool_use_ids=("call-1",)
+        no_op=False,
+        state=StateSummary("tool_executing"),
+        state_entered_at=1,
+        recorded=False,
+        tool_use_ids=("call-1",),
     )
-    answer = results.cancel_conversation(FACTS, "c", stopped, 1)
+    answer = results.cancel_conversation(FACTS, "c", stopped)
     assert (answer.unrecorded, list(answer.tool_use_ids)) == (True, ["call-1"])
 
 
 def test_a_cancel_that_did_nothing_says_only_that() -> None:
-    answer = results.cancel_conversation(
-        FACTS, "c", CancelConversationResult(no_op=True, state=StateSummary("idle"), revision=50), 1
-    )
+    nothing = CancelConversationResult(no_op=True, state=StateSummary("idle"), state_entered_at=1, revision=50)
+    answer = results.cancel_conversation(FACTS, "c", nothing)
     assert {field.name for field, _ in answer.ListFields()} == {"no_op", "state"}
