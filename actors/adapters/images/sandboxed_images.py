@@ -1,4 +1,4 @@
-"""Decodes images in sandboxed worker processes, a few at a time, and stores them; users take turns."""
+"""Decodes images in sandboxed worker processes and stores them. Few run at a time, so users take turns."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ OUTPUT_BYTES = 8 << 20
 """Maximum bytes that a worker may print: more than twice the maximum size of the scaled-down image that it prints."""
 
 VIEW_KIND = "view1"
-"""The end of the id of each view (scaled-down image).
+"""The text at the end of the id of each view (scaled-down image).
 
-Views that are made in a new way get a new ending, so that a view that is already stored never changes.
+If a release changes how views are made, it changes this text: the new view gets an id of its own, and does not replace
+a view that is already stored.
 """
 
 KNOWN_SIZES = 10_000
@@ -77,11 +78,11 @@ class ImageStore(AttachmentStore, Protocol):
 class SandboxedImages:
     """Implements ports.Images by decoding in worker processes. Safe to call from any thread.
 
-    Worker processes live only while `ingest`, `view` or `view_bytes` runs.
+    It starts a worker process for each image to decode, which ends before `ingest`, `view` or `view_bytes` returns.
     """
 
     def __init__(self, store: ImageStore, sandbox: Sandbox, turn: Turn) -> None:
-        """Create the object. Each decoding calls `turn`, which waits until one more worker process may run."""
+        """Keep the arguments. `turn` is called before an image is decoded, to wait until a worker process may start."""
         self._store = store
         self._sandbox = sandbox
         self._turn = turn
@@ -128,8 +129,8 @@ class SandboxedImages:
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
         """Return the size in bytes of the scaled-down image for models, 0 if there is none; see ports.Images.
 
-        The size is cached per conversation, because another conversation may have the same image as scaled by an
-        earlier release.
+        The size is cached for each conversation and image: if an earlier release has scaled down the image of another
+        conversation, that conversation's copy may have another size.
         """
         key = f"{conversation_id}/{image.attachment}"
         with self._lock:
@@ -149,15 +150,15 @@ class SandboxedImages:
         return (image.attachment, view_name(image.attachment))
 
     def _waits_as(self, conversation_id: str, *, uploaded: bool = False) -> str:
-        """Return the name under which an image waits for its turn: uploads wait apart from a user's other images.
+        """Return the name of the waiting list for decoding an image of this conversation.
 
-        Raises StoreError.
+        Each principal has one list for uploads and another for all other images. Raises StoreError.
         """
         principal = self._store.owner(conversation_id) or ""
         return f"{principal} (uploads)" if uploaded else principal
 
     def _decode(self, whose: str, data: bytes, name: str, cancel: CancelToken) -> Decoded:
-        """Decode an image in a worker. `whose` is the name under which the image waits for its turn.
+        """Decode an image in a worker process. `whose` is the name of the list in which it waits (see `_waits_as`).
 
         Raises InvalidImageError or ImagesUnavailableError.
         """

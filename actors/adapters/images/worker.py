@@ -16,7 +16,7 @@ import zlib
 from contextlib import suppress
 from typing import Any
 
-# These plugins are imported by name, so that Pillow tries only their formats: some other plugins run external programs.
+# Pillow tries only the formats of these imported plugins. Some of its other plugins would run external programs.
 from PIL import GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, UnidentifiedImageError, WebPImagePlugin
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
@@ -166,14 +166,14 @@ def encoded(view: Image.Image) -> tuple[str, bytes]:
 
 
 def written(view: Image.Image, **settings: Any) -> bytes:
-    """Encode an image and return the bytes."""
+    """Encode an image and return the bytes; `settings` are those of Pillow's `save`, such as the format."""
     target = io.BytesIO()
     view.save(target, **settings)
     return target.getvalue()
 
 
 def main(arguments: list[str]) -> None:
-    """Read the image from standard input and print the answer; `arguments` are those of the command line."""
+    """Read the image from standard input and print the answer (see the module); `arguments` is the command line."""
     output = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

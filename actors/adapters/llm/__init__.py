@@ -1,5 +1,5 @@
 """Adapters for language models: the catalogue, the HTTP transport, the wire protocols, and the demo model.
 
-Adapters try every request once and can cancel it in any phase; the actors do the retries. The server builds a
-`catalog.Catalog`, through which it reaches everything else.
+Adapters send every request once and can cancel it in any phase; the actors send it again if it failed. The server uses
+this package only through a `catalog.Catalog`, which it builds at its start.
 """

@@ -39,7 +39,7 @@ class ApiKeys:
     def with_key(self, cancel: CancelToken) -> ProviderConfig:
         """Return the provider's configuration with the key filled in.
 
-        Blocks while the `api_key_command` runs. Cancelling ends the wait, and also the command if this caller runs it.
+        Blocks while the `api_key_command` runs. A cancel ends the wait, and also the command if this call started it.
         No error message contains the output of the command.
 
         Raises ModelFailedError if the command yields no key (AUTH) or this process lacks the resources to run it, and
@@ -56,7 +56,7 @@ class ApiKeys:
     def renew(self, refused: Secret, cancel: CancelToken) -> bool:
         """Return whether there is a key other than `refused`, which the provider rejected.
 
-        May run the `api_key_command`, as `with_key` does. False also if that fails or the call is cancelled.
+        May run the `api_key_command`, as `with_key` does. Returns False also if the command fails, or on a cancel.
         """
         if not self._provider.api_key_command:
             return False

@@ -41,16 +41,18 @@ _WIRE_PROTOCOLS = {
 class Catalog:
     """Implements ports.ModelCatalog over configured providers. Safe to call from any thread; only `learn` blocks.
 
-    `default` names a served model. If it is "", the default is that of the first provider that has a default model. If
-    no provider has one, the default is the demo model, or "" if a server's list has shown that a guessed default is
-    wrong. `small` names the model for all side queries (small extra requests for titles and excerpts), or is "none". If
-    it is "", side queries use the small model of the conversation's own provider, so that no third party gets the
-    conversation's text. `models` has the operator's limits and prices by model name prefix. `pace` is the pause between
-    two words of the demo model, in seconds. `later` runs a callback after a number of milliseconds; it is used to close
-    idle connections.
+    `default` is the name of the default model. If it is "", the default is that of the first provider that has a
+    default model. If no provider has one, it is the demo model, or "" if a provider's default was only guessed and the
+    server's list of models has shown that the guess was wrong.
 
-    Raises ValueError for a default or small model that no provider serves and for invalid limits, with a text that
-    begins with the name of the setting; also for two providers with the same name.
+    `small` is the name of the model for all side queries (small extra requests for titles and excerpts), or "none". If
+    it is "", side queries use the small model of the conversation's own provider, so that no third party gets the
+    conversation's text. `models` contains the operator's limits and prices by model name prefix. `pace` is the pause
+    between two words of the demo model, in seconds. `later` runs a callback after a number of milliseconds; it is used
+    to close idle connections.
+
+    Raises ValueError for a default or small model that no provider serves, for invalid limits, and for two providers
+    with the same name.
     """
 
     def __init__(
@@ -84,8 +86,8 @@ class Catalog:
     def default(self) -> str:
         """The name of the default model; see ports.ModelCatalog.
 
-        A provider's default that was only guessed is skipped as soon as the server's list shows that the server does
-        not have this model.
+        Some default models are guesses, because the settings of their provider name none. A guess is skipped once the
+        list of the provider's server shows that the server does not have this model.
         """
         servers = self._router.servers
         otherwise = "" if any(server.refuted for server in servers) else DEMO
@@ -94,7 +96,7 @@ class Catalog:
     def get(self, name: str) -> Model | None:
         """Return the model with this name, None if no provider serves it; see ports.ModelCatalog.
 
-        Of several providers that match equally well, the first is used.
+        If the settings of several providers match the name equally well, the first of these providers is used.
         """
         return self._find(name, self._router.generation)
 
@@ -103,7 +105,7 @@ class Catalog:
         return self._set(name) or self._router.route(name) is not None
 
     def undecided(self, name: str) -> bool:
-        """Return whether servers must be asked in order to know if a model is served; see ports.ModelCatalog."""
+        """Return whether it is unknown if a model is served until servers were asked; see ports.ModelCatalog."""
         return not self._set(name) and self._router.undecided(name)
 
     def learn(self, name: str, cancel: CancelToken) -> None:
@@ -116,9 +118,9 @@ class Catalog:
         return LlmFailure(ErrorKind.NETWORK if self._router.unreachable else ErrorKind.INVALID_REQUEST, text)
 
     def list(self) -> tuple[ModelInfo, ...]:
-        """Return the models that are known by name: the default first, the demo model last.
+        """Return all models whose names are known: the default first, the demo model last.
 
-        Providers may serve further names (`models = ["*"]`).
+        A provider with the setting `models = ["*"]` serves any other name, too.
         """
         names = dict.fromkeys(filter(None, (self.default,)))
         for server in self._router.servers:
@@ -156,9 +158,10 @@ class Catalog:
         return name == DEMO or (name in (self._chosen, self._small) and self.get(name) is not None)
 
     def _check(self, setting: str, name: str) -> None:
-        """Raise ValueError if no provider serves the model and asking servers could not change that.
+        """Raise ValueError if certainly no provider serves the model `name`, which is the value of `setting`.
 
-        A server that lists its models is not asked when Bedrock starts, because that server may not run yet.
+        A model that a server may still list is accepted: servers are not asked when Bedrock starts, because they may
+        not run yet.
         """
         if self.get(name) is None and not self._router.undecided(name):
             raise ValueError(f"{setting}: no provider serves {name}")
@@ -177,7 +180,7 @@ class Catalog:
 
 
 def _spelled(provider: ProviderConfig) -> tuple[str, ...]:
-    """Return the names in a provider's setting `models`, and the known names that match its patterns."""
+    """Return the names in a provider's setting `models`, and the names in models.toml that match its patterns."""
     spelled = [name for name in provider.models if not name.endswith("*")]
     patterns = [name[:-1] for name in provider.models if name.endswith("*") and name != "*"]
     offers = PROTOCOLS[provider.protocol].offers

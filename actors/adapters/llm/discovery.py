@@ -42,7 +42,10 @@ class _Architecture(Struct):
 
 
 class _Entry(Struct):
-    """One model in a list, with the fields of llama.cpp, vLLM, OpenRouter, Anthropic, Ollama and LM Studio."""
+    """One model in a server's list, with the fields that different servers use.
+
+    The servers are llama.cpp, vLLM, OpenRouter, Anthropic, Ollama and LM Studio.
+    """
 
     id: Any = None
     name: Any = None
@@ -66,8 +69,8 @@ class _List(Struct):
 
 _LIST = msgspec.json.Decoder(_List)
 
-#: HTTP statuses that mean that a server has no list of models. The server is not asked again for the same model; other
-#: statuses may be temporary.
+#: HTTP statuses that mean that a server has no list of models. After one of them the server is not asked again for the
+#: same model; after any other error status it is.
 _NO_LIST = frozenset({400, 404, 405, 410, 501})
 
 
@@ -101,7 +104,7 @@ class Discovery:
         try:
             self._known[model] = self._fetch(model, cancel)
         except _NotLoadedError:
-            pass  # the model request that follows makes the server load the model; the next request asks again
+            pass  # the model request that now follows loads the model, so the request after it asks again
         except (
             TransportError,
             ModelFailedError,
@@ -142,8 +145,8 @@ class _NotLoadedError(Exception):
 def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
     """Return the limits of `model` in a server's list of models; None if the list states no limits of this model.
 
-    An entry may add ":latest" to the name `model`. If the list has only one entry, that entry is used whatever its name
-    is, unless `loaded` is True: then the list contains only the models that happen to be loaded. Raises
+    In the list, ":latest" may follow the name. If the list has only one entry, that entry is used whatever its name is,
+    except if `loaded` is True, which means that the server lists only the models that it has loaded. Raises
     msgspec.DecodeError if `body` is no list of models.
     """
     found = _LIST.decode(body)

@@ -1,4 +1,4 @@
-"""A model that is reached over HTTP: its description, its limits, and its requests."""
+"""The adapter for one model that is reached over HTTP: it describes the model, finds its limits, and sends requests."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class HttpModel:
 
 
 def _answer_limit(provider: ProviderConfig, limits: ModelLimits, *, known: bool) -> int:
-    """Return the highest limit that a request may set for its answer, in tokens; 0 if the server accepts no limit."""
+    """Return the maximum of the answer limit that a request may set, in tokens; 0 if the server accepts no limit."""
     if provider.protocol == OPENAI_CHAT and not provider.max_tokens_field:
         return 0
     return limits.reserved_output if known else RESERVED_OUTPUT

@@ -67,17 +67,17 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
     input: int = 0
     """The input limit if it is smaller than the window; 0 if the window is the limit."""
     protocol: str = ""
-    """If set, providers of this protocol offer the model by name.
+    """The protocol of the providers that list this model by its name; "" if no list contains it.
 
-    Providers of the protocol "openai-responses" also offer the models of "openai-chat".
+    Providers of the protocol "openai-responses" also list the models of "openai-chat".
     """
     name: str = ""
     """The name to display."""
     images: bool = False
     reasons: bool = True
-    """Whether the model accepts options about reasoning."""
+    """Whether requests may ask for the model's encrypted reasoning (only used by the protocol "openai-responses")."""
     reasoning_efforts: tuple[ReasoningEffort, ...] = ()
-    """The efforts of reasoning that a request can ask for."""
+    """The reasoning efforts that the model accepts in a request."""
     temperature: bool = False
     """Whether a request can set the temperature. Requests of the protocol "anthropic" never do."""
     price: Price | None = None
@@ -115,12 +115,13 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
     def over(self, limits: ModelLimits, *, roomy: bool = False) -> ModelLimits:
         """Return `limits`, overridden by the limits that are stated here.
 
-        `roomy` means that the output limit in `limits` is only a guess, so that a stated window may also raise it.
+        `roomy` means that the output limit in `limits` is only a guess. If the window is stated here, but no output
+        limit, the guess is then replaced by a quarter of the window, even if that is more.
         """
         given = {field: value for field in self.__struct_fields__ if (value := getattr(self, field)) is not None}
         if self.window is not None:
             given.setdefault("input", 0 if self.window != limits.window else limits.input)
-            # If the window is stated, but not the output limit, an answer may take at most a quarter of the window.
+            # If no output limit is stated, an answer may take at most a quarter of the stated window.
             quarter = max(self.window // 4, 1)
             given.setdefault("output", quarter if roomy else min(limits.output, quarter))
         given["output"] = min(given.get("output", limits.output), max(given.get("window", limits.window) // 2, 1))
@@ -130,7 +131,7 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
 def operator_limits(tables: Mapping[str, Any]) -> dict[str, StatedLimits]:
     """Read the table `models` of the configuration; return the limits by model name prefix, in lower case.
 
-    Raises ValueError naming the key.
+    Raises ValueError with a text that names the invalid key.
     """
     result = {}
     for name, table in tables.items():
@@ -198,7 +199,11 @@ def resolve_limits(
 
 
 def needs_discovery(model: str, provider: ProviderConfig, operator: Mapping[str, StatedLimits]) -> bool:
-    """Return whether the provider's server should be asked for the limits of this model."""
+    """Return whether the provider's server should be asked for the limits of this model.
+
+    It is not asked if a setting states the window or `discover` is "never"; if `discover` is "unknown", also not for a
+    model with a row in models.toml.
+    """
     stated = best_match(operator, model)
     if provider.discover == "never" or provider.context_window or (stated is not None and stated.window):
         return False

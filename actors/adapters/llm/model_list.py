@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Time limits in seconds. They are short, since a client that names an unknown model waits for the list.
+#: Time limits in seconds for fetching a server's list of models. They are short, since a client that names an unknown
+#: model waits for the list.
 LIST_TIMEOUTS = Timeouts(connect=2, first_byte=3, idle=3, total=5)
 #: Seconds after which the list may be fetched again: models change, and a server may be running again.
 AGAIN_SECONDS = 10.0
@@ -82,7 +83,7 @@ class ModelList:
                 log.info("provider %s does not list its models: %s", self._client.provider.name, failure)
 
     def _try_fetch(self, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
-        """Fetch the list; return the names and "", or None and the reason why that failed."""
+        """Fetch the list; return the names and "" on success, None and the reason on failure."""
         try:
             return self._fetch(cancel), ""
         except TransportError as failed:
@@ -108,7 +109,7 @@ class ModelList:
 def listed_in(body: bytes) -> tuple[str, ...]:
     """Return the names in a server's list of models, in the server's order.
 
-    Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError for a body that is no such list.
+    Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError if `body` is no list of models.
     """
     listed = _LIST.decode(body)
     names: dict[str, None] = {}

@@ -25,9 +25,9 @@ class ProtocolTraits(Struct, frozen=True):
     """Properties of all servers of one wire protocol, apart from the request format."""
 
     family: str
-    """The preset in presets.toml that lists the models of the company that invented the protocol."""
+    """The name of the preset in presets.toml for the company that invented the protocol; it lists its models."""
     offers: frozenset[str]
-    """The values of `protocol` in models.toml whose models are offered over this protocol."""
+    """The values of the field `protocol` in models.toml: models with one of these are offered over this protocol."""
     auth: str = "bearer"
     """How the key is sent unless the settings determine it; see ProviderConfig.auth."""
     list_path: str = "/models"
@@ -54,8 +54,8 @@ NO_MODEL = "none"
 #: The model name sent to a server when none is configured: servers of a single model often accept any name.
 ONLY_MODEL = "default"
 
-#: Fields of the request body that the setting `extra_body` cannot replace: otherwise the answer might be unreadable, or
-#: the history changed.
+#: Fields of the request body that the setting `extra_body` must not replace. Other values could make the answer
+#: unreadable, or change the history that the model gets.
 OURS = frozenset({"model", "messages", "input", "system", "instructions", "tools", "stream", "store", "include"})
 
 _DISCOVER = ("unknown", "always", "never")
@@ -99,11 +99,11 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
     connect: float = 10.0
     """Time to connect, without name resolution; each step of the TLS handshake has the same limit."""
     first_byte: float = 300.0
-    """Time from the request until the response headers are complete, even if they arrive slowly."""
+    """Time for sending the request; after that, the same time again until the response headers are complete."""
     idle: float = 300.0
-    """Time between two chunks of the answer; a ping counts as a chunk."""
+    """Maximum time between two chunks of the answer; a ping counts as a chunk."""
     total: float = 3600.0
-    """Time for the whole answer after its headers; 0 for no limit."""
+    """Time from the response headers to the end of the answer; 0 for no limit."""
 
     def __post_init__(self) -> None:
         if min(self.connect, self.first_byte, self.idle) <= 0 or self.total < 0:
@@ -131,13 +131,14 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     api_key_command: tuple[str, ...] = ()
     """A program and its arguments that print the key; run at the first request, and again if the key is refused."""
     key_source: str = ""
-    """How messages about a refused key name the key's source, e.g. "ANTHROPIC_API_KEY"."""
+    """Where the key comes from, for messages about a refused key, e.g. "ANTHROPIC_API_KEY"."""
     auth: str = ""
     """How the key is sent: "bearer", or the name of a header. "" means "x-api-key" for anthropic, else "bearer"."""
     models: tuple[str, ...] = ()
-    """The served model names. "prefix*" matches all names with this prefix, "*" every name.
+    """The names of the served models. "prefix*" stands for all names with this prefix, "*" for every name.
 
-    (): the names that the server lists, and the known models of its protocol.
+    () stands for all models that the server lists, and for those models of models.toml whose family (such as
+    "claude-…") uses the protocol of this provider.
     """
     default_model: str = ""
     presumed: bool = False
@@ -160,12 +161,12 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     Certificates are always verified.
     """
     context_window: int = 0
-    """The context window in tokens of all models of this provider; 0 if it is not set.
+    """The context window in tokens of each model of this provider; 0 if it is not set.
 
     Overrides models.toml and what the server states.
     """
     max_output: int = 0
-    """The maximum output in tokens of all models of this provider; 0 if it is not set.
+    """The maximum output in tokens of each model of this provider; 0 if it is not set.
 
     Overrides models.toml and what the server states.
     """
@@ -215,7 +216,10 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     "calls": those with tool calls; "always": all answers; "never": none.
     """
     structured_output: bool = False
-    """Whether the server obeys a JSON Schema in requests with tools. If not, the model passes its output to a tool."""
+    """Whether the server enforces a JSON Schema for the answer in requests that offer tools.
+
+    If not, the schema becomes the input schema of a tool, with which the model submits the answer.
+    """
     cost_in_usage: bool = False
     """openai-chat only: whether the usage has a "cost" in dollars, which is then used instead of the price list."""
 
@@ -258,7 +262,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def advice(self) -> str:
-        """Where the key is configured, as text for users whose key was refused."""
+        """A text for users whose key was refused: it says where the key is configured."""
         if self.key_source or self.api_key_env:
             return self.key_source or self.api_key_env
         return f"the {'api_key_command' if self.api_key_command else 'api_key'} of provider {self.name}"
@@ -274,14 +278,14 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def models_url(self) -> str:
-        """The URL that reports limits of models."""
+        """The URL at which the server states the limits of its models."""
         if self.loaded_path:
             return urlsplit(self.base_url)._replace(path=self.loaded_path).geturl()
         return self.list_url
 
     @property
     def list_url(self) -> str:
-        """The URL that lists all models, loaded or not."""
+        """The URL at which the server lists all its models, whether they are loaded or not."""
         return self.url(PROTOCOLS[self.protocol].list_path)
 
     def request_headers(self) -> dict[str, str]:
@@ -345,10 +349,10 @@ def setting_types() -> dict[str, Any]:
 
 
 def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `settings`, with missing values filled in from the preset that they name, if they name one.
+    """Return `settings`, with missing values filled in from the preset that the setting `preset` names, if any.
 
-    If the settings have a source for the API key, the preset's source is not used. Raises ValueError for an unknown
-    preset or more than one source of the key.
+    If one of the settings says where the API key comes from, that of the preset is not used. Raises ValueError if the
+    preset is unknown, or if several settings say where the key comes from.
     """
     given = [key for key in _KEY_SETTINGS if settings.get(key)]
     if len(given) > 1:
@@ -360,7 +364,7 @@ def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"providers.{name}.preset: must be one of {', '.join(presets())}")
     usual = dict(presets()[preset])
     if settings.get("base_url", usual.get("base_url")) != usual.get("base_url"):
-        usual.pop("small_model", None)  # another server may not serve this model
+        usual.pop("small_model", None)  # a server at another URL may not serve this model
         usual.pop("structured_output", None)
     if any(key in settings for key in _KEY_SETTINGS):
         usual.pop("api_key_env", None)
@@ -414,7 +418,10 @@ def _openai_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
 
 
 def _read_env(name: str, settings: Mapping[str, Any], env: Mapping[str, str]) -> ProviderConfig:
-    """Return a provider from settings that were read from variables. Raises ValueError naming the variable."""
+    """Return the provider with settings that were read from environment variables (`env`).
+
+    Raises ValueError with a text that names the variable.
+    """
     try:
         return provider_from_mapping(name, settings, env)
     except ValueError as error:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds to wait for data after a complete answer: its token usage, "[DONE]", the end of the stream.
+#: Seconds to wait for what may follow a complete answer: its token usage, "[DONE]", and the end of the stream.
 TAIL_SECONDS = 5.0
 
 
@@ -63,9 +63,9 @@ class WireProtocol(Struct, frozen=True):
 
 
 class GatheredText:
-    """Implements ModelSink on another sink, and passes on text that arrived together as one piece.
+    """A ModelSink in front of another one: joins texts that arrived together, and passes them on as one text.
 
-    Reasoning and answer text are never in the same piece.
+    Reasoning is never joined with the text of the answer.
     """
 
     def __init__(self, sink: ModelSink) -> None:
@@ -93,7 +93,7 @@ class GatheredText:
 class ProviderClient:
     """Sends requests to one provider.
 
-    Safe to call from any thread. Its only state is the API key that a command has printed.
+    Safe to call from any thread. It keeps idle connections, and the API key that the `api_key_command` has printed.
     """
 
     def __init__(self, provider: ProviderConfig, transport: Transport) -> None:
@@ -111,11 +111,11 @@ class ProviderClient:
     ) -> ModelAnswer:
         """POST `body` and return the answer. Retries once if the key was refused and `api_key_command` prints another.
 
-        The cancel token decides whether the request was aborted, because a socket that was shut down raises the same
-        exceptions as a network error. Exceptions are not chained: a chain would keep the request and its credentials in
-        memory.
+        After a cancel shuts the socket down, the same exceptions occur as after a network error. So the cancel token
+        tells whether the request was aborted. Exceptions are not chained: a chain would keep the request and its
+        credentials in memory.
 
-        Raises ModelFailedError or ModelAbortedError and nothing else.
+        Raises ModelFailedError, or ModelAbortedError after a cancel, and nothing else.
         """
         if cancel.cancelled:
             raise ModelAbortedError
@@ -141,7 +141,7 @@ class ProviderClient:
     ) -> tuple[ModelAnswer | None, ModelFailedError | None]:
         """Try the request once; return its answer or its failure, or neither if it was cancelled.
 
-        Adds the reader of the answer to `readers`.
+        Adds the reader of the answer to `readers`, so that the caller can count the tokens of a cancelled request.
         """
         reader = None
         try:
@@ -229,7 +229,7 @@ def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerRea
 
 
 def _error_body(reply: Reply) -> bytes:
-    """Return the body of an error response; b"" if it breaks off, since the status is valid without it."""
+    """Return the body of an error response; b"" if reading it fails, because the status alone is useful, too."""
     reply.idle = min(reply.idle, TAIL_SECONDS)
     try:
         return reply.read_all(provider_errors.MAX_ERROR_BYTES)

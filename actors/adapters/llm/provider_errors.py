@@ -51,8 +51,8 @@ _QUOTA_TEXT = re.compile(
     r"|budget has been exceeded",
     re.IGNORECASE,
 )
-#: Matches errors of a single request that exceeds the tokens allowed per minute. Such an error looks like a rate limit,
-#: but no retry can succeed.
+#: Matches the error of a request that is larger than the tokens allowed per minute. The error looks like a rate limit,
+#: but no retry of this request can succeed.
 _TOO_MUCH_TEXT = re.compile(r"request too large for .* on (input |output )?tokens per", re.IGNORECASE)
 _FILTER = frozenset({
     "content_filter", "content_policy_violation", "responsibleaipolicyviolation", "bio_policy", "cyber_policy",
@@ -198,9 +198,9 @@ def stream_error(provider: ProviderConfig, payload: bytes, usage: Usage | None =
 
 
 def _wait(failure: LlmFailure, header_ms: int | None, error_body: ErrorBody) -> int | None:
-    """Return the milliseconds until the next attempt: from the headers, else from the error itself; None if unknown.
+    """Return the milliseconds until the next attempt; None if it is unknown or the failure is not retried.
 
-    Also None if the failure is not retried.
+    The time in the headers (`header_ms`) takes precedence over that in the error itself.
     """
     if not failure.retryable:
         return None
@@ -342,7 +342,7 @@ def _is_filtered(error_body: ErrorBody, status: int) -> bool:
 
 def _is_quota(error_body: ErrorBody, status: int) -> bool:
     named = error_body.names & _QUOTA or any(name.endswith(_QUOTA_SUFFIXES) for name in error_body.names)
-    # Google uses the same text for a quota per minute, but then with a time to wait.
+    # An error of Google about a quota per minute has the same text, but also says how long to wait.
     described = status in (400, 403, 429) and error_body.wait_ms is None and _QUOTA_TEXT.search(error_body.said)
     return bool(named or described or status == 402)
 

@@ -1,9 +1,11 @@
 """Finds the provider that serves a model name.
 
-Names in the providers' settings take precedence over the lists of their servers, and these lists over the name's family
-(Claude models use Anthropic Messages, GPT models use OpenAI's protocols). A server whose provider names no models in
-the settings is asked for its list only when a user names a model that is still undecided, so that known models never
-wait for a server.
+A provider is chosen for the first of these reasons that any provider meets: its settings name the model; its server
+lists the model; its protocol is that of the model's family (Claude models use Anthropic Messages, GPT models use
+OpenAI's protocols); its settings accept every name ("*").
+
+If a provider's settings name no models, its server is asked for its list, but only when a user names a model for which
+no provider was found yet, so that known models never wait for a server.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class ModelRouter:
         """Incremented when routes may change. A cached route is valid for one generation."""
 
     def route(self, name: str) -> Server | None:
-        """Return the server that is known to serve a model; None if none is known, or lists were not fetched yet."""
+        """Return the server that serves a model; None if none is known to do so, e.g. as lists were not fetched yet."""
         if not _is_name(name):
             return None
         return (
@@ -87,8 +89,8 @@ class ModelRouter:
     def presumed(self, name: str) -> Server | None:
         """Return the server of a model that was accepted earlier; None if it cannot be determined.
 
-        Returns the result of `route`. If that is None, and the models of only one server are determined by its list,
-        returns that server.
+        This is the result of `route`. If that is None, for example because no list was fetched since the start, it is
+        the server of the provider whose settings name no models, if there is exactly one such provider.
         """
         silent = [server for server in self.servers if server.lists]
         return self.route(name) or (silent[0] if len(silent) == 1 and _is_name(name) else None)
@@ -176,7 +178,7 @@ def family_of(name: str) -> tuple[str, ...]:
 
 
 def _nearest(name: str, servers: Iterable[Server]) -> list[Server]:
-    """Return `servers` in order, but first those that use a protocol of the model's maker."""
+    """Return `servers`, with those first that use a protocol of the model's maker; otherwise in the given order."""
     spoken = family_of(name)
     return sorted(servers, key=lambda server: server.provider.protocol not in spoken)
 

@@ -1,7 +1,7 @@
-"""The demo model: a script that needs neither key nor network; everything else in the server works for real.
+"""The demo model: a script that answers without a key or network. Only the model is simulated.
 
-Its answers depend only on the request (see `script`). Their effects are real: text streams, tool calls run or ask for
-approval, a simulated failure is retried, and everything can be cancelled.
+Its answers depend only on the request (see `script`). The server treats them like those of other models: text streams,
+tool calls run or ask for approval, a simulated failure is retried, and everything can be cancelled.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _scene(request: ModelRequest) -> Scene:
 
 
 def _with_output(scene: Scene, request: ModelRequest) -> Scene:
-    """Return the answer with which a run ends. If the run has an output schema, the answer submits a matching value."""
+    """Return `scene`, the last answer of a run; if the run has an output schema, one that submits a matching value."""
     schema = next((tool.input_schema for tool in request.tools if tool.name == SUBMIT_OUTPUT), None)
     return scene if schema is None else replace(scene, text="", calls=((SUBMIT_OUTPUT, sample(schema)),))
 

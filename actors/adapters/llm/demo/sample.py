@@ -10,14 +10,14 @@ from typing import Any
 
 _DEPTH = 24
 _WIDE = 6
-"""From this nesting depth on, lists have only the items that `minItems` requires, so that recursive schemas end."""
+"""From this nesting depth on, lists have only the items that `minItems` requires: recursive schemas stay finite."""
 
 
 def sample(schema: Any, root: Any = None, depth: int = 0) -> Any:
     """Return a value that fits a schema, as far as its keywords are supported.
 
-    Returns None for a schema that is nested too deeply, or is not an object. `root` is the schema in which references
-    are resolved; None for `schema` itself.
+    Returns None for a schema that is nested too deeply, or is not an object. `root` is the schema to which the
+    references ($ref) in `schema` refer; None for `schema` itself. `depth` is the nesting depth of `schema` in `root`.
     """
     root = schema if root is None else root
     if not isinstance(schema, dict) or depth > _DEPTH:

@@ -47,7 +47,7 @@ _HELP_WITH = {
 _HELP_WITH_CLIENTS = """  call <tool>     call a tool, with made-up input or with what follows: call {first} {{…}}
 I also call a tool of your program where all words of its name are in what you say: {names}.
 """
-"""Lines of the help text that are shown only if clients offer tools."""
+"""Lines of the help text that are shown only if a client offers tools of its own."""
 
 _GREETING = """Hello! I am Bedrock's demo model. I follow a script, so no key is needed; everything around me is real. \
 Let me look around first. I would like to list the files here; depending on the policy you are asked whether I may."""
@@ -59,11 +59,11 @@ _TASKS = (
     "Find the largest file: run sleep 2; ls -S | head -n 1",
     "See what the project is: read README.md",
 )
-"""Tasks for sub-agents. The module `sub_agent` recognises them by their words."""
+"""Tasks for sub-agents. The module `sub_agent` recognises them by words such as "run" and "read"."""
 SHOWN_LINES = 8
 _SEARCH_TERMS = 5
 _PATIENCE_SECONDS = 25
-"""A sleep of more seconds than this needs the argument `wait_seconds`: bash moves longer commands to the background."""
+"""A sleep of more seconds gets the argument `wait_seconds`; otherwise bash would move it to the background."""
 _ASK = "request_mode_upgrade"
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _NOTICE = "<system-notice>\n"
@@ -101,7 +101,7 @@ def scene_for(request: ModelRequest) -> Scene:
         return Scene("I am scripted, so I will use each of my tools once, with made-up input.", calls=calls)
     if found := _RESULTS.match(_end_of(last)):
         return Scene(f"The sub-agents are done. They say:\n{found[1]}")
-    # A message after a cancelled call is a new request, not a comment on the call's result.
+    # If the user cancelled a tool call, a message that follows is a new request, not a comment on the call's result.
     ended = any(isinstance(result, ToolCancelled) for result in results)
     wanted = _wanted(said, request)
     if results and not wanted and not (ended and said):
@@ -118,9 +118,10 @@ def scene_for(request: ModelRequest) -> Scene:
 
 
 def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | None:
-    """Return the function that makes the scene a user asks for, and the match of its pattern; None for no scene.
+    """Return the function that makes the scene that a user's text `said` asks for, and the match of its pattern.
 
     The text is searched for a command at its beginning, then for the names of clients' tools, then for a known word.
+    Returns None if it contains none of these.
     """
     for scenes in (_COMMANDS, _of_clients(said, request), _SCENES):
         for pattern, play in scenes:
@@ -130,7 +131,7 @@ def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | N
 
 
 def _of_clients(said: str, request: ModelRequest) -> _Scenes:
-    """Return a scene that calls every client tool whose name consists of words in the text; () if there is none."""
+    """Return a scene that calls every client tool whose name consists of words of the user's text; () for no tool."""
     words = set(_words_in(said))
     named = [tool for tool in _client_tools(request) if words.issuperset(_words_in(tool.name))]
     calls = tuple((tool.name, sample(tool.input_schema)) for tool in named)

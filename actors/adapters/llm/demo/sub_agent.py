@@ -56,7 +56,7 @@ def _submit(result: ToolResult, request: ModelRequest) -> Scene:
 
 
 def _is_submission(result: ToolResult, request: ModelRequest) -> bool:
-    """Return whether a result is that of a `submit_…` call, which was refused: an accepted one ends the sub-agent."""
+    """Return whether `result` is the error of a refused `submit_…` call; an accepted call would end the sub-agent."""
     blocks = (block for turn in request.turns for block in turn.content)
     return any(
         isinstance(block, ToolUse) and block.id == result.tool_use_id and block.name.startswith("submit_")

@@ -17,15 +17,15 @@ from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
 if TYPE_CHECKING:
     from actors.adapters.llm.transport.sse import SseEvent
 
-#: The value of a missing field, if the field is kept as undecoded JSON.
+#: The default of fields of type Raw (undecoded JSON): the value if the provider did not send the field.
 ABSENT = Raw(b"")
 
 #: Maximum number of content blocks of one answer. Each block adds some bytes to the message that clients get, and the
 #: size of this message is limited, too.
 MAX_BLOCKS = 2_048
 
-#: Maximum bytes of JSON that one byte of text can take when it is escaped. If the raw JSON of a reasoning block is
-#: longer than its escaped text can be, the rest is other data; this rest is counted if it is larger than the text.
+#: Maximum bytes that one byte of text takes when it is escaped in JSON. The raw JSON of a reasoning block contains its
+#: text and other data. The size of the other data is at least that of the JSON minus this many times the text's size.
 _ESCAPED_BYTES = 6
 
 _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
@@ -60,7 +60,7 @@ def token_count(usage: object, *path: str) -> int | None:
 
 
 class PreparedRequest(Struct, frozen=True):
-    """A request with everything that encoding the request and reading its answer depend on."""
+    """A request, and what else is needed to encode it and to read its answer: settings and limits of the model."""
 
     provider: ProviderConfig
     info: ModelInfo
@@ -83,7 +83,7 @@ class PreparedRequest(Struct, frozen=True):
         )
 
     def priced(self, usage: Usage | None) -> Usage | None:
-        """Return `usage` with its cost by the price list, 0 without a price; None if `usage` is None."""
+        """Return `usage` with its cost set by the model's price (0 if it is unknown); None if `usage` is None."""
         return usage and replace(usage, cost_micros=self.limits.cost_micros(usage))
 
 
@@ -100,7 +100,7 @@ class Stop(Struct, frozen=True):
 class AnswerReader(Protocol):
     """Builds one answer from a stream or a complete body. Not thread-safe; used by the request's thread.
 
-    Each method may raise ModelFailedError, because the provider reports an error or violates the protocol.
+    Each method may raise ModelFailedError, if the provider reports an error or violates the protocol.
     """
 
     def event(self, event: SseEvent) -> None:
@@ -108,17 +108,17 @@ class AnswerReader(Protocol):
         ...
 
     def whole(self, body: bytes) -> None:
-        """Process an answer that came as one JSON body instead of a stream. The sink gets no live text."""
+        """Process an answer that came as one JSON body instead of a stream. None of its text is passed to the sink."""
         ...
 
     @property
     def complete(self) -> bool:
-        """Whether the marker of the answer's end has arrived, so that the stream may end from now on."""
+        """Whether the marker of the answer's end has arrived. A stream that ends before this marker is an error."""
         ...
 
     @property
     def finished(self) -> bool:
-        """Whether nothing relevant can follow any more, not even token counts."""
+        """Whether the stream need not be read any further: the answer has ended, and no token counts can follow."""
         ...
 
     @property
@@ -132,12 +132,15 @@ class AnswerReader(Protocol):
         ...
 
     def answer(self) -> ModelAnswer:
-        """Return the answer. Raises ModelFailedError if its end is missing."""
+        """Return the answer. Raises ModelFailedError if the marker of its end has not arrived."""
         ...
 
 
 class ContentSize:
-    """Counts the content of one answer: while it streams, to stop an oversized answer, and when it is complete."""
+    """The size of one answer's content, and whether it exceeds a limit.
+
+    It is counted while the answer streams, so that an oversized answer is stopped, and again for the complete answer.
+    """
 
     def __init__(self) -> None:
         self.begun = False
@@ -219,7 +222,7 @@ def build_answer(
     """Check a complete answer and return it.
 
     Tool calls get ids and inputs that every provider accepts. If the model refused to answer, its tool calls are
-    dropped. An answer that consists only of reasoning gets no content.
+    dropped. If an answer consists only of reasoning, its content becomes empty.
 
     Raises ModelFailedError: content_filter for a refusal without text, response_too_large if the content exceeds the
     limits of one message.

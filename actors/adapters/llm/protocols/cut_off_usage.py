@@ -1,7 +1,8 @@
 """Estimates the tokens that a cancelled request has used.
 
 Most providers report usage only at the end of an answer. If the report is missing, the tokens are estimated from the
-size of the texts. Input tokens that the provider may have had in its cache are counted at their full price, too.
+size of the texts in the request and in its answer. The estimate does not know which input tokens the provider had in
+its cache, so all are counted at the full price.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 BYTES_PER_TOKEN = 4
 """A typical number of bytes of UTF-8 per token, for English text and code with the tokenizers of present models."""
 IMAGE_TOKENS = 1_600
-"""The tokens of an image of the largest size that is sent to models, whose longer side has 1,568 pixels."""
+"""The tokens of an image of the largest size that is sent to models: its longer side has 1,568 pixels."""
 
 
 def cut_off_usage(prepared: PreparedRequest, reader: AnswerReader) -> Usage | None:
@@ -42,7 +43,10 @@ def cut_off_usage(prepared: PreparedRequest, reader: AnswerReader) -> Usage | No
 
 
 def prompt_tokens(request: ModelRequest) -> int:
-    """Estimate the input tokens of a request; at least the tokens that the provider counted for its earlier turns."""
+    """Estimate the input tokens of a request.
+
+    The result is at least the token count that the provider last reported for the conversation (`counted_tokens`).
+    """
     texts = [request.system]
     for tool in request.tools:
         texts += (tool.name, tool.description, json.dumps(tool.input_schema))

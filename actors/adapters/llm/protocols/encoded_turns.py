@@ -37,7 +37,7 @@ class EncodedTurns:
         self._joint = joint
         self.pieces: list[bytes] = []
         self.role = role
-        """The role of the last turn; before the first `add`, the role of the preceding turn, or "" if there is none."""
+        """The role of the last added turn; before the first `add`, that of the turn before these turns, "" for none."""
 
     def add(self, turns: Iterable[Turn], encode: Encode) -> None:
         """Encode further turns and append them. Raises what `encode` raises."""
@@ -58,7 +58,7 @@ class EncodedTurns:
 
 
 class EncodedPrefix:
-    """The encoded beginning of a conversation: the turns that no longer change, as of its last request."""
+    """The encoded beginning of a conversation: those turns of its last request that no longer change."""
 
     def __init__(self, form: Hashable, joint: Joint) -> None:
         self.form = form
@@ -67,7 +67,7 @@ class EncodedPrefix:
 
     @property
     def held(self) -> int:
-        """The memory in use, in bytes, without the turns themselves, which other objects keep anyway."""
+        """The memory that the encoded turns use, in bytes; without the turns themselves, which other objects keep."""
         return sum(map(sys.getsizeof, self.encoded.pieces))
 
     def grow(self, view: ProviderView, encode: Encode) -> None:
@@ -100,9 +100,10 @@ class PrefixCache:
         return self._held
 
     def take(self, conversation_id: str, form: Hashable, joint: Joint, view: ProviderView) -> EncodedPrefix:
-        """Remove the conversation's prefix, and return it if the turns of `view` begin with it, else an empty prefix.
+        """Remove the conversation's prefix from the cache, and return it; if it does not fit, return an empty prefix.
 
-        `form` identifies everything besides the turns on which the encoding depends.
+        It fits if the turns of `view` begin with it, and if it was encoded for the same `form`: a value that stands for
+        everything else on which the encoding depends.
         """
         with self._lock:
             kept = self._remove(conversation_id)

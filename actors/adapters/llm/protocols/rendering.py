@@ -95,7 +95,7 @@ def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[Tool
 
 
 def user_parts(content: Iterable[Content], prepared: PreparedRequest) -> list[str | ImageView]:
-    """Return the texts and images of a user turn outside of tool results, in order and without blank texts."""
+    """Return the texts and images of a user turn in their order, without blank texts and without tool results."""
     parts: list[str | ImageView] = []
     for block in content:
         if isinstance(block, Image):
@@ -133,7 +133,7 @@ def json_elements(parts: Iterable[Any]) -> bytes:
 def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes) -> Sequence[bytes]:
     """Encode the object `head` with one more member `key`, an array of `elements`, which are encoded already.
 
-    The result is in pieces, which are not joined, because a body may have megabytes.
+    The result is a list of pieces, which are not joined, because a body may have megabytes.
     """
     return ENCODER.encode(head)[:-1] + b',"' + key.encode() + b'":[', *elements, b"]}"
 

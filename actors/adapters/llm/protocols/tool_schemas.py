@@ -1,6 +1,6 @@
-"""Adapts the input schemas of tools to what providers accept.
+"""Changes the input schemas of tools so that all providers accept them.
 
-If a provider refused one of the schemas, the requests of every run would fail.
+If a provider refused one of the schemas, all requests that offer this tool would fail.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOT_AT_THE_TOP = ("oneOf", "anyOf", "allOf", "not", "enum")
 
 
 def for_providers(tool: ToolSpec) -> ToolSpec:
-    """Return a tool that providers accept: keywords not allowed at the top of its schema go into its description.
+    """Return the tool as providers accept it: keywords that they refuse at the top of its schema go to its description.
 
     Most tools are returned unchanged. No check is lost, because Bedrock or the client that runs the tool validates the
     input by the whole schema.

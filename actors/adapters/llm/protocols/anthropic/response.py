@@ -127,10 +127,10 @@ class _Block:
                 return None
 
     def _thinking(self) -> str:
-        """Return the reasoning block to send back, as JSON.
+        """Return this reasoning block as JSON, in the form in which later requests send it back.
 
-        These are the bytes that the provider sent, if the block came complete; otherwise the block is built from its
-        deltas.
+        If the provider sent the whole block at once, these are the provider's bytes; otherwise the block is built from
+        its deltas.
         """
         if self._signature is None and self._text.text == (self._head.thinking or ""):
             return self._raw.decode()
@@ -159,7 +159,7 @@ class AnthropicReader:
         try:
             decoded = _EVENT.decode(event.data)
             if decoded.type == "content_block_delta" and decoded.delta and decoded.index in self._blocks:
-                self._blocks[decoded.index].add(decoded.delta)  # the same as in `_take`, repeated for speed
+                self._blocks[decoded.index].add(decoded.delta)  # quicker than `_take`, which does the same
             else:
                 self._take(decoded.type or event.name, decoded, event.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -215,7 +215,7 @@ class AnthropicReader:
         self._details = details or self._details
 
     def _count(self, usage: object) -> None:
-        """Update the token counts. Reports are cumulative, and a count that a report lacks keeps its value."""
+        """Update the token counts from one of several reports: each replaces the counts that it contains."""
         if not isinstance(usage, dict):
             return
         found = {field: token_count(usage, field) for field in (_INPUT, _OUTPUT, _CACHE_READ, _CACHE_WRITE)}

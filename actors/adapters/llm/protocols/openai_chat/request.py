@@ -48,7 +48,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
     if provider.stream_usage:
         head["stream_options"] = {"include_usage": True}
     if (prepared.info.known or request.max_output) and provider.max_tokens_field:
-        # Without known limits and without a limit in the request, the server's own default is better.
+        # If neither the model's limits are known nor the request has a limit, the server's default is used.
         head[provider.max_tokens_field] = prepared.limits.reserved_output
     if provider.cache_key:
         head["prompt_cache_key"] = request.cache_key or request.conversation_id

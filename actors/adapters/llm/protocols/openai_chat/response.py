@@ -154,7 +154,7 @@ class OpenAiChatReader:
             self._finish_reason = choice.finish_reason
 
     def answer(self) -> ModelAnswer:
-        """Return the answer. Raises ModelFailedError if its end is missing or reports a failure."""
+        """Return the answer. Raises ModelFailedError if the marker of its end is missing or reports a failure."""
         content = self._content()
         if self._finish_reason is None and not (self.finished and content):
             raise incomplete_answer(self._prepared, self.usage)
@@ -165,7 +165,7 @@ class OpenAiChatReader:
             )
         stop = _STOPS.get(reason, Stop())
         if self._calls and not stop.truncated and not stop.refusal:
-            # Some servers finish tool calls with "stop".
+            # Some servers report "stop" instead of "tool_calls" as the reason for an answer that ends with tool calls.
             stop = Stop(end_turn=False)
         if self._refused:
             stop = Stop(refusal=True)
@@ -196,7 +196,7 @@ class OpenAiChatReader:
             self._slot(call).add(call)
 
     def _slot(self, delta: _CallDelta) -> _Call:
-        """Return the call to which a fragment of a tool call belongs; begin a new call if there is none.
+        """Return the tool call to which `delta`, a fragment of a call, belongs; begin a new call if there is none.
 
         A fragment belongs to the call with its index; but a new id begins a new call even under the same index, and a
         fragment without index continues the last call.

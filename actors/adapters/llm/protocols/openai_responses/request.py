@@ -38,10 +38,10 @@ PATH = "/responses"
 
 
 class AnswerPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The model's name for the phase of its answer to which a text belongs.
+    """The phase of an answer to which one of its texts belongs, by the name that the model has given it.
 
-    Stored as the `raw` of a Reasoning block before the text. Models that report phases need them in later requests, and
-    the history has no other field for them.
+    It is stored as the `raw` of a Reasoning block before the text, because the history has no other field for it.
+    Models that report phases need them again in later requests.
     """
 
     phase: str
@@ -66,7 +66,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
     if provider.encrypted_reasoning and prepared.limits.reasons:
         head["include"] = ["reasoning.encrypted_content"]
     if prepared.info.known or request.max_output:
-        # Without known limits and without a limit in the request, the server's own default is better.
+        # If neither the model's limits are known nor the request has a limit, the server's default is used.
         head["max_output_tokens"] = prepared.limits.reserved_output
     if provider.cache_key:
         head["prompt_cache_key"] = request.cache_key or request.conversation_id

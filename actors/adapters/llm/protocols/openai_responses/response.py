@@ -1,7 +1,8 @@
 """Reads an answer of OpenAI Responses, from all servers that implement this protocol.
 
-An answer is a sequence of items. An item is assembled from its deltas, for live text. If its final form arrives, that
-replaces the assembled item, because only the final form can be sent back.
+An answer is a sequence of items. Each is assembled from its deltas, so that its text can be shown while it streams. If
+the provider sends the final form of an item, it replaces the assembled form, because only the final form can be sent
+back in later requests.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ _END = {
     "response.failed": "failed",
     "response.cancelled": "cancelled",
 }
-#: The meaning of the known reasons for an incomplete answer; after other reasons the next request continues the answer.
+#: The meaning of the known reasons why an answer is incomplete. An answer with another reason does not end the turn:
+#: the next request lets the model continue.
 _CUTS = {
     "max_output_tokens": Stop(end_turn=False, truncated=True),
     "content_filter": Stop(refusal=True),
@@ -243,7 +245,7 @@ class OpenAiResponsesReader:
         return item
 
     def _grow(self, event: _Event, kind: str) -> _Growing:
-        """Return the item to which a delta belongs; create the item for servers that never announce items."""
+        """Return the item to which a delta belongs. If there is none, create it: some servers do not announce items."""
         item = self._item(event, kind)
         return item or self._begin(_Event(item=Raw(msgspec.json.encode({"type": kind, "id": event.item_id}))))
 
