@@ -1,1 +1,1 @@
-"""Connections to MCP servers: programs and web services of others that offer tools (implements ports.McpServers)."""
+"""Connections to MCP servers: programs and web services that offer tools to models (implements ports.McpServers)."""

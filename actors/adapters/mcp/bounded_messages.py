@@ -21,7 +21,7 @@ Parsing longer lists would delay all other servers.
 """
 
 MAX_UNSENT = 8
-"""Maximum number of messages that wait for a server to read them. Above it, nothing more is read from that server."""
+"""When this many messages wait for a server to read them, nothing more is read from that server."""
 
 
 NOTIFICATIONS = 1_000
@@ -32,7 +32,7 @@ NOTIFICATIONS_A_SECOND = 200
 
 
 class Pace:
-    """Limits how fast notifications are read: many at once after a pause, otherwise a constant rate (token bucket)."""
+    """Limits the rate at which notifications are read, by a token bucket: after a pause, many are read at once."""
 
     def __init__(self) -> None:
         self._left = float(NOTIFICATIONS)
@@ -54,7 +54,7 @@ async def bounded_transport(transport: Any) -> AsyncGenerator[tuple[Any, Any]]:
 
 
 class _Wrapped:
-    """Wraps a stream of the MCP library; attributes that are not defined here are those of the stream.
+    """Wraps a stream of the MCP library; attributes that this class does not define are those of the stream.
 
     Used on the thread of the event loop only.
     """

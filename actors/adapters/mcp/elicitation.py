@@ -56,13 +56,13 @@ _SECRET = re.compile(
     r"\b(password|passphrase|passwd|secret|api ?key|private ?key|(access|auth|bearer|refresh|api) token|credentials?"
     r"|credit card|card number|cvv|cvc)\b"
 )
-"""Matches secrets that a form must not ask for, in a field name written as lower-case words."""
+"""Matches a field name that asks for a secret, which a form must not do. The name is converted by `_words` before."""
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class RefusedQuestionError(Exception):
-    """A server's question must not be put to a person; the text explains to the server why."""
+    """A server's question must not be shown to a person; the exception's text tells the server why."""
 
 
 class TimedCall:
@@ -77,11 +77,11 @@ class TimedCall:
         """The time limit. The call runs within `async with call.limit`."""
         self._questions = 0
         self._left = 0.0
-        """The seconds that remain for the call once all its questions to a person are answered."""
+        """The seconds that the call may still run after its questions to a person are answered."""
 
     @contextmanager
     def standing_still(self) -> Generator[None]:
-        """Suspend the call's time limit for the duration of the block, in which a question waits for its answer."""
+        """Suspend the call's time limit during the `with` block, in which a question waits for a person's answer."""
         now = asyncio.get_running_loop().time
         if not self._questions and (when := self.limit.when()) is not None:
             self._left = when - now()

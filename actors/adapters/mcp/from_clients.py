@@ -24,7 +24,7 @@ MAX_SERVERS = 8
 MAX_TEXT = 4096
 """Maximum characters of an argument, an environment variable's value, a URL or a tool name."""
 MAX_ENTRIES = 64
-"""Maximum number of arguments of a server; the same limit is for environment variables, headers and read-only tools."""
+"""Maximum number of a server's arguments, of its environment variables, of its headers, and of its read-only tools."""
 
 _SETTINGS = ("programs", "urls", "secrets")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -51,15 +51,15 @@ class FromClients(Struct, frozen=True):
     Such a program runs under the same limits as the tools of its conversation.
     """
     origins: frozenset[str] = frozenset()
-    """The origins (scheme, host and port) that the URLs of clients may lead to."""
+    """The origins (scheme, host and port) of the server URLs that clients may choose."""
     secrets: Mapping[str, BoundSecret] = {}
 
 
 def from_clients(table: Mapping[str, Any], environ: Mapping[str, str]) -> FromClients:
     """Read the table [mcp_from_clients] of the configuration.
 
-    `environ` has the environment variables to which values may refer. Raises ValueError; its text begins with the
-    setting's name and contains no secret.
+    Values in the table may refer to environment variables, which are looked up in `environ`. Raises ValueError; its
+    text begins with the setting's name and contains no secret.
     """
     check_keys(SETTING, table, _SETTINGS)
     programs, urls, secrets = table.get("programs", False), table.get("urls", []), table.get("secrets", {})

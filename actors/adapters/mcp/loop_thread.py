@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 END_SECONDS = 3.0
-"""Seconds that coroutines get to end when the loop is closed, and again after they were cancelled."""
+"""Seconds to wait for coroutines to end when the loop is closed, and once more after they were cancelled."""
 
 
 class LoopThread:
     """Runs coroutines on a thread of its own, which starts with the first coroutine. Safe to call from any thread."""
 
     def __init__(self, threads: Threads) -> None:
-        """Keep `threads`, on which the blocking work of coroutines runs. Nothing is started yet."""
+        """Keep `threads`, which supplies threads for the blocking work of coroutines. Nothing is started yet."""
         self._threads = threads
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None

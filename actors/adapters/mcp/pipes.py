@@ -54,7 +54,7 @@ async def pipe_transport(
         async def write() -> None:
             try:
                 await _write(stdin, leaving)
-            except OSError:  # the program reads no more, so no further request would be answered
+            except OSError:  # the program does not read any more, so it would not respond to a request
                 await arriving.aclose()
                 ended.set()
 
@@ -110,7 +110,7 @@ async def _chunk(stdout: int) -> bytes:
 def _message(line: bytes) -> SessionMessage | None:
     """Parse a line as an MCP message; return None for other text, which some programs print, too.
 
-    For an unreadable response, return an error message; see `_unreadable`.
+    For a response that cannot be parsed, return an error message in its place; see `_unreadable`.
     """
     if not line.lstrip().startswith(b"{"):
         return None
@@ -121,17 +121,18 @@ def _message(line: bytes) -> SessionMessage | None:
 
 
 def _unreadable(line: bytes) -> SessionMessage | None:
-    """Return an error message for a response that cannot be read, so that its call ends; None for other lines.
+    """Return an error message in place of a response that cannot be parsed; None if the line is no response.
 
-    The id of the response is searched near the beginning and near the end of the line.
+    The error ends the call that waits for the response. The response's id is searched near the beginning and near the
+    end of the line.
     """
     return _answer_error(line[:ID_WITHIN] + b"\n" + line[-ID_WITHIN:], "its answer is no valid JSON-RPC")
 
 
 def _answer_error(ends: bytes, why: str) -> SessionMessage | None:
-    """Return an error message that replaces a response; None if `ends` contains no id, or is not from a response.
+    """Return an error message in place of a response, with its id; `ends` is its beginning, or its beginning and end.
 
-    `ends` is the beginning of the response, or its beginning and end.
+    Returns None if `ends` contains no id, or is part of a message that is no response.
     """
     found = _ID.search(ends)
     if found is None or b'"method"' in ends or not (b'"result"' in ends or b'"error"' in ends):

@@ -36,8 +36,8 @@ MAX_IMAGES = 8
 def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note: str = "") -> ToolOutput:
     """Return a tool's result with its texts joined and its images stored by `keep_image`.
 
-    The text begins with `note`. An image that cannot be stored is mentioned in the text instead. Called on the tool's
-    thread.
+    The text begins with `note`. An image that cannot be stored is mentioned in the text instead. Called on the thread
+    that runs the tool, because storing images blocks.
     """
     texts = [note] if note else []
     images: list[Image] = []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 HANDSHAKE_PROTOCOL = "2025-11-25"
-"""The last version of the MCP protocol that begins with a handshake. With it, servers can send requests, too."""
+"""The last version of the MCP protocol in which connections begin with a handshake, and servers can send requests."""
 PROTOCOLS = ("auto", HANDSHAKE_PROTOCOL)
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
@@ -45,7 +45,7 @@ _KINDS: Mapping[Any, str] = {
     bool: "true or false",
     float: "a number",
 }
-"""The names of the settings' types in error messages."""
+"""What error messages call the types of the settings."""
 _PLAIN = ("connect_seconds", "call_seconds", "question_seconds", "protocol")
 """Keys of a server's table whose values are used unchanged."""
 _OAUTH = ("client_id", "client_secret", "issuer", "scope")
@@ -53,7 +53,7 @@ _OAUTH = ("client_id", "client_secret", "issuer", "scope")
 
 
 class OAuth(Struct, frozen=True):
-    """Bedrock's own credentials for an MCP server, used by the OAuth grant "client credentials"."""
+    """Credentials of Bedrock itself, not of a person, for an MCP server (OAuth grant "client credentials")."""
 
     client_id: str
     client_secret: str
@@ -107,9 +107,9 @@ class McpServer(Struct, frozen=True, kw_only=True):
     question_seconds: float = 300.0
     """How many seconds a person has to answer a question of the server; 0 if the server may not ask."""
     protocol: str = "auto"
-    """The newest protocol version that Bedrock offers, one of PROTOCOLS.
+    """The newest protocol version that Bedrock offers to the server, one of PROTOCOLS.
 
-    "auto": the newest version that both sides support.
+    "auto" stands for the newest version that both Bedrock and the server support.
     """
 
     def __repr__(self) -> str:
@@ -219,10 +219,10 @@ def _oauth(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> 
 
 
 def _login(where: str, url: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> Login | None:
-    """Return how a person logs in at a server's URL; None if nobody can.
+    """Return how a person logs in at a server's URL; None if logging in is not possible.
 
-    Nobody can log in if the table contains other credentials, or if the URL is not private (see `is_private`). Raises
-    ValueError if the table `login` is wrong.
+    It is not possible if the server's table (`given`) contains other credentials, or if the URL is not private (see
+    `is_private`). Raises ValueError if the table `login` is wrong.
     """
     others = ["oauth"] if "oauth" in given else []
     others += ["headers"] if "authorization" in map(str.lower, given.get("headers", ())) else []
@@ -244,7 +244,7 @@ def _login(where: str, url: str, given: Mapping[str, Any], environ: Mapping[str,
 
 
 def is_private(url: str) -> bool:
-    """Return whether nobody else can read what is sent to a URL: it is an https URL, or leads to this machine."""
+    """Return whether what is sent to a URL stays secret, because it is an https URL or leads to this machine."""
     try:
         scheme = urlsplit(url).scheme
     except ValueError:

@@ -55,9 +55,9 @@ class McpServerHub:
     """Implements McpServers: the connections to MCP servers, and the tools they offer. Safe to call from any thread.
 
     `start` asks all servers of the operator for their tools; `close` ends everything. A connection belongs to one
-    conversation and one server. Connections with "" as the conversation only list the tools of the operator's servers.
-    A server is identified by its owner and its name; the owner is the conversation that chose the server, or "" for the
-    operator.
+    conversation and one server; if its conversation is "", it is only used to list the tools of one of the operator's
+    servers. A server is identified by its owner and its name. The owner is the conversation that chose the server, or
+    "" for the operator.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class McpServerHub:
     ) -> None:
         """Keep the arguments. Nothing is connected yet.
 
-        `environment` contains the environment variables for every server's program. `rules` apply to servers that
-        clients choose. `logins` are those of the operator.
+        `environment` contains the environment variables for every server's program. `rules` are the operator's rules
+        for servers that clients choose. `logins` stores the operator's logins at servers.
         """
         self._operators = {server.name: server for server in servers}
         self._rules = rules or FromClients()
@@ -96,7 +96,7 @@ class McpServerHub:
         self._all: tuple[ToolSpec, ...] = ()
         self._offered: dict[str, tuple[ToolSpec, ...]] = {}
         self._confined: dict[tuple[str, str], tuple[McpState, str]] = {}
-        """State and error of programs confined to a principal's files, by principal and server name.
+        """State and error of programs that can access only the files of a principal, by principal and server name.
 
         Only the latest MAX_CONVERSATIONS are kept.
         """
@@ -149,7 +149,7 @@ class McpServerHub:
     def _own(
         self, record: ConversationRecord
     ) -> tuple[dict[tuple[str, str], McpServer], dict[tuple[str, str], tuple[McpState, str]]]:
-        """Return the servers that a conversation has chosen, and the states of those that are not allowed any more."""
+        """Return the allowed servers of those that a conversation has chosen, and state and error of the other ones."""
         own: dict[tuple[str, str], McpServer] = {}
         refused: dict[tuple[str, str], tuple[McpState, str]] = {}
         confined = self._permissions(record.principal) != EVERYTHING
@@ -199,9 +199,9 @@ class McpServerHub:
             tools = (*operators, *(tool for key in own for tool in self._tools.get(key, ())))
             self._offered[record.id] = tools
             unknown = [("", name) for name in self._operators if ("", name) not in self._tools]
-        # A principal limited to some directories must not influence the operator's server: the server's program can
-        # read more than this principal may, and other principals get the server's tools, too. So the program does not
-        # run in the principal's directory, where files could make it run another program.
+        # For a principal that is limited to some directories, the program of an operator's server does not run in the
+        # principal's directory: files there could make it run another program. That must not happen, because the server
+        # can read more than this principal may, and other principals get its tools, too.
         where = (record.cwd, record.mode) if permissions.roots is None else ("/", Mode.RESTRICTED)
         for key in unknown:
             if permissions.allows_mcp_server(key[1]):
@@ -233,9 +233,9 @@ class McpServerHub:
             return tuple(self._among_files_of(principal, each) if confined else each for each in found)
 
     def _among_files_of(self, principal: str, status: McpServerStatus) -> McpServerStatus:
-        """Return `status`, but with the state of the server's program that is confined to this principal's files.
+        """Return the status of a server, replaced by that of its program which can access only this principal's files.
 
-        A server with a URL runs no program, so its status is returned unchanged. The caller holds the lock.
+        The status of a server with a URL is returned unchanged, since it runs no program. The caller holds the lock.
         """
         if status.url:
             return status
@@ -267,10 +267,10 @@ class McpServerHub:
     # --- connections -----------------------------------------------------------------------------------------------
 
     def session(self, key: tuple[str, str], server: McpServer, context: ToolContext) -> McpSession:
-        """Return a conversation's connection to a server; begin a new one if it has none.
+        """Return a conversation's connection to a server; begin a new connection if there is none.
 
-        Raises ServerError if connecting failed a moment ago, or if the server's program runs with more rights than the
-        conversation's present mode gives.
+        Raises ServerError if connecting failed in the last PAUSE_SECONDS, or if the server's program runs with more
+        rights than the conversation's present mode gives.
         """
         place = context.conversation_id, server.name
         with self._lock:
@@ -302,8 +302,8 @@ class McpServerHub:
     ) -> McpSession:
         """Begin to connect to a server, and return the connection. The caller holds the lock. Raises ServerError.
 
-        `where` is the directory and the mode in which the server's program runs, if it has one. The tools of a program
-        that is confined to the files of a principal are not offered to other conversations.
+        `where` is the directory and the mode in which the server's program runs, if it has one. If the sandbox confines
+        the program to the files of `principal`, the tools that it lists are not offered to other conversations.
         """
         cwd, mode = where
         shared = bool(server.url) or not isinstance(sandbox, ConfinedSandbox)
@@ -346,7 +346,7 @@ class McpServerHub:
             session.stop()
 
     def _changed_among_files(self, principal: str, session: McpSession) -> None:
-        """Record the new state of a program that is confined to the files of a principal.
+        """Record the new state of a server's program that can access only the files of a principal.
 
         Called on the event loop's thread.
         """
@@ -359,7 +359,7 @@ class McpServerHub:
                 del self._confined[next(iter(self._confined))]
 
     def _login_changed(self, name: str, logged_in: bool) -> None:
-        """Connect with a new login, or close the connections of a login that has ended.
+        """Connect to a server again with its new login, or close its connections if its login has ended.
 
         Called on the event loop's thread.
         """
@@ -377,9 +377,9 @@ class McpServerHub:
             self._learn(key, "/", Mode.RESTRICTED)
 
     def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
-        """End a conversation's server programs that were started in another mode than it now has; see ports.McpServers.
+        """End those server programs of a conversation that run in another mode than the conversation's present one.
 
-        Returns the names of these servers.
+        Returns the names of these servers. See ports.McpServers.
         """
         with self._lock:
             ended = [session for session in self._of(record.id) if session.mode is not record.mode]
@@ -391,7 +391,7 @@ class McpServerHub:
         return tuple(session.server.name for session in ended)
 
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
-        """Close the connections of a conversation; see ports.McpServers."""
+        """Close a conversation's connections; with `wider_than`, only those with more rights. See ports.McpServers."""
         with self._lock:
             ended = self._of(conversation_id)
             if wider_than is None:
@@ -399,7 +399,7 @@ class McpServerHub:
                     del self._sessions[conversation_id, session.server.name]
                 for key in [key for key in self._servers if key[0] == conversation_id]:
                     self._forget(key)
-            else:  # these connections stay listed, so that the next call informs the model
+            else:  # the sessions are kept, so that the next call tells the model of the restart
                 ended = [each for each in ended if not each.server.url and wider(each.mode, wider_than)]
         for session in ended:
             session.stop()
@@ -471,7 +471,7 @@ class McpTool:
 
     def _refusal(self, server: McpServer, mode: Mode) -> str:
         """Return why the mode does not allow this tool, as text for the model; "" if the mode allows it."""
-        held = mode is Mode.WORKSPACE and not server.url  # its program writes only in the working directory
+        held = mode is Mode.WORKSPACE and not server.url  # the sandbox lets a program write only in the workspace
         if mode is Mode.UNRESTRICTED or held or server.changes_nothing(self._tool):
             return ""
         return (

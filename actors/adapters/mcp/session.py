@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0
-"""Seconds that the end of the protocol session may take when a connection is closed."""
+"""Maximum seconds for ending the MCP session when a connection is closed."""
 
 GRACE_SECONDS = 0.5
 """Seconds that a program gets to end by itself once its stdin is closed; then its processes are killed."""
 
 LISTEN_SECONDS = 30.0
-"""Seconds until Bedrock subscribes again after a server has stopped reporting changes of its tools."""
+"""Seconds between the end of a subscription to changes of a server's tools and the next attempt to subscribe."""
 
 DOWNLOADERS = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})
 """Programs that download another program and then run it."""
@@ -53,9 +53,9 @@ ENDED = frozenset({McpState.FAILED, McpState.NEEDS_LOGIN, McpState.STOPPED})
 """The states of a connection that has ended."""
 
 MAX_QUESTIONS = 100
-"""A number above the most questions that one call can ask.
+"""More questions than one call is expected to ask a person.
 
-The library's time limit for a call is computed with this number, and so never expires before the call's own limit.
+The MCP library's time limit for a call is long enough for this many questions, so the call's own limit expires first.
 """
 
 REASON_CHARACTERS = 500
@@ -196,7 +196,7 @@ class McpSession:
             self._client, self._stopping = None, True
             with anyio.CancelScope(shield=True):
                 await self._close(stack)
-            if why:  # the failure is reported last, because the program's last output may arrive after its end
+            if why:  # reported only now, because the program's last error output may arrive after its end
                 self._fail(why)
             else:
                 self._become(McpState.STOPPED)
@@ -258,7 +258,7 @@ class McpSession:
         try:
             await asyncio.shield(starting)
         finally:
-            await asyncio.wait({starting})  # a start cannot be interrupted, and it uses these pipes
+            await asyncio.wait({starting})  # starting the program cannot be interrupted, and uses these pipes
             os.close(theirs_in)
             os.close(theirs_out)
         os.set_blocking(ours_in, False)
@@ -278,7 +278,7 @@ class McpSession:
             self._process.kill()
 
     def _hear(self, output: bytes) -> None:
-        """Keep the end of what the program writes to stderr. Called on a thread of the sandbox."""
+        """Keep the last ERROR_BYTES that the program writes to stderr. Called on a thread of the sandbox."""
         self._words = (self._words + output)[-ERROR_BYTES:]
 
     async def _listen(self, client: Client, relist: asyncio.Event) -> None:

@@ -39,8 +39,8 @@ class _LoginAuth(httpx2.Auth):
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Send the request by yielding it; if the response is 401, send it once more with another token, if any.
 
-        If the server refuses every token, or there is none, a callback is called: `on_refusal` with the reason if a
-        token is unavailable only for now, otherwise `on_needs_login`, because a person has to log in.
+        If the server has refused every token, or there is no token, one of the callbacks is called. If no token could
+        be obtained at the moment, this is `on_refusal` with the reason; otherwise it is `on_needs_login`.
         """
         token, trouble = await self._asked(self._logins.token(self._name))
         for _ in range(2):
@@ -60,7 +60,7 @@ class _LoginAuth(httpx2.Auth):
 
     @staticmethod
     async def _asked(asking: Awaitable[str]) -> tuple[str, str]:
-        """Return the access token ("" without a login) and ""; if no token is available now, "" and the reason."""
+        """Await an access token; return it ("" without a login) and "". If none is available now, return "" and why."""
         try:
             return await asking, ""
         except LoginUnavailableError as error:
@@ -78,7 +78,7 @@ async def http_transport(
 
     `on_refusal` is called with a reason that the library's errors do not contain: the HTTP status of an error response,
     that a response is compressed, or why no access token is available now. `on_needs_login` is called if the server
-    responds only after a person has logged in.
+    requires that a person logs in.
     """
 
     async def look(response: httpx2.Response) -> None:

@@ -1,4 +1,5 @@
-"""Runs tools as process trees that can always be killed: the tool host, its client in the server, and the kernel probe.
+"""Runs tools so that all their processes can always be killed.
 
-The server builds a `toolhost_sandbox.ToolHostSandbox(probe.probe())`, through which everything else is reached.
+The parts are a helper program that starts and watches a tool (the tool host), its client in the server, and a probe of
+what the kernel supports. The server uses this package only through `toolhost_sandbox.ToolHostSandbox(probe.probe())`.
 """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PREFIX = "bedrock-"
-"""The prefix of the name of a server's control group; the server's process id follows."""
+"""The beginning of the name of a server's control group for tool calls, before the server's process id."""
 
 WANTED = ("pids", "memory")
 DELEGATED = ("user.delegate", "trusted.delegate")
@@ -45,9 +45,9 @@ class ControlGroups:
     """Control groups for the tool calls of this server.
 
     They lie below the server's own control group, so that its limits also apply to tools. Safe to call from any thread.
-    Without permission to create control groups, tool calls have none, and `controllers` is empty. In cgroup version 2,
-    a group with subgroups cannot contain processes, so the server has to move from its group to a subgroup. It does so
-    only if the group was delegated to it.
+    If the server may not create control groups, tool calls have none, and `controllers` is empty. In cgroup version 2,
+    a group whose subgroups have controllers cannot contain processes, so the server has to move from its own group to a
+    subgroup. It does so only if the group was delegated to it.
     """
 
     def __init__(self, hierarchies: tuple[Hierarchy, ...] | None = None) -> None:
@@ -67,7 +67,8 @@ class ControlGroups:
     def describe(self, limits: ProcessLimits, in_memory: int) -> list[Described]:
         """Return the control groups for a new tool call.
 
-        The memory limit is raised by `in_memory` bytes, because the files that the call keeps in memory count, too.
+        The memory limit is raised by `in_memory`, the maximum bytes of the files that the call keeps in memory, because
+        these files count, too.
         """
         name = f"call-{next(self._numbers)}"
         memory = limits.memory_bytes and limits.memory_bytes + in_memory
@@ -77,7 +78,7 @@ class ControlGroups:
         ]
 
     def close(self) -> None:
-        """Remove those control groups of this server that are empty; a later server removes the others."""
+        """Remove the empty control groups of this server; a server that starts later removes the remaining ones."""
         for each in self._usable:
             _remove(_ours(each))
         self._usable = []
@@ -123,7 +124,10 @@ def _ours(hierarchy: Hierarchy) -> Path:
 
 
 def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[tuple[str, str]]:
-    """Return the names and contents of the files to write in a call's group; swap is limited where the kernel can."""
+    """Return the names and contents of the files to write in a call's group.
+
+    Swap is limited only if the kernel supports that.
+    """
     said: list[tuple[str, str]] = []
     if "pids" in hierarchy.controllers and limits.processes:
         said.append(("pids.max", str(limits.processes + 1)))  # plus one for the tool host
@@ -135,9 +139,9 @@ def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[
 
 
 def _prepare(hierarchy: Hierarchy) -> None:
-    """Create the parent cgroup of this server's calls, and test it with a trial subgroup.
+    """Create the control group that contains those of this server's tool calls, and test it with a trial subgroup.
 
-    On failure, removes it and raises OSError.
+    On failure, removes the group and raises OSError.
     """
     ours = _ours(hierarchy)
     try:
@@ -159,7 +163,7 @@ def _prepare(hierarchy: Hierarchy) -> None:
 def _divide(hierarchy: Hierarchy) -> None:
     """Enable the controllers for the subgroups of this process's group, in cgroup version 2.
 
-    This process moves to a subgroup, because a group with subgroups cannot contain processes then.
+    Before, this process moves to a subgroup, because a group whose subgroups have controllers cannot contain processes.
     Raises OSError if that fails, or if the group was not delegated to this process.
     """
     if set(hierarchy.controllers) <= set(_words(hierarchy.own / "cgroup.subtree_control")):

@@ -22,7 +22,7 @@ Later: TypeAlias = Callable[[int, Callable[[], object]], object]
 Origin: TypeAlias = tuple[bool, str, int]
 
 #: Maximum number of idle connections; above it the least recently used one is closed. If this process can open only few
-#: files, the maximum is a sixteenth of their number, because requests and tools need the rest.
+#: files, the maximum is a sixteenth of that limit, because requests and tools need most of the files.
 MAX_IDLE = 100
 _SHARE_OF_FILES = 16
 
@@ -95,7 +95,7 @@ class ConnectionPool:
         self._later(int(IDLE_SECONDS * 1000), lambda: (found := sweep()) and found())
 
     def _sweep(self) -> None:
-        """Close connections that were idle for too long; schedule another sweep if others remain.
+        """Close connections that were idle for too long; schedule another sweep if idle connections remain.
 
         Called on the thread of `later`.
         """

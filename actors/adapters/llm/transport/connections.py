@@ -59,7 +59,7 @@ class AbortHandle:
         self._aborted = False
 
     def abort(self) -> None:
-        """Shut the socket down, and every socket that `publish` gets later.
+        """Shut down the present socket, and every socket that is passed to `publish` later.
 
         Safe to call from any thread; never blocks or raises.
         """
@@ -69,8 +69,8 @@ class AbortHandle:
 
     def _shutdown(self) -> None:
         if self._socket is not None:
-            # This fails if the socket is not connected; then the connecting thread notices `is_aborted`. `shutdown` of
-            # ssl.SSLSocket would discard the TLS state that the reading thread still uses.
+            # This fails if the socket is not connected; then the connecting thread notices `is_aborted`. The method of
+            # socket.socket is called, because that of ssl.SSLSocket would discard TLS state that the reader still uses.
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
@@ -102,15 +102,16 @@ class AbortHandle:
 
 
 def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle) -> socket.socket:
-    """Connect to the first address of `host` that answers, within `timeout` seconds in all; return the socket.
+    """Resolve `host`, connect to the first of its addresses that accepts, and return the socket.
 
-    Name resolution cannot be interrupted: a cancel during the resolution takes effect when it returns. Until then this
-    thread continues, but nothing waits for it. Raises TransportError.
+    Connecting may take `timeout` seconds in all, in addition to the time of name resolution. A cancel cannot interrupt
+    name resolution, so it takes effect only afterwards; until then this thread is blocked, but no other thread
+    waits for it. Raises TransportError.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        if out_of_file_descriptors():  # the resolver's errors do not contain this cause
+        if out_of_file_descriptors():  # the resolver's error does not tell that this was the cause
             raise LocalResourcesExhaustedError(file_descriptor_limit_text()) from None
         raise TransportError(ErrorKind.NETWORK, f"cannot resolve the host name {host}") from None
     deadline = time.monotonic() + timeout
@@ -137,8 +138,8 @@ def _not_connected(host: str, port: int, error: int, timeout: float) -> Transpor
 def _connect(sock: socket.socket, address: Any, seconds: float, abort_handle: AbortHandle) -> int:
     """Connect, waiting for at most `seconds`; return the error number, 0 for success.
 
-    The socket is non-blocking, so that `is_aborted` can be checked once connecting has begun. A cancel before that had
-    no effect on the socket, which did not exist or was not connecting yet. A later cancel shuts the socket down.
+    A cancel cannot shut down a socket that is not connecting yet. So the socket is non-blocking: connecting begins,
+    then `is_aborted` shows whether a cancel came too early. A cancel after this check shuts the socket down.
     """
     error = _begin_connect(sock, address)
     if abort_handle.is_aborted:

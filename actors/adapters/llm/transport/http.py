@@ -44,9 +44,9 @@ _COMPRESSED = frozenset({"gzip", "x-gzip", "deflate"})
 
 
 def never(_milliseconds: int, _callback: object) -> None:
-    """Never run the callback.
+    """Do nothing: a scheduler (`Later`) for a Transport that does not close idle connections after a time.
 
-    Idle connections are closed with their pool, or when a later request finds them too old.
+    They are closed together with their pool, or when a later request finds that they are too old.
     """
 
 
@@ -75,7 +75,7 @@ class Reply:
         try:
             piece = self._next_piece()
         except TransportError:
-            self._response.keeps_alive = False  # a part of the answer may remain unread
+            self._response.keeps_alive = False  # the unread rest of this answer may still arrive on the connection
             raise
         except (OSError, MalformedResponseError, zlib.error):
             self._response.keeps_alive = False
@@ -169,8 +169,8 @@ class Transport:
         proxies or credentials from the environment are ignored. At the end of the block the connection is kept for
         another request, or closed.
 
-        A cancel shuts the socket down at once in every phase but name resolution. The exception raised then is
-        arbitrary, so the caller must check the token. Raises TransportError.
+        A cancel shuts the socket down at once in every phase except name resolution. After a cancel any exception may
+        be raised, so the caller must check the token `cancel`. All other failures raise TransportError.
         """
         endpoint = endpoint_of(url)
         request = self._encoded(method, endpoint, headers, body)
@@ -180,7 +180,8 @@ class Transport:
             yield Reply(connection, response, timeouts)
             read = True
         finally:
-            # If `withdrawn` is False, a cancel is already running and may shut the socket down at any time.
+            # If `withdrawn` is False, it was too late to withdraw the callback: a cancel is running, and may shut the
+            # socket down at any time.
             withdrawn = cancel.forget(connection.abort)
             if withdrawn and (read or response.complete):
                 self._pool.put(endpoint.origin, connection)
@@ -271,7 +272,7 @@ def _open_tunnel(connection: HttpConnection, proxy: Proxy, endpoint: Endpoint, s
 
 @contextmanager
 def _translated(timeouts: Timeouts) -> Generator[None]:
-    """Within the `with` block, convert errors that occur before an answer begins to TransportError."""
+    """Within the `with` block, convert errors before an answer begins to TransportError, except NotDeliveredError."""
     try:
         yield
     except NotDeliveredError:

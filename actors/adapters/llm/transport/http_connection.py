@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Maximum seconds that an idle connection is kept; servers keep idle connections longer.
 IDLE_SECONDS = 15.0
-#: If a server announces when it closes an idle connection, the connection is not used in this many seconds before.
+#: If a server announces when it closes an idle connection, the connection is used until this many seconds earlier.
 _MARGIN_SECONDS = 1.0
 _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
 #: Maximum bytes of one read.
@@ -76,7 +76,7 @@ class HttpConnection:
             raise TimeoutError from None
 
     def release(self) -> bool:
-        """End the request; return whether the connection can be reused. The end of the response may arrive later."""
+        """End the request; return whether the connection can be reused, now or once the response has arrived whole."""
         announced = _ANNOUNCED.search(self._response.headers.get("keep-alive", ""))
         seconds = min(IDLE_SECONDS, int(announced[1]) - _MARGIN_SECONDS) if announced else IDLE_SECONDS
         self.idle_until = time.monotonic() + seconds
@@ -116,9 +116,9 @@ class HttpConnection:
         self._handle.close()
 
     def _send(self, pieces: Sequence[bytes], seconds: float) -> int:
-        """Send data; return how many bytes the kernel accepted, which is fewer if the server closed the connection.
+        """Send all pieces; return how many bytes the kernel accepted: not all if the server closed the connection.
 
-        In that case a response may have arrived already, for example one that says that the body is too large. Raises
+        A server that closes it early may have sent a response before, for example that the body is too large. Raises
         TimeoutError.
         """
         deadline = time.monotonic() + seconds
@@ -149,11 +149,11 @@ class HttpConnection:
         return piece
 
     def _lost(self, sent: int, *, orderly: bool) -> ConnectionLostError:
-        """Return the error for a connection that ended: by the end of the stream if `orderly`, else by a reset.
+        """Return the error for a connection that the server ended: properly if `orderly`, else by a TCP reset.
 
-        If the server's kernel acknowledged none of the request's bytes before it ended the stream, no program can have
-        read them: the request is undelivered. A reset proves nothing, because it may follow bytes that were read but
-        not acknowledged yet. The end of the stream, in contrast, acknowledges everything received before.
+        A proper end acknowledges all bytes received before it. So if the server's kernel has acknowledged none of the
+        `sent` bytes, no program has read them, and the error is NotDeliveredError. A reset proves nothing, because
+        bytes may have been read, but not acknowledged yet.
         """
         if self._handle.is_aborted:
             return ConnectionLostError()
@@ -183,8 +183,8 @@ class HttpConnection:
     def _limit_to(self, seconds: float) -> None:
         """Limit the time of each send and receive. Raises TimeoutError if `seconds` is not positive.
 
-        On a plain socket the kernel enforces the limit. With Python's timeout each read would take two system calls,
-        and wait for the interpreter lock twice.
+        On a socket without TLS the kernel enforces the limit, because with a timeout of Python each read would take two
+        system calls, and wait for the interpreter lock twice.
         """
         if seconds == self._limit:
             return

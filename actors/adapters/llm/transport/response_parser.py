@@ -1,12 +1,12 @@
-"""Incremental parser of one HTTP response, based on llhttp: returns head, content, and where the response ends."""
+"""Incremental parser of one HTTP response, based on llhttp: it returns the head and the content, and finds the end."""
 
 from __future__ import annotations
 
 #: Maximum bytes that may arrive in succession without any content: the response's head, chunk headers, other framing.
 MAX_OVERHEAD_BYTES = 256 << 10
 
-#: Deviations from the standard that other clients accept, too: folded headers, LF alone as line end, a length in
-#: addition to chunks, a chunk's length padded with spaces. They are dangerous only for programs that forward messages.
+#: Deviations from the standard that are accepted, as other HTTP clients do: folded headers, LF alone as line end, a
+#: Content-Length in addition to chunks, a chunk's length padded with spaces. They are dangerous only for proxies.
 _LENIENCIES = {
     "lenient_headers": True,
     "lenient_optional_cr_before_lf": True,
@@ -46,9 +46,9 @@ class ResponseParser:
         self._parser.set_dangerous_leniencies(**_LENIENCIES)
 
     def feed(self, data: bytes) -> None:
-        """Parse the next bytes. Raises MalformedResponseError if the head is malformed.
+        """Parse the next bytes. Raises MalformedResponseError if the head of the response is malformed.
 
-        If the content is malformed, `take` raises that error.
+        If the content is malformed, this method raises nothing, but `take` raises MalformedResponseError later.
         """
         if self.complete:
             self.keeps_alive = False  # data after a complete response does not belong to our request
@@ -59,7 +59,7 @@ class ResponseParser:
             self.keeps_alive = False
             self._malformed = not self.complete
         if self.complete:
-            del self._parser  # the parser refers to this object; without this cycle both are freed at once
+            del self._parser  # breaks the reference cycle with this object, so that both are freed at once
         self._overhead = 0 if self._content else self._overhead + len(data)
         self._malformed = self._malformed or self._overhead > MAX_OVERHEAD_BYTES
         if self._malformed and not self.head_complete:
@@ -68,8 +68,8 @@ class ResponseParser:
     def take(self) -> bytes:
         """Remove and return the received content; b"" if there is none.
 
-        Raises MalformedResponseError if there is no content and the data received after the earlier content is
-        malformed.
+        Raises MalformedResponseError if malformed data was received, but only once the content received before that
+        data was taken.
         """
         if self._malformed and not self._content:
             raise MalformedResponseError

@@ -9,8 +9,8 @@ _BOM = b"\xef\xbb\xbf"
 #: Maximum bytes of one event.
 MAX_EVENT_BYTES = 16 << 20
 
-#: Maximum bytes of an unfinished event that is buffered. A longer event is parsed line by line, so that no part is
-#: parsed twice.
+#: Maximum bytes of an unfinished event that are kept to parse the whole event at once. A longer event is parsed line by
+#: line as it arrives, because parsing it again after each chunk would be slow.
 _MAX_TAIL = 64 << 10
 
 
@@ -56,7 +56,7 @@ class SseParser:
             self._feed_lines(self._tail + chunk, events)
             self._tail = b""
             return events
-        # This path is faster. It serves chunks whose lines end with LF alone, as nearly all servers send them.
+        # What follows is a faster way for chunks whose lines end with LF alone, as nearly all servers send them.
         if self._size:
             end = chunk.find(b"\n\n") + 2
             self._feed_lines(chunk[:end] if end > 1 else chunk, events)

@@ -39,13 +39,16 @@ SECONDS = 300.0
 """How long the person may take in the browser, in seconds."""
 
 ALL_SECONDS = 60.0
-"""Time limit in seconds for all requests before the person is sent to the browser, and again for all that follow."""
+"""Time limit in seconds for all requests before the person logs in; the requests after that get the same time again."""
 
 ANSWER_BYTES = 1 << 20
 """Maximum size of a response, in bytes."""
 
 EARLY_SECONDS = 3600
-"""A client registration is replaced this many seconds before it expires, because renewing tokens needs a valid one."""
+"""An OAuth client registration that expires in less than this many seconds is not used for another login.
+
+Renewing the tokens of a login needs a registration that is still valid.
+"""
 
 _METHOD = "S256"
 
@@ -69,11 +72,11 @@ async def log_in(
 ) -> LoggedIn:
     """Log in at an MCP server whose setting `login` is not None, and return the tokens.
 
-    `show` is called with the URL that the person has to open in a browser. With `paste`, the person copies the URL to
-    which the browser is redirected in the end, and `paste` returns it. Without `paste`, the browser is redirected to
-    `port` of this machine; 0 means any free port. `seconds` is the time limit for the person. `known` is an earlier
-    client registration, which is used if it was made for this server and this redirect URL. Raises LoginError, or
-    ClientRefusedError if the authorization server refuses the client.
+    `show` is called with the URL that the person has to open in a browser. After the login the browser is redirected to
+    `port` of this machine (0 means any free port); with `paste`, the person instead copies the URL of this redirect,
+    and `paste` returns it. `seconds` is the time limit for the person. `known` is an earlier registration as an OAuth
+    client, which is used if it was made for this server and this redirect URL. Raises LoginError, or ClientRefusedError
+    if the authorization server refuses the client.
     """
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the library would also log the errors that it raises
     limit = asyncio.timeout(ALL_SECONDS)
@@ -114,7 +117,10 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 class _Waiting:
-    """A context manager that suspends the requests' time limit while a person logs in, which may take `seconds`."""
+    """A context manager that suspends the time limit of requests while a person logs in; then it begins anew.
+
+    `seconds` is how long the person may take; it is not enforced here.
+    """
 
     def __init__(self, seconds: float, limit: asyncio.Timeout) -> None:
         self.seconds = seconds
@@ -156,7 +162,7 @@ class _Provider(OAuthClientProvider):
         super().__init__(server.url, metadata, TokensInMemory(), self._lead, self._led)
 
     async def check(self, request: httpx2.Request) -> None:
-        """Raise LoginError for a request that others could read, or that a remote server directs to this machine.
+        """Raise LoginError for a request that others could read, or that a remote server wants sent to this machine.
 
         Called for every request.
         """
@@ -173,7 +179,7 @@ class _Provider(OAuthClientProvider):
     async def _initialize(self) -> None:
         """Choose the OAuth client: that of the settings, or else one that an earlier login has registered.
 
-        The library calls this method at the beginning. Without a client, the library registers a new one.
+        The library calls this method at the beginning of the login. If no client is chosen, it registers a new one.
         """
         if self._settings.client_id:
             self.context.client_info = OAuthClientInformationFull(
@@ -212,7 +218,7 @@ class _Provider(OAuthClientProvider):
         raise LoginError(f"the server names another authorization server than {wanted}: {advertised[0]}")
 
     async def _perform_authorization_code_grant(self) -> tuple[str, str]:
-        """Check the discovered URLs before the person is sent there, then run the library's flow. Raises LoginError."""
+        """Check the authorization server's URLs, then let the library send the person there. Raises LoginError."""
         metadata, client = self.context.oauth_metadata, self.context.client_info
         if metadata is None or client is None:
             raise LoginError("the server does not say where to log in")
@@ -280,7 +286,7 @@ class _Provider(OAuthClientProvider):
         return with_tokens(empty, context.current_tokens)
 
     def registration(self) -> McpRegistration | None:
-        """Return the client that was registered; None if the settings name the client, or if its issuer is unknown."""
+        """Return the OAuth client that was registered; None if the settings name it, or its issuer is unknown."""
         client = self.context.client_info
         if client is None or self._settings.client_id or not client.issuer:
             return None

@@ -1,4 +1,4 @@
-"""Provides the operator's logins at MCP servers: reads them again when other programs change them, and renews them."""
+"""Keeps the operator's logins at MCP servers: renews them, and reads them again if other programs change them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ class LoginUnavailableError(Exception):
 
 
 class KeptLogins:
-    """Provides the stored logins at some MCP servers: `urls` contains the servers' URLs by name.
+    """Provides access tokens from the stored logins at MCP servers; `urls` contains the servers' URLs by name.
 
     Used on the thread of the event loop only.
 
-    `changed(name, logged_in)` is called when a server's login was replaced by another login (True) or has ended
-    (False).
+    `changed(name, logged_in)` is called when there is another login at a server (True), or its login has ended (False).
     """
 
     def __init__(
@@ -121,7 +120,8 @@ class KeptLogins:
     def _take(self, found: Mapping[str, McpLogin], *, tell: bool = True) -> None:
         """Use the logins that were read from the store.
 
-        For the logins in `_unsaved`, the renewed ones stay in use. With `tell`, `changed` is called for each change.
+        The store still contains outdated logins for the servers in `_unsaved`, so their renewed logins stay in use. If
+        `tell` is True, `changed` is called for each server whose login is another one now.
         """
         before = self._logins
         self._unsaved = {name: spent for name, spent in self._unsaved.items() if found.get(name) == spent}
@@ -169,12 +169,13 @@ class KeptLogins:
         async with self._storing:
             replaced = await self._store(name, login, after)
         if not replaced and after is not None:
-            await revoked(after)  # after a logout or a new login in the meantime, nobody uses the renewed tokens
+            await revoked(after)  # a logout or a new login came first, so nobody uses the renewed tokens
 
     async def _store(self, name: str, login: McpLogin, after: McpLogin | None) -> bool:
         """Replace `login` in the store by the renewed login `after`, or remove it if `after` is None.
 
-        If this fails, `watch` tries again. Returns False if another login was stored meanwhile.
+        If the store fails, `watch` tries again later. Returns False if nothing was replaced, because another login was
+        stored meanwhile.
         """
         spent = self._unsaved.get(name, login)
         try:

@@ -105,7 +105,7 @@ class RedirectListener:
 
     async def __aenter__(self) -> Self:
         if self._rather and not self._port:
-            with suppress(OSError):  # another program may have the port
+            with suppress(OSError):  # another program may use this port
                 self._server = await self._listen(self._rather)
         self._server = self._server or await self._listen(self._port)
         self._port = self._server.sockets[0].getsockname()[1]
@@ -135,7 +135,7 @@ class RedirectListener:
         writer.close()
 
     def _take(self, line: str) -> tuple[str, str]:
-        """Handle the first line of an HTTP request; return the status and the text with which to answer."""
+        """Handle the first line of an HTTP request; return the status and the text of the response."""
         method, _, rest = line.partition(" ")
         target = rest.partition(" ")[0]
         if method != "GET" or target.partition("?")[0] != PATH:

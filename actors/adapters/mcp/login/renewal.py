@@ -71,7 +71,7 @@ async def revoked(login: McpLogin) -> bool:
 async def _answer(login: McpLogin, url: str, form: dict[str, str]) -> tuple[int, bytes]:
     """Send a form as the OAuth client of the login; return the status and the body of the response.
 
-    Raises RenewalFailedError if the response is too large, and what the libraries raise.
+    Raises RenewalFailedError if the response is too large, and the errors of the HTTP and MCP libraries.
     """
     metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(login.url)])
     context = OAuthContext(login.url, metadata, TokensInMemory(), None, None)

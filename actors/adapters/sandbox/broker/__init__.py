@@ -1,1 +1,1 @@
-"""Workspace mode: which directories can be a workspace, and the broker that carries out a program's changes there."""
+"""Workspace mode: decides which directories can be a workspace, and changes files there for programs (the broker)."""

@@ -1,7 +1,7 @@
 """Checks for names beneath a working directory that programs may not change, and for git repositories.
 
-This module is part of the tool host, the small program that runs a tool (see toolhost.py), so it imports only modules
-of this package and of `host`.
+This module is part of the tool host, the program that starts and ends a tool's processes (see toolhost.py). To keep the
+tool host small, it imports nothing of Bedrock except modules of this package and of `host`.
 """
 
 import os
@@ -11,7 +11,7 @@ GIT_PARTS = frozenset(("head", "commondir", "objects", "refs"))
 
 
 def folded(name: bytes) -> "set[str]":
-    """Return the forms in which `name` is compared: file systems may ignore case and some non-ASCII characters."""
+    """Return the forms of a file name that are compared, as file systems may ignore case and some other characters."""
     text = os.fsdecode(name)
     if text.isascii():
         return {text.lower()}
@@ -22,7 +22,7 @@ def folded(name: bytes) -> "set[str]":
 
 
 class Names:
-    """The names that programs may not change; each is a sequence of path components, found anywhere in a path."""
+    """The protected names: sequences of path components that programs may not change in any directory."""
 
     def __init__(self, patterns: "list[bytes]") -> None:
         self.patterns = [tuple(folded(part) for part in pattern.split(b"/")) for pattern in patterns]
@@ -43,7 +43,7 @@ class Names:
 
 
 def is_repository(folder: bytes, adding: str = "") -> bool:
-    """Return whether git would treat a directory as a repository if it also contained `adding` (in lower case)."""
+    """Return whether a directory would be a git repository if it also contained the name `adding` (in lower case)."""
 
     def has(name: bytes) -> bool:
         return name.decode().lower() == adding or os.path.lexists(folder + b"/" + name)

@@ -1,7 +1,7 @@
 """Reads and answers the system calls that the kernel reports to the broker, by seccomp user notification.
 
-This module is part of the tool host, the small program that runs a tool (see toolhost.py), so it imports only modules
-of this package and of `host`.
+This module is part of the tool host, the program that starts and ends a tool's processes (see toolhost.py). To keep the
+tool host small, it imports nothing of Bedrock except modules of this package and of `host`.
 """
 
 import array
@@ -28,16 +28,16 @@ MAX_PATH = 4096
 
 
 class NotBrokeredError(Exception):
-    """Raised for a system call that the broker does not carry out.
+    """The broker does not carry out a system call.
 
-    The kernel then continues the call, with the rights of the restricted mode.
+    The kernel then continues the call, with the program's own rights: those of the restricted mode.
     """
 
 
 def install(program: "ctypes.Structure") -> int:
     """Install a seccomp filter for this process and its descendants; return the descriptor that reports their calls.
 
-    Since Linux 5.19, a signal does not interrupt a call that was read from this descriptor. Raises OSError.
+    Since Linux 5.19, only a fatal signal interrupts a call that was read from this descriptor. Raises OSError.
     """
     number = NR_SECCOMP[os.uname().machine]
     for flags in (NEW_LISTENER | WAIT_KILLABLE, NEW_LISTENER):
@@ -48,7 +48,7 @@ def install(program: "ctypes.Structure") -> int:
 
 
 class SystemCall:
-    """A system call of a program, which waits until the broker answers the call."""
+    """A system call of a program (the caller), which waits until the broker answers the call."""
 
     def __init__(self, listener: int, notice: bytearray) -> None:
         self.listener = listener
@@ -91,7 +91,7 @@ class SystemCall:
             os.close(file)
 
     def base(self, directory: int) -> int:
-        """Open the caller's directory that the descriptor `directory` refers to; AT_FDCWD is its working directory.
+        """Open the directory to which the caller's descriptor `directory` refers; AT_FDCWD means its working directory.
 
         Raises OSError.
         """
@@ -137,7 +137,7 @@ class SystemCall:
 
 
 def signed(word: int) -> int:
-    """Return the lower half of a system call's argument as a signed number."""
+    """Return the lower 32 bits of a system call's argument as a signed number."""
     word &= 0xFFFFFFFF
     return word - (1 << 32) if word >> 31 else word
 
@@ -145,8 +145,8 @@ def signed(word: int) -> int:
 def read_times(call: SystemCall, address: int, size: int, unit: int) -> "bytes | None":
     """Return the two times at an address of the caller's memory as two C structs timespec; None for address 0 (now).
 
-    `size` is the size of both in bytes; `unit` is the number of nanoseconds that one unit of their smaller part stands
-    for. Raises OSError.
+    `size` is the size of both times together, in bytes. `unit` is the unit of their fractions of a second, in
+    nanoseconds: 1000 for microseconds. Raises OSError.
     """
     if not address:
         return None

@@ -15,19 +15,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ALWAYS = (".git",)
-"""Names that are protected whatever the operator's settings are: git runs programs that files in `.git` name."""
+"""Names that are always protected, whatever the settings: git runs programs whose names are in files in `.git`."""
 
 OF_THE_SYSTEM = ("/bin", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var")
 """Directories that cannot be a workspace themselves, although directories below them can."""
 
 OF_THE_SYSTEM_WITH_ALL = ("/boot", "/dev", "/etc", "/proc", "/sys")
-"""Directories that cannot be a workspace, and below which there can be none."""
+"""Directories that cannot be a workspace, nor can any directory below them."""
 
 WITH_OTHER_NAMES = {
     0x4D44: "vfat", 0x2011BAB0: "exfat", 0x5346544E: "ntfs", 0x7366746E: "ntfs", 0xFF534D42: "cifs", 0xFE534D42: "smb",
     0x517B: "smb", 0x4244: "hfs", 0x482B: "hfs+",
 }  # fmt: skip
-"""File systems, by magic number, in which a file has further names (such as GIT~1): protecting one name is useless."""
+"""File systems, by magic number, in which programs can use other names for a file, such as GIT~1 for .git.
+
+In them it would be useless to protect a name.
+"""
 
 
 class Workspaces:
@@ -43,8 +46,9 @@ class Workspaces:
     def refusal(self, directory: str, denied: Iterable[str], unmasked: Iterable[str]) -> str:
         """Return a readable reason why a directory cannot be a workspace; "" if it can.
 
-        `denied` are real paths that no tool may change. `unmasked` are paths that tools may not read. They are
-        protected by granting access to everything around them, so a new file beside them would be unreadable.
+        `denied` are real paths that no tool may change. `unmasked` are paths that tools may not read and that no mount
+        hides. Tools get access only to files that are beside such a path when they start. A file that they create
+        there would be unreadable, so a workspace must contain no such path.
         """
         root = os.path.realpath(directory)
         home = os.path.realpath(os.path.expanduser("~"))
@@ -89,7 +93,7 @@ class _FileSystem(ctypes.Structure):
 
 
 def _other_names(path: str) -> str:
-    """Return the kind of the path's file system if files in it have further names, like GIT~1; "" if they do not."""
+    """Return the kind of the path's file system if it is one of WITH_OTHER_NAMES, else ""."""
     found = _FileSystem()
     if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), ctypes.byref(found)) < 0:
         return ""

@@ -1,7 +1,7 @@
 """Finds the directory entry that a program's path leads to, and refuses entries that the program may not change.
 
-This module is part of the tool host, the small program that runs a tool (see toolhost.py), so it imports only modules
-of this package and of `host`.
+This module is part of the tool host, the program that starts and ends a tool's processes (see toolhost.py). To keep the
+tool host small, it imports nothing of Bedrock except modules of this package and of `host`.
 """
 
 import array
@@ -23,7 +23,7 @@ RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 1
 RESOLVE_INSIDE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
 MAX_LINKS = 40
 MAX_MOVED = 100_000
-"""The maximum number of files and directories in a directory that may be moved: each is checked before the move."""
+"""A directory with more files and directories than this cannot be moved, because each is checked before the move."""
 
 OWN_FILES = b"/proc/self/fd/"
 
@@ -35,10 +35,10 @@ def open_place(root: int, path: bytes, resolve: int) -> int:
 
 
 class Root:
-    """A directory beneath which the broker carries out changes.
+    """A directory beneath which the broker changes files for the program.
 
-    `path` is its path as the program sees it, `place` a descriptor through which it is writable. `guarded` is whether
-    names beneath it are protected.
+    `path` is its path as the program sees it, `place` a descriptor through which it is writable. `guarded` is True if
+    protected names beneath it must not be changed.
     """
 
     def __init__(self, path: bytes, place: int, guarded: bool) -> None:
@@ -65,7 +65,7 @@ class TreeEntry:
         return self.folder if self.name == b"." else self.folder + b"/" + self.name
 
     def status(self) -> "os.stat_result | None":
-        """Return the status of the file itself, not of a link's target; None if it does not exist. Raises OSError."""
+        """Return the status of the entry, not of the target of a link; None if it does not exist. Raises OSError."""
         try:
             return os.stat(self.name, dir_fd=self.parent, follow_symlinks=False)
         except FileNotFoundError:
@@ -93,9 +93,9 @@ class WritableTrees:
     ) -> TreeEntry:
         """Return the directory entry at a path. Links in the path are followed, the last one only if `follow`.
 
-        `directory` is the caller's descriptor from which a relative path starts. With `private`, the entry may also be
-        in the private directory, if there is one (see WritableTrees). Raises NotBrokeredError for an entry outside of
-        the trees, or OSError.
+        A relative path starts at the directory of the caller's descriptor `directory`. With `private`, the entry may
+        also be in the private directory, if there is one (see WritableTrees). Raises NotBrokeredError for an entry
+        outside of the trees, or OSError.
         """
         base = reported_calls.AT_FDCWD if path.startswith(b"/") else call.base(directory)
         try:
@@ -139,7 +139,8 @@ class WritableTrees:
             root = self.root_of(folder, private)
             parent = open_place(root.place, folder[len(root.path) :].lstrip(b"/") or b".", RESOLVE_INSIDE)
             place = TreeEntry(root, parent, folder, name)
-            # If these differ, a mount hides the directory from the program, or the directory has moved.
+            # If both descriptors refer to different directories, a mount hides the entry's directory from the program,
+            # or the directory has moved.
             if not os.path.samestat(os.fstat(visible), os.fstat(parent)):
                 place.close()
                 raise reported_calls.NotBrokeredError
@@ -160,7 +161,9 @@ class WritableTrees:
     def check(self, place: TreeEntry, *, new: bool = False, above: bool = False) -> None:
         """Raise NotBrokeredError if `place` is protected.
 
-        With `new`, it is about to be created; with `above`, the change also affects the files below it.
+        `new` means that it is about to be created: also raises it if that would make its directory a git repository.
+        `above` means that the change affects everything below it, too: also raises it if one of the `denied` paths
+        lies below it.
         """
         if not place.root.guarded:
             return
@@ -228,7 +231,7 @@ class WritableTrees:
         Raises NotBrokeredError or OSError.
         """
         path = call.text(address)
-        # The C library uses such a path to carry out AT_SYMLINK_NOFOLLOW itself.
+        # The C library passes a path in /proc/self/fd to the kernel when it carries out AT_SYMLINK_NOFOLLOW itself.
         if private and follow and path.startswith(OWN_FILES):
             return self.open_number(call, number_in(path))
         place = self.find(call, directory, path, follow, private=private)
@@ -249,8 +252,8 @@ class WritableTrees:
     def open_number(self, call: reported_calls.SystemCall, number: int) -> int:
         """Open the file that a descriptor of the program refers to, for changes. Raises NotBrokeredError or OSError.
 
-        If the sandbox uses namespaces, a file that the broker has opened has no path. It is then left to the kernel,
-        which allows changes because the file's mount is writable.
+        If the sandbox uses namespaces, a file that the broker has opened for the program has no path here. Then
+        NotBrokeredError lets the kernel continue the call, and the kernel allows it: the file's mount is writable.
         """
         file = call.file(number & 0xFFFFFFFF)
         try:
@@ -300,7 +303,7 @@ def link_target(place: TreeEntry) -> "bytes | None":
 
 
 def entries(folder: bytes) -> "Iterator[bytes]":
-    """Yield the paths of everything below a directory. Raises NotBrokeredError if a part of it cannot be read."""
+    """Yield the paths of all files and directories below a directory. Raises NotBrokeredError if one cannot be read."""
     folders = [folder]
     while folders:
         try:
@@ -320,7 +323,7 @@ def check_single(status: os.stat_result) -> None:
 
 
 def number_in(path: bytes) -> int:
-    """Return the number of the descriptor that a path in OWN_FILES names. Raises NotBrokeredError."""
+    """Return the number at the end of a path in OWN_FILES (/proc/self/fd/). Raises NotBrokeredError."""
     name = path[len(OWN_FILES) :]
     if not name.isdigit():
         raise reported_calls.NotBrokeredError

@@ -1,4 +1,4 @@
-"""Carries out a program's changes beneath its working directory: this is what workspace mode adds to restricted mode.
+"""Changes files beneath a program's working directory for the program: workspace mode adds this to restricted mode.
 
 The program itself has the rights of restricted mode, so that the kernel refuses all its changes outside of its private
 directory. The kernel reports its system calls that would change the file system to the process init (by seccomp user
@@ -15,8 +15,8 @@ These are protected: certain names (`.git`, `node_modules/.bin`) in every direct
 not; directories that git considers a repository although they have another name; the server's own paths; and files with
 several hard links, because another link may be outside. Mount points beneath the working directory are not changed.
 
-This module is part of the tool host, the small program that runs a tool (see toolhost.py), so it imports only modules
-of this package and of `host`.
+This module is part of the tool host, the program that starts and ends a tool's processes (see toolhost.py). To keep the
+tool host small, it imports nothing of Bedrock except modules of this package and of `host`.
 """
 
 # ruff: noqa: SIM105 -- contextlib is one more import at every tool call
@@ -42,26 +42,29 @@ RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 SFD_NONBLOCK, SFD_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 
 OWN_BITS = 0o1777
-"""The permission bits that programs can set: all but set-user-id and set-group-id."""
+"""The permission bits that programs can set: all except set-user-id and set-group-id."""
 
 METADATA = frozenset(
     "chmod fchmodat fchmodat2 fchmod chown lchown fchownat fchown utime utimes futimesat utimensat".split()
 )
-"""System calls that Landlock does not restrict, so the kernel must not continue them if there are no namespaces."""
+"""System calls that change metadata, which Landlock does not restrict.
+
+In a sandbox without namespaces the kernel would carry them out anywhere, so the broker never lets it continue them.
+"""
 
 
 class Broker:
     """Serves the system calls of one program and its descendants, in the process init.
 
-    `section` describes the workspace (see toolhost.py). `writable` has a descriptor of the workspace's root, and a
-    descriptor of the private directory if the sandbox has no namespaces, because programs then cannot change metadata
-    there themselves; otherwise -1. `file_bytes` is the maximum size of a file in bytes, 0 for no limit.
+    `section` describes the workspace (see toolhost.py). `writable` contains the descriptors of the workspace's root and
+    of the private directory. The second is -1 if the sandbox has namespaces, since programs then change metadata in the
+    private directory without the broker. `file_bytes` is the maximum size of a file in bytes, 0 for no limit.
     """
 
     def __init__(self, section: "dict[str, Any]", writable: "tuple[int, int]", file_bytes: int) -> None:
         self.file_bytes = file_bytes
         self.alone = writable[1] < 0
-        """Whether the kernel itself refuses changes of metadata (METADATA), because the sandbox has namespaces."""
+        """Whether the kernel itself refuses forbidden changes of metadata (METADATA): the sandbox has namespaces."""
         private = None if self.alone else writable_trees.Root(section["private"], writable[1], False)
         root = writable_trees.Root(section["root"], writable[0], True)
         self.trees = writable_trees.WritableTrees(
@@ -134,9 +137,9 @@ class Broker:
             call.answer(errno.EPERM)
 
     def refuse(self, call: reported_calls.SystemCall, name: str) -> None:
-        """Let the kernel refuse the call.
+        """Let the kernel continue the call, which it then refuses.
 
-        In a sandbox without namespaces the kernel would carry out the calls in METADATA, so these are refused here.
+        In a sandbox without namespaces the kernel would carry out the calls in METADATA, so the broker refuses these.
         """
         if not self.alone and name in METADATA:
             call.answer(errno.EPERM)
@@ -300,7 +303,7 @@ class Broker:
     def chown(
         self, call: reported_calls.SystemCall, directory: int, address: int, owner: "list[int]", flags: int
     ) -> None:
-        """Change owner and group of a file, with the rights of this process. Raises NotBrokeredError or OSError."""
+        """Change owner and group of a file, with the rights of the process init. Raises NotBrokeredError or OSError."""
         if flags & ~AT_SYMLINK_NOFOLLOW:
             raise reported_calls.NotBrokeredError
         self.set_owner(
@@ -310,7 +313,7 @@ class Broker:
         )
 
     def chown_file(self, call: reported_calls.SystemCall, number: int, owner: "list[int]") -> None:
-        """Change owner and group of the caller's open file with descriptor `number`, with the rights of this process.
+        """Change owner and group of the caller's open file with descriptor `number`, with the rights of init.
 
         Raises NotBrokeredError or OSError.
         """
@@ -331,9 +334,10 @@ class Broker:
     def times(
         self, call: reported_calls.SystemCall, directory: int, address: int, given: "tuple[int, int, int]", flags: int
     ) -> None:
-        """Change the times of a file, or of an open file if `address` is 0. Raises NotBrokeredError or OSError.
+        """Change the times of the file at `address`, or of the open file `directory` if `address` is 0.
 
-        `given` is the address of both times, their size in bytes, and the number of nanoseconds in their smaller unit.
+        `given` contains the address of the two times, and their `size` and `unit` (see `reported_calls.read_times`).
+        Raises NotBrokeredError or OSError.
         """
         times = reported_calls.read_times(call, *given)
         if flags & ~AT_SYMLINK_NOFOLLOW:
@@ -382,7 +386,7 @@ def check_no_link(entry: int) -> None:
 
 
 class Service:
-    """Lets the broker serve reported system calls while the process init waits for `signals`, which are blocked."""
+    """Lets the broker serve reported system calls while the process init waits for one of the blocked `signals`."""
 
     def __init__(self, broker: Broker, listener: int, signals: "tuple[int, ...]") -> None:
         self.broker = broker
@@ -404,5 +408,5 @@ class Service:
                 return
             if ready.get(self.listener, 0) & select.POLLIN:
                 self.broker.serve(self.listener)
-            elif self.listener in ready:  # no process has the filter any more
+            elif self.listener in ready:  # all processes with the seccomp filter have ended
                 self.poll.unregister(self.listener)
