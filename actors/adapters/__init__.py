@@ -1,4 +1,4 @@
-"""Implementations of the ports (interfaces): models, stores, tools, sandbox, images, workspace.
+"""Implementations of the ports: models, stores, tools, MCP servers, sandbox, images, workspace, telemetry.
 
-None imports another.
+Ports are the interfaces that the actors use. None of these packages imports another one.
 """

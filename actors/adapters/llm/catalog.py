@@ -105,7 +105,7 @@ class Catalog:
         return self._set(name) or self._router.route(name) is not None
 
     def undecided(self, name: str) -> bool:
-        """Return whether it is unknown if a model is served until servers were asked; see ports.ModelCatalog."""
+        """Return whether lists of servers must be fetched to know if a model is served; see ports.ModelCatalog."""
         return not self._set(name) and self._router.undecided(name)
 
     def learn(self, name: str, cancel: CancelToken) -> None:

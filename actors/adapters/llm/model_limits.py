@@ -91,7 +91,7 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
     def usable_window(self) -> int:
         """The number of tokens that the history may fill.
 
-        That is the window minus the reserved output, or the input limit if it is smaller.
+        That is the smaller one of the input limit, and the window minus the reserved output.
         """
         return min(self.input or self.window, self.window - self.reserved_output)
 

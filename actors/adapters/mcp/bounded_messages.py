@@ -25,7 +25,7 @@ MAX_UNSENT = 8
 
 
 NOTIFICATIONS = 1_000
-"""How many notifications a server may send without being slowed down."""
+"""How many notifications a server may send at once without being slowed down."""
 
 NOTIFICATIONS_A_SECOND = 200
 """How many notifications per second are read from a server that has sent more than NOTIFICATIONS."""

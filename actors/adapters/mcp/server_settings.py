@@ -98,7 +98,7 @@ class McpServer(Struct, frozen=True, kw_only=True):
     read_only: bool | frozenset[str] = False
     """The names of the server's tools that change nothing; True for all tools.
 
-    In restricted mode only these tools run.
+    In restricted mode only these tools run; of a server with a URL, also in workspace mode.
     """
     connect_seconds: float = 60.0
     """Time limit in seconds for starting the program and for listing its tools."""

@@ -233,7 +233,7 @@ class McpServerHub:
             return tuple(self._among_files_of(principal, each) if confined else each for each in found)
 
     def _among_files_of(self, principal: str, status: McpServerStatus) -> McpServerStatus:
-        """Return the status of a server, replaced by that of its program which can access only this principal's files.
+        """Return `status` with the state of that program of the server that can access only this principal's files.
 
         The status of a server with a URL is returned unchanged, since it runs no program. The caller holds the lock.
         """
@@ -410,7 +410,7 @@ class McpServerHub:
     # --- tools -----------------------------------------------------------------------------------------------------
 
     def tool(self, name: str, conversation_id: str) -> Tool | None:
-        """Return the tool with this full name; None if the name is not that of an MCP tool."""
+        """Return the tool with this full name ("mcp__SERVER__TOOL"); None if the name is not that of an MCP tool."""
         parts = parted(name)
         if parts is None:
             return None

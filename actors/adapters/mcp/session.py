@@ -146,8 +146,8 @@ class McpSession:
         """Call a tool, and return the future of its result. Safe to call from any thread.
 
         `context` receives the progress that the server reports, and the server's questions to a person. Cancelling the
-        future cancels the call; the server keeps running. The future raises ServerError if the call fails. Raises
-        RuntimeError at shutdown.
+        future cancels the call; the server keeps running. The future raises ServerError if the call fails. This
+        method itself raises RuntimeError at shutdown.
         """
         return self._loop.run(self._call(tool, arguments, context))
 
@@ -375,7 +375,7 @@ class McpSession:
     def _cannot_download(self) -> bool:
         """Return whether the program probably failed because it could not download the server that it runs.
 
-        In modes other than unrestricted, programs of DOWNLOADERS have no network.
+        Only in unrestricted mode do programs have a network, which those in DOWNLOADERS need.
         """
         name = os.path.basename(self.server.command[0]) if self.server.command else ""
         return name in DOWNLOADERS and not self.served and self.mode is not Mode.UNRESTRICTED
@@ -431,7 +431,7 @@ class McpSession:
 
 
 def needs_login(name: str) -> str:
-    """Return a short text that says that a server needs a login, with the command for it."""
+    """Return a short text that says that a server needs a login, and by which command a person logs in."""
     return f"needs login: bedrock mcp login {name}"
 
 

@@ -26,7 +26,7 @@ class Capture:
             self._trim()
 
     def parts(self) -> tuple[bytes, bytes, int]:
-        """Return head, tail and the number of bytes dropped between them; if it is 0, head is the whole output."""
+        """Return head, tail and the number of bytes dropped between them. Without dropped bytes, head is all output."""
         self._trim()
         cut = self._total - len(self._head) - len(self._tail)
         if cut == 0:

@@ -25,6 +25,6 @@ def _title(said: str) -> Scene:
 
 
 def _excerpts(said: str) -> Scene:
-    """Return the first matching lines as excerpts, because a script cannot judge which lines are useful."""
+    """Return the first lines that show a match as excerpts, because a script cannot judge which lines are useful."""
     matches = _MATCH.findall(said.partition("Found:\n")[2])
     return Scene("\n".join(matches[:SHOWN_LINES]) or "Nothing relevant was found.", tempo=0.1)

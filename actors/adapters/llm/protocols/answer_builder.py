@@ -25,7 +25,7 @@ ABSENT = Raw(b"")
 MAX_BLOCKS = 2_048
 
 #: Maximum bytes that one byte of text takes when it is escaped in JSON. The raw JSON of a reasoning block contains its
-#: text and other data. The size of the other data is at least that of the JSON minus this many times the text's size.
+#: text and other data, so the other data have at least the size of the JSON minus this many times that of the text.
 _ESCAPED_BYTES = 6
 
 _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
@@ -33,7 +33,7 @@ _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
 #: A token count that a provider has written as a string is ignored if it has this many digits or more.
 _DIGITS = 20
 
-#: An upper limit that no real count reaches, so that sums of counts fit into 64 bits.
+#: Higher token counts are reduced to this limit, so that sums of counts fit into 64 bits. No real count reaches it.
 MAX_TOKENS = 1 << 40
 
 
@@ -194,7 +194,7 @@ def utf8_size(text: str) -> int:
 
 
 class TextBuffer:
-    """Collects one block of text or reasoning; counts each chunk and passes it to the sink at once."""
+    """Collects the chunks of one block of text or reasoning; also counts each chunk, and passes it to the sink."""
 
     def __init__(self, sink: ModelSink | None, size: ContentSize, *, reasoning: bool = False) -> None:
         self._sink = sink

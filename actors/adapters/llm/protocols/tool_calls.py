@@ -43,7 +43,7 @@ def name_of(call: ToolUse) -> str:
 
 
 def arguments_of(call: ToolUse) -> bytes:
-    """Return the call's input as the JSON text of an object; unchanged if it is one.
+    """Return the call's input as the JSON text of an object; unchanged if it is an object already.
 
     An invalid input, for which the call got an error result, is wrapped in an object, because providers refuse a
     history that contains invalid JSON.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Maximum seconds that an idle connection is kept; servers keep idle connections longer.
 IDLE_SECONDS = 15.0
-#: If a server announces when it closes an idle connection, the connection is used until this many seconds earlier.
+#: If a server announces when it closes an idle connection, Bedrock closes the connection this many seconds earlier.
 _MARGIN_SECONDS = 1.0
 _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
 #: Maximum bytes of one read.

@@ -37,7 +37,7 @@ class KeptLogins:
 
     Used on the thread of the event loop only.
 
-    `changed(name, logged_in)` is called when there is another login at a server (True), or its login has ended (False).
+    `changed(name, logged_in)` is called when a server gets a new login (True), and when its login has ended (False).
     """
 
     def __init__(

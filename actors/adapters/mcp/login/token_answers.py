@@ -17,9 +17,9 @@ RENEWED_AT = 0.8
 """The fraction of its lifetime after which an access token is renewed."""
 
 MIN_SECONDS = 30
-"""Lifetimes below this many seconds are ignored, so that tokens are not renewed constantly.
+"""Access tokens with a lifetime of fewer seconds are not renewed at its end, which would happen constantly.
 
-Such a token is used until the server refuses it.
+Instead they are used until the server refuses them.
 """
 
 MAX_SECONDS = 10 * 365 * 86_400

@@ -5,21 +5,22 @@ directory. The kernel reports its system calls that would change the file system
 notification). Init is not restricted, and its broker decides by the real path:
 
     beneath the working directory, not protected   the broker does it, and gives the program the descriptor or result
-    anything else                                  the kernel continues the call, and refuses it as always
+    anything else                                  the kernel continues the call with the program's own rights
 
 The broker never relies on the arguments of a call that the kernel continues, so a program gains nothing by changing
 them meanwhile; for its own work the broker uses copies of the arguments. It serves one call at a time, so no other
 change of the program happens between a check and the change that was checked.
 
-These are protected: certain names (`.git`, `node_modules/.bin`) in every directory, in any case, whether they exist or
-not; directories that git considers a repository although they have another name; the server's own paths; and files with
-several hard links, because another link may be outside. Mount points beneath the working directory are not changed.
+These are protected: certain names (`.git`, `node_modules/.bin`) in every directory, in upper and lower case, whether
+they exist or not; directories that git considers a repository although they have another name; the server's own paths;
+and files with several hard links, because another link may be outside. Mount points beneath the working directory are
+not changed.
 
 This module is part of the tool host, the program that starts and ends a tool's processes (see toolhost.py). To keep the
 tool host small, it imports nothing of Bedrock except modules of this package and of `host`.
 """
 
-# ruff: noqa: SIM105 -- contextlib is one more import at every tool call
+# ruff: noqa: SIM105 -- contextlib would be one more module to load for every tool call
 
 import errno
 import fcntl
@@ -49,7 +50,8 @@ METADATA = frozenset(
 )
 """System calls that change metadata, which Landlock does not restrict.
 
-In a sandbox without namespaces the kernel would carry them out anywhere, so the broker never lets it continue them.
+In a sandbox without namespaces the kernel would carry them out anywhere, so there the broker never lets the kernel
+continue them.
 """
 
 
@@ -137,9 +139,9 @@ class Broker:
             call.answer(errno.EPERM)
 
     def refuse(self, call: reported_calls.SystemCall, name: str) -> None:
-        """Let the kernel continue the call, which it then refuses.
+        """Let the kernel decide on the call by the program's own rights.
 
-        In a sandbox without namespaces the kernel would carry out the calls in METADATA, so the broker refuses these.
+        In a sandbox without namespaces the kernel would allow all calls in METADATA, so the broker refuses these.
         """
         if not self.alone and name in METADATA:
             call.answer(errno.EPERM)

@@ -200,7 +200,7 @@ class AnthropicReader:
         self.complete = self.finished = message.stop_reason is not None
 
     def answer(self) -> ModelAnswer:
-        """Return the answer. Raises ModelFailedError if its end is missing."""
+        """Return the answer. Raises ModelFailedError if the marker of its end has not arrived."""
         if not self.complete:
             raise incomplete_answer(self._prepared, self.usage)
         blocks = (self._blocks[index].content(self._prepared) for index in sorted(self._blocks))

@@ -203,7 +203,7 @@ class OpenAiResponsesReader:
             raise malformed_answer(self._prepared) from None
 
     def answer(self) -> ModelAnswer:
-        """Return the answer. Raises ModelFailedError if its end is missing."""
+        """Return the answer. Raises ModelFailedError if the event that ends it has not arrived."""
         if self._stop is None:
             raise incomplete_answer(self._prepared, self.usage)
         content = tuple(block for item in self._items for block in item.contents(self._prepared))
