@@ -17,7 +17,7 @@ RENEWED_AT = 0.8
 """The fraction of its lifetime after which an access token is renewed."""
 
 MIN_SECONDS = 30
-"""Access tokens with a lifetime of fewer seconds are not renewed at its end, which would happen constantly.
+"""Access tokens with a shorter lifetime are not renewed before they expire, which would happen constantly.
 
 Instead they are used until the server refuses them.
 """
