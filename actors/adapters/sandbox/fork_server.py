@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parent
 SEND_SECONDS = 10.0
-"""Seconds within which the fork server must accept a request; otherwise it is replaced by another one."""
+"""Seconds within which the fork server must accept a request; otherwise it is killed and a new one is started."""
 
 MODULES = (
     "host.frames", "host.kernel", "host.system_calls", "host.process_walk", "host.call_limits", "host.namespaces",
@@ -36,7 +36,10 @@ MODULES = (
     "broker.write_broker", "host.confinement", "host.one_call", "host.main_process", "host.init_process",
     "host.call_host",
 )  # fmt: skip
-"""The modules of a tool host, each after those that it imports; the main module, `toolhost`, follows after them."""
+"""The modules of a tool host in an order in which each comes after the modules that it imports.
+
+The main module, `toolhost`, is not listed; it is loaded last.
+"""
 
 START = """
 import marshal, posix, sys
@@ -50,26 +53,27 @@ for module in modules:
     add(*module)
 exec(main[1])
 """
-"""The code that the fork server's interpreter runs; formatted with the descriptor of the compiled program.
+"""The Python code that loads and runs the tool host's compiled program; `{}` is replaced by the program's descriptor.
 
-It looks up no module in the file system, which may have changed since the server started.
+It reads no module from the file system, where the files may have changed since the server started.
 """
 
 
 class ForkServer:
-    """Provides tool hosts by forking a process that never runs a call itself, so no data of one call reaches another.
+    """Provides tool hosts (the processes that run tool calls) by forking a helper process, the fork server.
 
-    Safe to call from any thread. The process is started by the first request, and again if it has ended. The hosts are
-    children of the server's process, not of the fork server, and survive the end of the fork server. If the kernel does
-    not let it fork such siblings, each host is started as a new interpreter.
+    The fork server never runs a call itself, so no data of one call reaches another. It is started by the first
+    request, and again if it has ended. The hosts are its siblings: children of this process, which survive the end of
+    the fork server. If the kernel does not allow it to fork siblings, each host is started as a new interpreter. Safe
+    to call from any thread.
     """
 
     def __init__(self, cpus: Set[int] | None = None, lease: int | None = None) -> None:
         """Keep the arguments; nothing is started yet.
 
-        `cpus` are the CPUs for the hosts, if this process itself runs on fewer. `lease` is the descriptor of the file
-        with the time until which hosts let their programs live; None means for ever. The descriptor is copied here,
-        because the caller may close its own. Raises OSError.
+        `cpus` are the CPUs on which hosts run; None means the CPUs of this process. `lease` is the descriptor of a file
+        that contains the time at which hosts end their programs; None means no time limit. The descriptor is
+        duplicated, so the caller may close its own. Raises OSError.
         """
         self._cpus = cpus
         self._lease = None if lease is None else os.dup(lease)
@@ -87,8 +91,8 @@ class ForkServer:
         With `python`, the host runs Python source itself. `streams` has a descriptor for the program's stdin,
         descriptors for its stdin and stdout, or none.
 
-        Returns which process of the fork server got the request, counted from 1, for `replace`; and the host if it is
-        already known: a forked host reports its pid in its first message. Raises OSError.
+        Returns the number (from 1) of the fork server's process that got the request, to be passed to `replace`, and
+        the host. The host is None if it was forked: its pid is then known only from its first message. Raises OSError.
         """
         wanted, files = frames.PYTHON if python else frames.PROGRAM, [control, *streams]
         with self._lock:
@@ -105,9 +109,10 @@ class ForkServer:
             return self._starts, None
 
     def replace(self, number: int) -> None:
-        """After a lost request, end the fork server's process that got it; the next request starts another process.
+        """End the fork server's process with this number, because it has not served a request.
 
-        `number` is that process's number as returned by `request`.
+        `number` is what `request` returned. The next request starts a new process. Does nothing if the process has
+        already been replaced.
         """
         with self._lock:
             if number == self._starts:
@@ -150,7 +155,7 @@ class ForkServer:
         return HostProcess(process.pid)
 
     def _start_interpreter(self, role: str, files: list[int]) -> subprocess.Popen[bytes]:
-        """Start the tool host's program in the role "forks" (fork server) or "host", on the CPUs for hosts.
+        """Start the tool host's program in the role "forks" (fork server) or "host", on the CPUs chosen for hosts.
 
         Raises OSError.
         """
@@ -171,7 +176,7 @@ class ForkServer:
             self._process = None
 
     def _reap_unreported(self) -> None:
-        """Reap the hosts that ended before they reported their pid: they are in the fork server's process group."""
+        """Reap hosts that ended without reporting their pid; they are still in the fork server's process group."""
         if self._process is not None:
             with suppress(ChildProcessError):
                 while os.waitpid(-self._process.pid, os.WNOHANG)[0]:
@@ -182,7 +187,7 @@ def start_interpreter(role: str, inherited: list[int], lease: int | None) -> sub
     """Run the compiled tool host (vfork and exec) in a new session. Raises OSError.
 
     The process inherits no environment variable of the server except LD_LIBRARY_PATH, and no open file except the
-    program, the lease and those in `inherited`. It is told their descriptors by its arguments. LD_BIND_NOW makes it
+    program, the lease and those in `inherited`. Their descriptors are passed as its arguments. LD_BIND_NOW makes it
     resolve all library functions when it starts, so that its forked copies need not.
     """
     files = [-1 if lease is None else lease, *inherited]

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 
 class HostProcess:
-    """A tool host as a child of this process, by its pid, which stays valid until one of these methods reaps it.
+    """A tool host that is a child of this process. Its pid stays valid until one of these methods reaps the host.
 
     Safe to call from any thread.
     """

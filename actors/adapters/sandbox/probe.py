@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SETTINGS = ("auto", "A", "B", "none")
-"""The values of the setting `sandbox`: "A" demands one with namespaces, "B" one without, "none" switches it off."""
+"""The values of the setting `sandbox`: "auto" uses the best sandbox that works; "A" demands a sandbox with namespaces,
+"B" one without; "none" switches the sandbox off."""
 
 PROBE_SECONDS = 10.0
 """Time limit of one attempt in seconds."""
@@ -73,8 +74,7 @@ def with_separation(report: SandboxReport) -> SandboxReport:
 def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxReport:
     """Return the report, updated for calls that have control groups with these controllers.
 
-    Without the controller `pids`, the kernel limits the number of processes only in namespaces, and only if it is new
-    enough.
+    Without the controller `pids`, only newer kernels limit the number of processes, and only in namespaces.
     """
     alone = report.pid_namespace and report.tier != "B" and call_limits.counts_per_namespace()
     return replace(

@@ -45,7 +45,7 @@ WALL_GRACE_SECONDS = 5.0
 """Seconds after the time limit in which the host must have enforced it; then the server kills the program itself."""
 
 CONFIRM_SECONDS = 0.5
-"""Seconds for which the server itself kills the processes of a host that did not report, and checks for their end."""
+"""Maximum seconds that the server spends on killing the processes of a host that did not report their end."""
 
 FORK_REFUSALS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM})
 """Errors of clone if the kernel, or a filter of system calls, does not allow a process to create a sibling."""
@@ -126,7 +126,11 @@ class InitProcess:
 
 
 OnEnd: TypeAlias = "Callable[[ProcessTree, HostProcess | None, orphans.CallMarks | None], None]"
-"""Called when a process tree has ended, with its host, if known, and the marks of its processes, if some may live."""
+"""Called when a process tree has ended.
+
+The arguments are the tree, its host (None if unknown), and the marks by which the processes of the tree are recognised
+(None if it is certain that none of them still runs).
+"""
 
 
 class ProcessTree:
@@ -392,8 +396,8 @@ class ProcessTree:
     def _next_frame(self) -> bytes:
         """Return the host's next frame (message), b"" when the host has closed the socket. Raises OSError.
 
-        A host that ends without reading everything sent to it resets the socket. The reset is reported once and ahead
-        of frames that the host had sent, so reading continues after the first one.
+        A host that ends without reading everything sent to it resets the socket. The first read then raises
+        ConnectionResetError, although frames that the host sent before are still readable, so it is repeated once.
         """
         try:
             return self._control.recv(frames.CHUNK + 1)
@@ -420,7 +424,7 @@ class ProcessTree:
                 self._reaped.update(_numbers(content))
             elif kind == frames.END:
                 self._report = _numbers(content)
-                return  # `_read` notifies
+                return  # `_read` notifies the waiting threads
             if self._decided():
                 self._changed.notify_all()
 

@@ -50,13 +50,13 @@ class ServerFiles:
         return tuple(sorted(path for path in found if not any(_within(path, other) for other in found)))
 
     def in_shared_directories(self) -> tuple[str, ...]:
-        """Return the files whose directory is shared and so not hidden: tools could see a file that replaces them."""
+        """Return the files that are hidden without their directory: tools could see a new file that replaces one."""
         hidden = self.to_hide("/")
         return tuple(path for path in hidden if not os.path.isdir(path))
 
 
 def _directories(path: str, real: str) -> set[str]:
-    """Return the directory of a file; for a link, the directories of link and target, and the parents of both."""
+    """Return the directory of a file; for a link, the directories of link and target, and their parent directories."""
     named, target = os.path.realpath(os.path.dirname(path)), os.path.dirname(real)
     if os.path.join(named, os.path.basename(path)) == real:
         return {named}
@@ -74,7 +74,7 @@ def _apart(folder: str, kept: Iterable[str]) -> bool:
 
 def own_programs() -> tuple[str, ...]:
     """Return the real paths of the interpreter, its libraries and this package, which tools written in Python need."""
-    package = str(Path(__file__).parents[2])  # not its parent, where a checkout has files on which users work
+    package = str(Path(__file__).parents[2])  # not its parent, where a checkout also has files that users edit
     found = (package, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
     return tuple(sorted({*map(os.path.realpath, found)}))
 

@@ -25,7 +25,7 @@ when waitpid fails with ECHILD. These events end a call:
     the host ends                the kernel signals init: in a namespace it exits, and all others, too; else it clears
     the tool kills host, init    possible only without a namespace: the server finds the rest by mark or control group
 
-Lease. A server that shares its store with other servers lets tools live only until a certain time, which it moves into
+Lease. A server that shares its store with other servers lets tools run only until a certain time, which it moves into
 the future as long as it may use the store. The time is in a file in memory: 8 bytes, nanoseconds of CLOCK_MONOTONIC.
 The host reads the file before it begins, and again when the time has come, so the server need not send anything to
 hosts. Main compares the time once more before it execs. Init closes the file before main exists, so no tool ever has
@@ -76,7 +76,7 @@ write_broker.py), and drops its capabilities. In tier A it has the only descript
 changed: a copy of the workspace's mounts that has no path.
 """
 
-# ruff: noqa: SIM105 -- contextlib is one more import at every tool call
+# ruff: noqa: SIM105 -- contextlib.suppress would need one more import for every tool call
 
 import errno
 import gc
@@ -186,8 +186,8 @@ def preload() -> None:
 def fork_host(channel: int, lease: int, control: int, *streams: int) -> None:
     """Fork a host as a child of the server, which reaps it; report to the server if that fails.
 
-    The host reports its pid before it leaves this process's process group, so that the server can reap a host that ends
-    before its report as a member of this group.
+    The host leaves this process's group only after it has reported its pid. So if a host ends before its report, the
+    server can reap it as a member of this process group.
     """
     own = os.getpid()
     try:

@@ -32,29 +32,29 @@ if TYPE_CHECKING:
     from actors.ports.machine.threads import Threads
 
 CLOSE_SECONDS = 0.5
-"""Seconds at shutdown for killing the remaining processes of each call that has left processes behind."""
+"""Maximum seconds per call that has left processes behind, for killing these processes at shutdown."""
 
 
 class ToolHostSandbox:
     """Runs each program in its own tool host (ports.Sandbox). Safe to call from any thread.
 
-    `pid_namespace=False` disables PID namespaces: trees are then found by walking /proc. A server without root needs a
-    user namespace for a PID namespace, in which programs cannot become another user (sudo).
+    `pid_namespace=False` disables PID namespaces: the processes of a program are then found by walking /proc. A server
+    without root needs a user namespace for a PID namespace; in it programs cannot become another user (sudo).
 
-    `protected` paths are hidden from restricted programs, and from others if the report's `hides_protected` is True.
+    `protected` paths are hidden from restricted programs, and from all programs if `report.hides_protected` is True.
     Concurrent calls do not wait for each other's private directories: with namespaces (tier A) they share one mount
     point, on which each has its own tmpfs; without (tier B) each has its own directory, removed when the call ends.
 
-    `cpus`: the CPUs for the programs, if this process itself runs on fewer. `threads`: supplies the threads that read
-    the output of programs.
+    `cpus`: the CPUs on which the programs run; None means the CPUs of this process. `threads`: supplies the threads
+    that read the output of programs.
 
     `deny_read`: further paths to hide wherever `protected` ones are hidden; they may begin with `~`.
 
-    `system_paths`: paths that a program limited to `Launch.readable` can read in addition.
+    `system_paths`: additional paths that a program can read if it is limited to `Launch.readable`.
 
     `workspace_protected`: names, in addition to .git, that programs in workspace mode cannot change.
 
-    `lease`: the time until which programs may be started and live. Each tool host enforces it by itself, even while
+    `lease`: the time until which programs may be started and run. Each tool host enforces it by itself, even while
     this process is stopped.
 
     `groups`: control groups by which the kernel limits each call, closed with the sandbox. The tool host monitors the
@@ -128,7 +128,10 @@ class ToolHostSandbox:
                 raise SandboxUnavailableError(f"the working directory lies in {path}, which tools may not read")
 
     def _check_separation(self, launch: Launch, readable: tuple[str, ...]) -> None:
-        """Raise SandboxUnavailableError if a program could see more than the `readable` and the system's paths."""
+        """Raise SandboxUnavailableError unless the program can be limited to `readable` and the system's paths.
+
+        Also raises it if the working directory is not within `readable`.
+        """
         if launch.mode is not Mode.RESTRICTED:
             raise SandboxUnavailableError(f"{launch.mode.value} mode cannot keep the files of several principals apart")
         if self._report.separation_reason:
@@ -140,7 +143,7 @@ class ToolHostSandbox:
             raise SandboxUnavailableError("the working directory is not within the roots of its principal")
 
     def _readable(self, roots: tuple[str, ...]) -> list[bytes]:
-        """Return the paths that a program can read: its roots and the system's, none of them inside of another one.
+        """Return the paths that a program can read: `roots` and the system's paths, without those inside another one.
 
         A root that has meanwhile been replaced by a link is left out: whoever replaced it must not choose what can be
         read.
@@ -149,7 +152,7 @@ class ToolHostSandbox:
         return [os.fsencode(path) for path in sorted(found) if not any(_inside(path, other) for other in found)]
 
     def _path_of(self, launch: Launch) -> dict[str, str]:
-        """Return the PATH of a program that reads only some paths, without the directories that it does not read.
+        """Return the variable PATH of a program that reads only some paths, without the directories it cannot read.
 
         A program that sees a command in such a directory would try to run it, instead of searching the next directory.
         Returns {} for a program that can read everything, or that has no PATH.
@@ -264,8 +267,8 @@ class ToolHostSandbox:
     def _private_directory(self, launch: Launch, unowned: ExitStack) -> str:
         """Return the private directory of a program, "" in unrestricted mode. Raises OSError.
 
-        With namespaces (tier A) all calls have the same path. Without them (tier B) the directory is new, and closing
-        `unowned` removes it.
+        With namespaces (tier A) all calls get the same path. Without them (tier B) a new directory is created, which is
+        removed when `unowned` is closed.
         """
         if launch.mode is Mode.UNRESTRICTED or self._private is None:
             return ""
@@ -284,8 +287,8 @@ class ToolHostSandbox:
     def _restriction(self, launch: Launch, directory: str, hidden: tuple[str, ...]) -> dict[str, Any]:
         """Describe the restriction of a program for the tool host.
 
-        Without namespaces (tier B) the private directories of other calls are protected, too. With namespaces (tier A)
-        directories are masked instead, which is quicker than excluding them from the readable paths.
+        Without namespaces (tier B) the `hidden` paths and the private directories of other calls are excluded from the
+        readable paths. With namespaces (tier A) empty mounts cover the hidden directories, which is faster.
         """
         protected = self._unmasked(hidden)
         return {
@@ -299,16 +302,16 @@ class ToolHostSandbox:
         }
 
     def _unmasked(self, hidden: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the `hidden` paths that Landlock must protect, because no mount covers them.
+        """Return the paths that Landlock must protect: those of the `hidden` paths that no mount covers.
 
-        Without namespaces (tier B) the directory of all private directories is one more.
+        Without namespaces (tier B) that is all of them, and the directory that contains all private directories.
         """
         if self._report.tier == "B" and self._private is not None:
             return (*hidden, self._private.path)
         return tuple(path for path in hidden if not os.path.isdir(path))
 
     def _workspace(self, launch: Launch, directory: str, hidden: tuple[str, ...]) -> dict[str, Any] | None:
-        """Describe the workspace, where a program may write besides its private directory; None in other modes."""
+        """Describe the workspace, in which a program in workspace mode may write; None for other modes."""
         if launch.mode is not Mode.WORKSPACE or self._private is None:
             return None
         return self._workspaces.describe(launch.cwd, directory, (*self._files.real(), *hidden, self._private.path))
@@ -348,7 +351,7 @@ class ToolHostSandbox:
             tree.kill()
 
     def _ended(self, tree: ProcessTree, host: HostProcess | None, left: orphans.CallMarks | None) -> None:
-        """Release the tree's resources; `left`: the marks of its processes if some may still run."""
+        """Release the tree's resources; `left` has the marks of its processes, None if certainly none still runs."""
         with self._lock:
             directory = self._directories.pop(tree, None)
             if left is not None:
@@ -367,7 +370,7 @@ class ToolHostSandbox:
 
 
 def _streams(launch: Launch, opened: ExitStack) -> tuple[int, ...]:
-    """Return descriptors for the program's stdin, for its stdin and stdout, or () for the defaults. Raises OSError."""
+    """Return a descriptor for the program's stdin, or two for stdin and stdout; () for the defaults. Raises OSError."""
     if launch.service is not None:
         return launch.service.stdin, launch.service.stdout
     return (opened.enter_context(_memory_file(launch.stdin)).fileno(),) if launch.stdin else ()

@@ -113,7 +113,10 @@ class Host(one_call.HostedCall):
                 self.pump()
 
     def over(self) -> bool:
-        """Return whether the process tree must be killed now; if due to a limit, store its number in `self.limit`."""
+        """Return whether the process tree must be killed now.
+
+        If the reason is an exceeded limit, also store the limit's number (see frames.py) in `self.limit`.
+        """
         if self.drain_until:
             drained = time.monotonic() >= self.drain_until or not (self.output_open or self.unsent)
             return drained or self.lease.over()
@@ -126,7 +129,7 @@ class Host(one_call.HostedCall):
         return self.limit > 0
 
     def patience(self) -> float | None:
-        """Return the milliseconds until the next check is due; None if nothing has to be checked."""
+        """Return the milliseconds until the next check of limits is due; None if no limit has to be checked."""
         now = time.monotonic()
         dues = [self.drain_until] if self.drain_until else [self.began + self.wall] if self.wall else []
         if (asked := self.census.due()) is not None:
@@ -136,9 +139,9 @@ class Host(one_call.HostedCall):
         return max(0.0, min(dues) - now) * 1000 + 1 if dues else None
 
     def hear(self) -> bool:
-        """Handle a frame (message) of the server, or without one send pending output; return whether it was KILL.
+        """Handle one frame (message) of the server; if there is none, send pending output.
 
-        Raises ServerGoneError.
+        Returns whether the frame was KILL. Raises ServerGoneError.
         """
         try:
             frame = os.read(self.control, frames.CHUNK)
@@ -163,9 +166,9 @@ class Host(one_call.HostedCall):
         process_walk.send_signal(self.init, signal.SIGTERM)
 
     def read_report(self) -> None:
-        """Read whether the main process became the program: it has written an error, or exec has closed the pipe.
+        """Read from the report pipe whether the main process became the program, and tell the server if it did.
 
-        Raises NotStartedError after an error.
+        The pipe contains an error, or was closed by a successful exec. Raises NotStartedError if it contains an error.
         """
         self.begun = True
         self.poll.unregister(self.pipes.report)
@@ -244,7 +247,7 @@ class Host(one_call.HostedCall):
         process_walk.send_signal(self.init, signal.SIGKILL)
         if not self.namespace and (self.killed is None or len(self.killed) >= process_walk.SNAPSHOT):
             self.groups.kill()
-        if self.namespace:  # the kernel kills its other processes; scanning for them, as below, would delay that
+        if self.namespace:  # the kernel kills all its processes; searching for them as below would delay that
             signal.sigtimedwait({signal.SIGCHLD}, process_walk.CLEAR_SECONDS)
         cleared = process_walk.clear(self.killed, process_walk.CLEAR_SECONDS)
         while self.kill_requested and not cleared:

@@ -1,6 +1,6 @@
 """The resource limits of one call: some are enforced by the kernel, others monitored by the call's host."""
 
-# ruff: noqa: SIM105 -- contextlib is one more import at every tool call
+# ruff: noqa: SIM105 -- contextlib.suppress would need one more import for every tool call
 
 import ctypes
 import os
@@ -21,16 +21,16 @@ CENSUS_SECONDS = 0.05, 0.2, 0.5
 memory ran out."""
 
 LOOK_SECONDS = 1.0
-"""Seconds between inspections of the process tree while the whole machine's threads and memory stay the same.
+"""Seconds after which the process tree is inspected even if the whole machine's threads and memory stay the same.
 
-These figures do not suffice, because they do not show memory that was taken from caches.
+That is necessary because the machine's free memory does not change when a process takes memory from caches.
 """
 
 LOOKING_SHARE = 20
 """Limits inspections, which are slow for large trees and shared memory, to 1 / LOOKING_SHARE of the time."""
 
 BEHIND = 10
-"""The nice value of the process tree if its host, which counts its processes, may not use a real-time priority."""
+"""The nice value of the process tree if the host, which monitors the tree, may not use a real-time priority."""
 
 LIMITS = {
     "cpu_seconds": resource.RLIMIT_CPU,
@@ -43,9 +43,9 @@ LIMITS = {
 class Groups:
     """The control groups of one call, which its init process joins.
 
-    Where a group cannot be created, the host monitors its limits instead. Some ways of joining a group block all forks
-    on the machine for a time. To avoid them, init is forked into the group with cgroup version 2, and joins it as a
-    single thread with version 1.
+    The host itself monitors the limits of a group that cannot be created. Some ways of joining a group block all forks
+    on the machine for a time. To avoid that, init is forked directly into a group of cgroup version 2, and joins
+    groups of version 1 as a single thread.
     """
 
     def __init__(self, described: "list[tuple[bytes, str, bool, list[tuple[str, str]]]]") -> None:
@@ -78,7 +78,7 @@ class Groups:
         return kernel.checked(kernel.forking_libc.syscall(kernel.NR_CLONE3, arguments, len(arguments)))
 
     def join(self) -> None:
-        """Make this process join the call's cgroups of version 1; `fork` has created it in that of version 2."""
+        """Make this process join the call's cgroups of version 1; it is in the cgroup of version 2 since `fork`."""
         for file in self.joined:
             os.write(file, b"0")
 
@@ -110,7 +110,7 @@ class Groups:
                 pass  # the group's processes are also found as descendants of the host
 
     def remove(self) -> None:
-        """Remove the groups, as far as they are empty."""
+        """Remove the groups that contain no process."""
         for folder in self.folders:
             try:
                 os.rmdir(folder)
@@ -121,10 +121,10 @@ class Groups:
 class Census:
     """Monitors limits that the kernel does not enforce: the number of processes of a tree, and their total memory.
 
-    Reading the figures of the whole machine is cheap. The tree is inspected when these figures have changed by a
-    considerable part of a limit, and every LOOK_SECONDS. Only memory that cannot be reclaimed counts: the anonymous
-    memory of the processes, and the shared memory that was added on the machine since the call began, but at most as
-    much as the processes could own.
+    Inspecting the tree is slow, but reading the number of threads and the memory of the whole machine is fast. So the
+    tree is inspected when these have changed by a considerable part of a limit, and after LOOK_SECONDS. Only memory
+    that cannot be reclaimed counts. That is the anonymous memory of the processes, and the growth of shared memory on
+    the whole machine since the call began, up to the amount that the processes could own.
     """
 
     def __init__(self, limits: "dict[str, float]", namespace: bool, groups: Groups) -> None:
@@ -138,7 +138,7 @@ class Census:
         self.shared_before = self.shared
 
     def due(self) -> float | None:
-        """Return when to check next (monotonic seconds); None: never."""
+        """Return the time of the next check in monotonic seconds; None if there is nothing to check."""
         return self.at if self.processes or self.memory or self.groups.joined else None
 
     def exceeded(self, root: int) -> int:
@@ -288,7 +288,7 @@ def counts_per_namespace() -> bool:
 
 
 def step_ahead() -> int:
-    """Raise this process's priority above that of the tree, so that a fork bomb cannot starve the monitoring.
+    """Raise this process's priority above that of the call's process tree, so that a fork bomb cannot starve the monitoring.
 
     Returns the nice value for the tree: 0, or BEHIND if this process may not have a higher priority.
     """
@@ -303,8 +303,8 @@ def step_ahead() -> int:
 def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
     """Set the resource limits of this process, which its descendants inherit.
 
-    `mark`, unless it is 0, is set as a limit that has no effect. All processes of the call inherit it, also through
-    exec, and are recognised by it.
+    `mark`, unless it is 0, becomes the value of an otherwise unused limit (RLIMIT_RTTIME). All processes of the call
+    inherit it, also through exec, and are recognised by it.
     """
     if mark:
         lower(resource.RLIMIT_RTTIME, mark)
@@ -326,5 +326,5 @@ def lower(limit: int, value: int) -> None:
 
 
 def running_threads() -> int:
-    """Return the number of threads on the whole machine: an upper bound for the user's, which RLIMIT_NPROC limits."""
+    """Return the number of threads of all users, which is at least the number of this user's threads."""
     return int(kernel.contents("/proc/loadavg").split()[3].partition(b"/")[2])

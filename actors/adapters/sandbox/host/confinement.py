@@ -27,7 +27,8 @@ def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), 
 
     `section` describes the restriction (see toolhost.py); None means no restriction. `keepers` are the pids of init and
     the host if the program shares their PID namespace, because it must not be able to kill them; else (). `channel` is
-    the socket over which init gets the descriptor that reports system calls in workspace mode; it is then closed.
+    used in workspace mode only: the socket over which init gets the descriptor that reports system calls. It is closed
+    afterwards.
     """
     if section is None:
         return
@@ -114,10 +115,9 @@ def ruleset_attributes(abi: int) -> "list[int]":
 def apply_landlock(section: "dict[str, Any]") -> None:
     """Allow reading anything but protected paths and writing in the private directory only; close the network.
 
-    If the restriction lists `readable` paths, nothing else can be read; with namespaces (tier A), nothing else exists.
-    Of all devices, only namespaces.DEVICES can be opened: a disk would reveal protected files, a terminal the user's
-    input. With namespaces, empty mounts cover protected directories, so that the paths around them usually need no
-    rules.
+    If the restriction lists `readable` paths, only these can be read. With namespaces (tier A), other paths do not even
+    exist, and empty mounts cover protected directories, so usually one rule for the root directory suffices. The only
+    devices that can be opened are namespaces.DEVICES: a disk would reveal protected files, a terminal the user's input.
     """
     abi = min(section["abi"], kernel.LANDLOCK_ABI)
     if abi < 1:
@@ -186,7 +186,7 @@ def grant(ruleset: int, path: bytes, rights: int) -> bool:
 
 
 def add_rule(ruleset: int, place: int, rights: int) -> bool:
-    """Allow `rights` below an open directory, or to an open file; return False if a file cannot have some of them.
+    """Allow `rights` below an open directory, or to an open file; return False if some of them do not apply to files.
 
     Raises OSError.
     """

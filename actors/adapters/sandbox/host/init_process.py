@@ -1,6 +1,6 @@
 """The init process of a call: it adopts orphaned processes, and in workspace mode makes the program's file changes."""
 
-# ruff: noqa: SIM105 -- contextlib is one more import at every tool call
+# ruff: noqa: SIM105 -- contextlib.suppress would need one more import for every tool call
 
 import os
 
@@ -58,7 +58,7 @@ def joined_or_why_not(groups: call_limits.Groups) -> bytes:
 
 
 def be_first_to_go(behind: int) -> None:
-    """Make this tree, not the server, the OOM killer's first choice; run with the nice value `behind`."""
+    """Make the OOM killer choose this process tree before the server; set the nice value `behind` unless it is 0."""
     try:
         kernel.write_file("/proc/self/oom_score_adj", "1000")
     except OSError:
@@ -123,8 +123,8 @@ def attend(main: int, pipes: one_call.Pipes, service: "write_broker.Service | No
     """Reap children, and report how `main` ended, until the host has ended.
 
     In a PID namespace the kernel kills this process together with the host. If `main` has ended and left no process
-    behind, this process ends at once. It sends the signals for main, because only main's parent knows for certain that
-    the pid is still main's.
+    behind, this process ends at once. Signals for `main` are sent here and not by the host, because only the parent of
+    `main` can be certain that the pid was not reused.
     """
     os.set_blocking(pipes.life, False)
     running = True
@@ -169,7 +169,7 @@ def fork_main(call: one_call.HostedCall, channel: int) -> int:
 
 
 def wanted(life: int) -> bytes | None:
-    """Read from the pipe `life` the host's signals for the main process, one byte each; None if the host has ended."""
+    """Read, from the pipe `life`, the numbers of signals to send to main, one byte each; None if the host has ended."""
     numbers = b""
     try:
         while more := os.read(life, frames.CHUNK):

@@ -1,6 +1,6 @@
 """The main process of a call, which becomes the tool's program."""
 
-# ruff: noqa: SIM105 -- contextlib is one more import at every tool call
+# ruff: noqa: SIM105 -- contextlib.suppress would need one more import for every tool call
 
 import errno
 import fcntl

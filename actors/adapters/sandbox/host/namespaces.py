@@ -1,6 +1,6 @@
 """Sets up the namespaces and mounts of a call, in its init process, before the program is started."""
 
-# ruff: noqa: SIM105 -- contextlib is one more import at every tool call
+# ruff: noqa: SIM105 -- contextlib.suppress would need one more import for every tool call
 
 import ctypes
 import errno
@@ -19,7 +19,7 @@ AT_FDCWD, AT_RECURSIVE, OPEN_TREE_CLONE = -100, 0x8000, 1
 MOUNT_ATTR_RDONLY = 1
 
 RESERVED_PIDS = 300
-"""The kernel reserves the pids below this one, so a namespace's pid_max counts from here."""
+"""The number of pids that the kernel reserves; a namespace's pid_max is this number plus its process limit."""
 
 PRIVATE_BYTES, SHARED_BYTES, PRIVATE_FILES = 1 << 30, 256 << 20, 1 << 18
 """The maximum bytes in the private directory and in /dev/shm, and the maximum number of files in each of them.
@@ -87,8 +87,9 @@ def arrange_mounts_or_why_not(launch: "dict[str, Any]", namespace: bool) -> byte
 def unshare_mounts(closed: bool, hiding: bool) -> None:
     """Enter a new mount namespace; if `closed`, also new network, IPC, host name and cgroup namespaces.
 
-    If `hiding` paths, mounts that are made outside later still appear inside; not if `closed`, because they would be
-    writable. Otherwise only /proc is separated, so that mounts behave for the program as they do outside.
+    If `closed`, mounts that are made outside later do not appear inside, because they would be writable. Otherwise they
+    appear. If `hiding` paths, mounts that are made inside do not appear outside; else this holds only for mounts on
+    /proc.
     """
     others = kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
     kernel.checked(kernel.libc.unshare(kernel.CLONE_NEWNS | (others if closed else 0)))
@@ -102,8 +103,9 @@ def unshare_mounts(closed: bool, hiding: bool) -> None:
 def enter_root(private: bytes, readable: "list[bytes]") -> None:
     """Make a root directory with nothing in it but `readable`, /proc and harmless devices. Raises OSError.
 
-    The new root is built on the mount point `private`, and contains an empty directory with that path, too. Links are
-    copied, every other path leads to the same file as outside, and paths that do not exist are left out.
+    The new root is built on the mount point `private`, and itself contains an empty directory with the path `private`.
+    Symbolic links in `readable` are copied; every other path leads to the same file as outside; paths that do not exist
+    are left out.
     """
     mount(b"tmpfs", private, b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=755,size=1m,nr_inodes=4k")
     for path in (b"/proc", *DEVICES, *readable):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LeaseFile:
-    """Reads the time until which tools may live from a file that the server writes; without a file (-1), no limit."""
+    """The time until which tools may run, read from a file that the server writes; without a file (-1), no limit."""
 
     def __init__(self, file: int) -> None:
         self.file = file
@@ -21,7 +21,7 @@ class LeaseFile:
         """The time that was last read, in nanoseconds of CLOCK_MONOTONIC."""
 
     def over(self) -> bool:
-        """Return whether tools may no longer live; read the file again if the time that was last read has passed."""
+        """Return whether tools must be ended; read the file again if the time that was last read has passed."""
         if self.passed() and self.file >= 0:
             self.read()
         return self.passed()
@@ -31,7 +31,7 @@ class LeaseFile:
         return time.monotonic_ns() >= self.until
 
     def read(self) -> None:
-        """Read the time until two reads in a row agree, because the server may be writing it. Raises OSError."""
+        """Read the file until two results in a row are equal, because the server may be writing it. Raises OSError."""
         before = b""
         while (found := os.pread(self.file, 8, 0)) != before:
             before = found
@@ -43,7 +43,7 @@ class LeaseFile:
             raise OSError(errno.ETIME, "the lease is over")
 
     def leave(self) -> None:
-        """Read the time once more, and close the file."""
+        """Read the time once more, and close the file, so that the program does not inherit it."""
         if self.file >= 0:
             self.read()
             os.close(self.file)

@@ -1,6 +1,6 @@
 """Finds, kills and reaps the processes of a tree, from the kernel's records in /proc."""
 
-# ruff: noqa: SIM105 -- contextlib is one more import at every tool call
+# ruff: noqa: SIM105 -- contextlib.suppress would need one more import for every tool call
 
 import os
 import time
@@ -24,7 +24,7 @@ PASS_SECONDS = 0.005
 """Minimum seconds between a kill and the next search for remaining processes."""
 
 SNAPSHOT = 128
-"""Maximum number of processes that are listed, for the report of the kill, before a tree is killed."""
+"""Maximum number of processes that are listed before a tree is killed; the list is part of the call's report."""
 
 
 def children(pid: int) -> list[int]:
@@ -64,7 +64,7 @@ def descendants(root: int) -> list[int]:
 
 
 def below(root: int, most: int) -> list[int]:
-    """Return processes below `root`, including zombies, parents first: all, or at least `most` if there are more."""
+    """Return processes below `root`, including zombies, parents first; stop searching once `most` or more are found."""
     seen = children(root)
     for pid in seen:
         if len(seen) >= most:
@@ -74,9 +74,9 @@ def below(root: int, most: int) -> list[int]:
 
 
 def snapshot(root: int) -> list[int]:
-    """Return the processes below `root` that will be killed, for the report: at most the first SNAPSHOT.
+    """Return the processes below `root`, which are going to be killed, for the call's report: at most SNAPSHOT.
 
-    The number is limited because the kill waits for this list while a fork bomb grows.
+    The number is limited because the tree is not killed before the list is complete, and a fork bomb grows meanwhile.
     """
     seen = below(root, SNAPSHOT)
     return seen[:SNAPSHOT] if len(seen) >= SNAPSHOT else [pid for pid in seen if alive(pid)]
@@ -114,8 +114,9 @@ def childless() -> bool:
 def clear(killed: "set[int] | None", seconds: float) -> bool:
     """Kill and reap all descendants of this process until no child is left; return False after `seconds`.
 
-    If all children have ended already, it only reaps them. Adds killed processes to `killed`, unless it is None, which
-    is faster. Children created during a search are found by the next one, because this process is their subreaper.
+    If all children have ended already, it only reaps them. Adds the pids of killed processes to `killed`; None allows a
+    faster search. Processes that are created during a search are found by the next search, because orphans become
+    children of this process (subreaper).
     """
     began = time.monotonic()
     deadline = began + seconds

@@ -12,10 +12,10 @@ LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 
 ALLOW, KILL_PROCESS = 0x7FFF0000, 0x80000000
 REFUSE, UNKNOWN, PRETEND = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x00050000
-"""Filter results: the system call fails with this error, or does nothing and reports success."""
+"""Filter results: the system call fails with EPERM, fails with ENOSYS, or does nothing and reports success."""
 
 UNSUPPORTED, NOTIFY = 0x00050000 | errno.EOPNOTSUPP, 0x7FC00000
-"""Filter results: the system call fails with this error, or is reported to a process and waits for its answer."""
+"""Filter results: the system call fails with EOPNOTSUPP, or is reported to a process and waits for its answer."""
 
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 """Offsets in struct seccomp_data; an argument takes 8 bytes, the lower half first."""
@@ -32,8 +32,8 @@ mount_setattr open_by_handle_at swapon swapoff acct quotactl quotactl_fd sethost
 kexec_file_load init_module finit_module delete_module reboot settimeofday clock_settime adjtimex clock_adjtime iopl
 ioperm syslog vhangup shmget
 """
-"""System calls refused with EPERM regardless of arguments: those for the network, other processes and the machine; and
-shmget, because its shared memory has no owner, so no limit includes it."""
+"""System calls refused with EPERM regardless of arguments: those that affect the network, other processes or the
+machine; and shmget, because its shared memory belongs to no process, so no limit includes it."""
 
 DENIED_IN_B = """
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat setxattr lsetxattr fsetxattr
@@ -49,16 +49,16 @@ REPORTED = """
 creat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 symlink symlinkat truncate
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
 """
-"""System calls that in workspace mode are reported with any arguments to the broker, which carries them out.
+"""System calls that in workspace mode are always reported to the broker, a process that carries them out.
 
 Hard links, pipes, sockets and devices cannot be made in a workspace, nor can extended attributes be set.
 """
 
 ATTRIBUTES = "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat"
-"""System calls that fail in a workspace as on a file system without extended attributes, which programs can handle.
+"""System calls that fail in workspace mode as on a file system without extended attributes.
 
-Otherwise copying a directory with its mode would fail, because programs then remove the access control list of the
-copy.
+Most programs ignore that error. With EPERM, copying a directory with its mode would fail, because programs then remove the
+access control list of the copy.
 """
 
 READ_ATTRIBUTES = "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr getxattrat listxattrat"
@@ -102,15 +102,15 @@ IOCTL_WRITES, IOCTL_READS = 0x40000000, 0x80000000
 IOCTL_KINDS = (0x5400, 0x8900)
 """The types of ioctls that are allowed: those of terminals and of all files, and those of sockets.
 
-Of other types only ioctls that read are allowed. The others are for devices, or for file systems, where they change
-attributes, versions and subvolumes even through a file opened for reading.
+Of the other types, only ioctls that read are allowed. Those that write control devices, or change attributes, versions
+and subvolumes of a file system even through a file opened for reading.
 """
 
 
 def seccomp_program(
     machine: str, tier: str, abi: int, keepers: "tuple[int, ...]" = (), brokered: bool = False, *, apart: bool = False
 ) -> bytes:
-    """Return the filter for an architecture. Raises OSError if the numbers of its system calls are not known here.
+    """Return the filter for a machine's architecture. Raises OSError if the numbers of its system calls are unknown.
 
     The tier is "A" with namespaces, "B" without; `abi` is the version of Landlock. `keepers` are pids that the program
     must not signal. With `brokered`, calls that change the file system are reported to the broker in init (see
@@ -173,7 +173,7 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
         "ioctl": ioctls(tier),
     }
     if tier == "B":
-        # Setting the times of an open file to now does nothing, but succeeds: touch does it after creating a file.
+        # The program `touch` sets the times of a file that it has created to now: pretend that this succeeds.
         calls["utimensat"] = all_equal((1, 0), (1.5, 0), (2, 0), (2.5, 0), then=PRETEND)
     if tier == "B" and abi < 3:
         calls["open"] = unless_truncating_reader(1)
@@ -185,7 +185,10 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
 
 
 def reported() -> "dict[str, list[bytes]]":
-    """Return the system calls that can be reported to the broker in workspace mode, with the BPF code that decides."""
+    """Return the system calls that change files, each with the BPF code that handles it in workspace mode.
+
+    The code reports the call to the broker, allows it because it only reads, or lets it fail.
+    """
     ask = result(NOTIFY)
     calls: dict[str, list[bytes]] = dict.fromkeys(REPORTED.split(), ask)
     calls["open"], calls["openat"] = unless_reading(1), unless_reading(2)
@@ -196,9 +199,9 @@ def reported() -> "dict[str, list[bytes]]":
 
 
 def unread() -> "dict[str, list[bytes]]":
-    """Return the system calls that watch directories or read extended attributes, with code to refuse them.
+    """Return the system calls that watch directories or read extended attributes, with BPF code that refuses them.
 
-    They would reveal facts about hidden files.
+    These calls would reveal facts about hidden files.
     """
     calls: dict[str, list[bytes]] = dict.fromkeys(READ_ATTRIBUTES.split(), result(UNSUPPORTED))
     calls |= dict.fromkeys(("inotify_init", "inotify_init1"), result(UNKNOWN))
@@ -206,7 +209,7 @@ def unread() -> "dict[str, list[bytes]]":
 
 
 def unless_reading(flags: int) -> "list[bytes]":
-    """Return BPF code that reports an open to the broker, unless it only reads.
+    """Return BPF code that reports the opening of a file to the broker, unless the file is opened only for reading.
 
     `flags` is the number of the argument with the open flags.
     """
@@ -215,7 +218,10 @@ def unless_reading(flags: int) -> "list[bytes]":
 
 
 def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
-    """Return BPF code that refuses signals to the pids `keepers` and their groups, to pid -1 (all), and by pidfd."""
+    """Return the system calls that send signals, with BPF code to refuse some of these signals.
+
+    The code refuses signals to the pids `keepers`, to their process groups, to pid -1 (all processes), and by pidfd.
+    """
     spared = tuple(number & 0xFFFFFFFF for number in (-1, *keepers, *(-each for each in keepers)))
     first, second = (argument(each) + choice(spared, found=REFUSE, other=ALLOW) for each in (0, 1))
     return {
@@ -232,7 +238,7 @@ def pair_kind() -> "list[bytes]":
 def ioctls(tier: str) -> "list[bytes]":
     """Return BPF code that refuses the ioctls in TERMINAL_INPUT and SOCKET_OWNER.
 
-    Without namespaces (tier B) it also refuses those that could have effects outside the sandbox.
+    Without namespaces (tier B) it also refuses other ioctls that could have effects outside the sandbox.
     """
     if tier == "A":
         return argument(1) + choice(TERMINAL_INPUT + SOCKET_OWNER, found=REFUSE, other=ALLOW)
@@ -309,7 +315,8 @@ def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
 filters: "dict[tuple[str, int, bool], bytes]" = {}
 """Filters that were built in advance, by tier, version of Landlock, and whether there is a broker (workspace mode).
 
-Tier "A" means a sandbox with namespaces, "B" one without. Filters that protect processes from signals are not here.
+Tier "A" means a sandbox with namespaces, "B" one without. Filters with `keepers` or `apart` (see seccomp_program) are
+built when they are needed.
 """
 
 
