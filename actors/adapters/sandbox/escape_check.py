@@ -1,8 +1,8 @@
 """A program that tries to break out of the sandbox in which it runs.
 
 Its arguments are MODE PROTECTED_FILE OUTSIDE_FILE [NEIGHBOUR_FILE]. NEIGHBOUR_FILE belongs to another principal (user
-or service), from whom this program should be kept apart. In workspace mode the current directory is the workspace, and
-changing it must work.
+or service), from whom this program should be kept apart. In workspace mode the current directory is the workspace, in
+which this program must be able to change files.
 
 Prints which attempts succeeded, or KEPT if none did. `probe.py` runs this program in a sandbox, and the server offers
 that sandbox only if no attempt succeeded. The program imports only the standard library.
@@ -55,7 +55,7 @@ def check(mode: str, secret: str, outside: str, neighbour: str = "") -> None:
 
 
 def checked(result: int) -> None:
-    """Raise OSError if a C function reports failure."""
+    """Raise OSError if `result`, the result of a C function, reports a failure."""
     if result < 0:
         raise OSError(ctypes.get_errno(), "refused by the kernel")
 

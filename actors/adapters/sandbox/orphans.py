@@ -43,8 +43,8 @@ def new_number() -> int:
 def kill_orphans(trace: CallMarks, seconds: float, *, grouped: bool) -> tuple[set[int], bool]:
     """Kill the processes with the marks `trace` until none is left, for at most `seconds`. Callable from any thread.
 
-    Returns the process ids, and whether it is certain that none is left; that requires `grouped`: all processes of the
-    call were created in its control groups.
+    Returns the ids of the killed processes, and whether it is certain that none is left. It is never certain without
+    `grouped`, which means that all processes of the call were created in its control groups.
     """
     killed: set[int] = set()
     deadline = time.monotonic() + seconds

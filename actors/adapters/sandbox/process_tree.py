@@ -136,8 +136,8 @@ The arguments are the tree, its host (None if unknown), and the marks by which t
 class ProcessTree:
     """A program and all its descendants, run by its tool host (ports.RunningProcess).
 
-    Any thread may call `kill`, `signal` and `wait`. A reader thread receives the host's frames; after the last one it
-    reaps the host, but `wait` does not wait for that.
+    Any thread may call `kill`, `signal` and `wait`. A reader thread receives the host's frames (messages). After the
+    last frame it reaps the host; `wait` does not wait for that.
     """
 
     def __init__(

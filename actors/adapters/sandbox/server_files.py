@@ -28,7 +28,7 @@ class ServerFiles:
     Therefore the directory of a file is hidden if only the server uses that directory. That is assumed if the
     directory's name or layout indicates it, or if the directory is outside the home directory and other users have no
     permissions, provided that it contains neither the call's directory nor the server's home, programs or temporary
-    files. The same applies to the target of a link.
+    files. For a link, the directory of its target is treated in the same way.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:

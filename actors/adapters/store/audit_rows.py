@@ -1,4 +1,7 @@
-"""Converts audit entries to and from rows of the event log (accepted commands) and of the table `audit` (others)."""
+"""Converts audit entries to and from database rows.
+
+Entries about accepted commands are in rows of the event log, all other entries in rows of the table `audit`.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +59,10 @@ def logged_query(
 ) -> tuple[str, dict[str, str | int]] | None:
     """Return the query for the rows of the event log that match `wanted`, with its parameters except `limit`.
 
-    Returns None if no row of the log can match, because refused calls are wanted. The columns of the query are the
-    parameters of `logged_entry`. `visible` is an SQL condition that excludes deleted conversations. `audited` is the
-    SQL condition that a row's command was sent by the principal `:principal`, or by nobody if `:principal` is "".
+    Returns None if no row of the log can match, because `wanted` selects refused calls only. The columns of the query
+    are the parameters of `logged_entry`. `visible` is an SQL condition that excludes deleted conversations. `audited`
+    is the SQL condition that a row's command was sent by the principal `:principal`, or by nobody if `:principal` is
+    "".
     """
     if wanted.outcome is Outcome.REFUSED:
         return None

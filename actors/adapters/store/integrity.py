@@ -153,10 +153,11 @@ def _follows(place: LogPosition, row: LogRow) -> Iterator[str]:
 
 
 def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPosition) -> Iterator[str]:
-    """Compare rows about how runs (or queued messages) ended with the event log. Yield a sentence for each violation.
+    """Compare the rows about the ends of runs, or of queued messages, with the event log; yield each violation.
 
-    `what` names these ends in the sentences; `logged` contains their revisions according to the event log. Rows up to
-    the revision in `begins` are not compared with the log, which is pruned up to there.
+    A violation is a sentence that begins with `what`, such as "the end of a run". `logged` contains the revisions of
+    these ends according to the event log. Rows up to the revision in `begins` are not compared with the log, which is
+    pruned up to there.
     """
     kept: set[int] = set()
     for row in stored:
@@ -170,7 +171,7 @@ def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPositio
 
 
 class _Messages:
-    """Verifies the stored messages one after the other, while `_Log` reads the event log."""
+    """Verifies the stored messages in order, and compares them with the messages that `_Log` finds in the event log."""
 
     def __init__(self, stored: Iterable[Row]) -> None:
         self._stored = iter(stored)

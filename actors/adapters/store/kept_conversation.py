@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class KeptConversation(NamedTuple):
-    """A conversation with everything that a database would store of it. A change makes a new KeptConversation."""
+    """A conversation with everything that a database would store of it. It is immutable: changes make a new object."""
 
     record: ConversationRecord
     messages: tuple[Message, ...]

@@ -1,8 +1,8 @@
 """Encodes, hashes and decodes the rows of the event log (the table with one row for each transition of a conversation).
 
 The rows form a hash chain: a row's hash is SHA-256 over the row's content followed by the hash of the previous row. The
-caller's thread hashes the content in advance. The thread that writes to the database, which alone knows the previous
-row, then only has to add 64 bytes.
+thread that wants to commit hashes the content in advance. The thread that writes to the database, which alone knows the
+previous row, then only has to hash the 64 bytes of that row's hash.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LogRow(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """An encoded row of the event log and the digest of its content; only the hash of the previous row is missing."""
+    """An encoded row of the event log and the digest of its content, still without its hash and the previous row's."""
 
     numbers: tuple[str, int, int, int, int, int]
     """The first six columns of LOG, from `conversation_id` to `count`."""
@@ -65,7 +65,7 @@ class Sealed(NamedTuple):
 def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
     """Encode an event log entry, and digest its content.
 
-    Runs on the caller's thread, so that the only thread that writes to the database need not do this work.
+    Call this before the commit is queued, so that the thread that writes to the database need not do this work.
     """
     numbers = (conversation_id, entry.step, epoch, entry.at, entry.first_revision, len(entry.notifications))
     notifications = _encode(entry.notifications)
@@ -78,7 +78,7 @@ def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
 def _digest(
     numbers: tuple[str, int, int, int, int, int], notifications: bytes, event: bytes, context: bytes, audit: bytes
 ) -> hashlib._Hash:
-    """Digest all columns except the hashes, one per line; omit an empty `audit`, because old rows have no such column.
+    """Digest all columns except the hashes, one per line; omit an empty `audit`, which old rows do not have.
 
     JSON contains no raw line breaks, so different rows never give the same bytes.
     """
@@ -106,8 +106,8 @@ def _link(digest: hashlib._Hash, prev_hash: str) -> str:
 def check_shape(part: Commit) -> None:
     """Raise ValueError unless the commit `part` is consistent in itself.
 
-    Its steps and revisions must have no gaps and end at those of its record. Only a commit that creates a conversation
-    can make a fork, and its first step is 1.
+    Its steps and revisions must have no gaps, and the last ones must be those of its record. A commit that creates a
+    conversation begins with step 1, and only such a commit can create a fork.
     """
     step, revision = part.expected_step, next_revision(part)
     for entry in part.log:
@@ -127,7 +127,7 @@ def check_shape(part: Commit) -> None:
 def next_revision(part: Commit) -> int:
     """Return the revision (number) of the first durable event of the commit `part`.
 
-    A store accepts the commit only if the conversation's latest revision is the one before.
+    A store accepts the commit only if the conversation's latest revision is the one before the returned revision.
     """
     return part.log[0].first_revision if part.log else part.record.last_seq + 1
 
@@ -159,7 +159,7 @@ def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> I
 def events_after(
     rows: Iterable[tuple[int, int, str]], conversation_id: str, after: int, limit: int
 ) -> tuple[StoredEvent, ...]:
-    """Return at most `limit` events after the revision `after`, from rows as for `events_of`.
+    """Return at most `limit` events after the revision `after`; `rows` are as in `events_of`.
 
     Raises RevisionTooOldError if the event after revision `after` is pruned, and the errors of `events_of`.
     """

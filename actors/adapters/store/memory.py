@@ -62,7 +62,7 @@ class StoredData:
 class MemoryStore:
     """Implements ports.Store in dictionaries under a lock. Safe to call from any thread.
 
-    A MemoryStore acts for a single server; `node` returns a store that acts for one of several servers.
+    A new MemoryStore acts for the only server of its data; `node` returns one that acts for one of several servers.
     """
 
     def __init__(self, faults: FaultPoints | None = None) -> None:
@@ -340,9 +340,9 @@ class MemoryStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[StoppedRun, ...]:
-        """Return how at most `limit` runs ended, at revisions between `after` and `before`; see ports.Store.
+        """Return at most `limit` records of how runs ended; see ports.Store.
 
-        The two bounds themselves are excluded.
+        Their revisions are between `after` and `before`, exclusive.
         """
         kept = self._read().get(conversation_id)
         return _page(kept.runs if kept else (), after, before, limit, descending=descending)
@@ -361,9 +361,9 @@ class MemoryStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
-        """Return what became of queued messages, such as delivered or discarded; see ports.Store.
+        """Return at most `limit` records of what became of queued messages, such as delivered; see ports.Store.
 
-        At most `limit` are returned, with revisions between `after` and `before`, exclusive.
+        Their revisions are between `after` and `before`, exclusive.
         """
         kept = self._read().get(conversation_id)
         return _page(kept.fates if kept else (), after, before, limit, descending=descending)
@@ -414,7 +414,7 @@ class MemoryStore:
             return tuple(each for each in self._data.spent.values() if each.day >= since)
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes that a principal has stored; for the principal "", the bytes of all; see ports.Store."""
+        """Return the bytes that a principal has stored; for "", those of all principals; see ports.Store."""
         return sum(
             sum(len(msgspec.json.encode(message.content)) for message in kept.messages)
             + sum(len(attachment.data) for attachment in kept.attachments.values())
@@ -432,7 +432,7 @@ class MemoryStore:
 
     @contextmanager
     def _writing(self) -> Generator[StoredData]:
-        """Hold the lock during a change; raise the errors that tests inject at the same points as the SQLite store."""
+        """Hold the lock during a change. Tests can inject errors here, at the same points as in the SQLite store."""
         with self._data.lock:
             self._check_open()
             self._hit("store.before_begin")

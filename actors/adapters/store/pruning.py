@@ -61,7 +61,7 @@ def prunable(begins: LogPosition, rows: Iterable[LogRow], bounds: Bounds) -> lis
     """Return the rows to prune in the next batch, oldest first; [] if there are none.
 
     `rows` are the rows of the event log after the position `begins`. Raises StoreDamagedError if a row to prune does
-    not follow the row before it, or differs from its hash.
+    not follow the row before it, or does not match its hash.
     """
     going: list[LogRow] = []
     characters, place = 0, begins

@@ -211,10 +211,10 @@ def record_of(row: Row) -> tuple[ConversationRecord, bool]:
 def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agents: int) -> Idle:
     """Return an Idle state for a conversation whose stored state cannot be read.
 
-    The counters in it must not be lower than those that were used. Each run begins with a message, and each step begins
-    at most one request and one tool, so `last_sequence` and `step` are upper bounds; gaps do no harm. `usages` are the
-    encoded usages of the messages in order, `agents` is the highest number of a sub-agent. Raises msgspec.DecodeError
-    if a usage is damaged.
+    Its counters must not be lower than the numbers of runs, requests and tools that were already used; higher ones do
+    no harm. Each run begins with a message, and each step begins at most one request and one tool, so `last_sequence`
+    and `step` are upper bounds. `usages` are the encoded usages of the messages in order, `agents` is the highest
+    number of a sub-agent. Raises msgspec.DecodeError if a usage is damaged.
     """
     total, used = Usage(), 0
     for encoded in usages:

@@ -187,7 +187,7 @@ class Census:
 
 
 def machine_figures() -> "tuple[int, int, int]":
-    """Return the machine's threads, its free bytes, and its shared bytes (memory file systems and shared memory)."""
+    """Return the whole machine's number of threads, bytes of free memory, and bytes of shared memory (with tmpfs)."""
     found = SystemInformation()
     kernel.checked(kernel.libc.sysinfo(ctypes.byref(found)))
     return found.threads, found.free * found.unit, found.shared * found.unit
@@ -288,7 +288,7 @@ def counts_per_namespace() -> bool:
 
 
 def step_ahead() -> int:
-    """Raise this process's priority above that of the call's process tree, so that a fork bomb cannot starve the monitoring.
+    """Raise this process's priority above that of the processes it monitors, so that a fork bomb cannot starve it.
 
     Returns the nice value for the tree: 0, or BEHIND if this process may not have a higher priority.
     """

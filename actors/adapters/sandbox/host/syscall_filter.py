@@ -57,8 +57,8 @@ Hard links, pipes, sockets and devices cannot be made in a workspace, nor can ex
 ATTRIBUTES = "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat"
 """System calls that fail in workspace mode as on a file system without extended attributes.
 
-Most programs ignore that error. With EPERM, copying a directory with its mode would fail, because programs then remove the
-access control list of the copy.
+Most programs ignore that error. With EPERM, copying a directory with its mode would fail, because programs then remove
+the access control list of the copy.
 """
 
 READ_ATTRIBUTES = "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr getxattrat listxattrat"

@@ -1,10 +1,11 @@
 """Writes the transitions of several conversations in one SQL statement, which is a transaction by itself.
 
 With a single statement no rows stay locked between two statements, so a server that is suspended in the middle blocks
-nobody. This server remembers the latest position (head) of each conversation that it writes; the statement compares
-these heads with the stored rows, and returns the ids of the conversations for which they agree. All other changes are
-written one by one. If one change of a batch violates a constraint or waits too long for a locked row, the whole batch
-is written one by one, too.
+nobody. This server remembers the latest position (head) of each conversation that it writes. The statement writes only
+to the conversations whose stored position is the remembered one, and returns their ids. The changes of the other
+conversations, and changes of other kinds, are written one by one afterwards. If one change of the statement violates a
+constraint or waits too long for a locked row, the statement writes nothing, and all its changes are written one by
+one.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _encode = json.Encoder().encode
 _ESCAPED = (b"\\u0000", b"\\u0001")
 """The JSON escapes of NUL and U+0001, which PostgreSQL stores as other characters (see PostgresConnection).
 
-They also match in an escaped backslash followed by "u0000"; then the texts are searched in vain, without harm.
+They also occur in the JSON for a backslash followed by "u0000". The texts are then searched for NUL without result.
 """
 
 

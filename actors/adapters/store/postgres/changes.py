@@ -54,7 +54,7 @@ def filled(columns: Sequence[str], row: Iterable[object], nullable: frozenset[st
 
 
 class CommitPart(EncodedCommit):
-    """An encoded commit; `write` writes it alone if it is not part of a batch."""
+    """An encoded commit, which a batch statement writes together with others, or `write` with statements of its own."""
 
     def __init__(self, commit: Commit, me: int) -> None:
         """Encode the commit. Raises ValueError if the commit is inconsistent; see `check_shape`."""
@@ -191,7 +191,7 @@ class Transition:
 class UnfinishedFork:
     """A change that begins a fork with copied attachments. The fork stays hidden until all of them are copied.
 
-    If this server crashes before that, the unfinished fork is removed after this server was declared dead.
+    If this server crashes before that, the hidden fork is removed once this server has been declared dead.
     """
 
     def __init__(self, commit: Commit, me: int) -> None:
@@ -199,7 +199,7 @@ class UnfinishedFork:
         self._me = me
 
     def apply(self, session: PostgresConnection) -> None:
-        """Record the fork as unfinished, and remove an earlier attempt.
+        """Record the fork as unfinished, and remove the rows of an earlier unfinished fork with the same id.
 
         Raises FencedError if the origin does not exist.
         """

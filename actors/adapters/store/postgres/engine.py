@@ -137,7 +137,7 @@ class PostgresConnection:
     def ended(self) -> bool:
         """Whether the database has closed this idle connection, as far as that can be seen without a request.
 
-        It sends nothing else on an idle connection, except TLS session tickets, which are read and ignored here.
+        Data that arrives on an idle connection means that it was closed, unless it is a TLS session ticket.
         """
         if self._connection.closed or not _is_readable(self._connection.fileno()):
             return self._connection.closed
@@ -161,7 +161,7 @@ class PostgresConnection:
 
 
 class Rows:
-    """The result of a statement, in which NUL characters, which are stored as others, are restored."""
+    """The result of a statement; NUL characters, which PostgresConnection stores as other characters, are restored."""
 
     def __init__(self, cursor: psycopg.Cursor[tuple[Any, ...]]) -> None:
         self._cursor = cursor

@@ -41,7 +41,7 @@ class Moved(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """A table to copy: its columns in SQLite, further columns in PostgreSQL (`more`), and columns to sort by."""
+    """A table to copy: its columns in SQLite, columns that only PostgreSQL has (`more`), and the columns to sort by."""
 
     name: str
     columns: Sequence[str]
@@ -50,7 +50,7 @@ class _Table(NamedTuple):
 
 
 class _Forked(Struct):
-    """A stored profile; this module reads only one of its fields."""
+    """The only field that this module reads of a stored profile."""
 
     forked_from: str = ""
 

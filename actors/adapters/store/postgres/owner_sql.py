@@ -41,8 +41,8 @@ FREE = """
 """
 """The condition that no living server owns a row of `conversations`.
 
-A server without a row in `nodes` has left. But a server with a greater number than this one may be so new that this
-statement does not see its row.
+An owner without a row in `nodes` has left. But if its number is greater than this server's, it may be a new server
+whose row is not visible to this statement yet, so it counts as living.
 """
 
 _MINE = f"SELECT owner = :me AND {ALIVE} FROM conversations WHERE id = :id AND {NOT_DELETED}"  # noqa: S608

@@ -8,7 +8,7 @@ from actors.adapters.store import rows
 from actors.adapters.store.sql.dialect import Clause, Dialect
 
 FOLD = "bedrock_fold"
-"""The SQL function in the schema that folds case as `str.casefold` does; PostgreSQL's own depend on the locale."""
+"""The SQL function in the schema that folds case as `str.casefold` does; PostgreSQL's `lower` depends on the locale."""
 
 
 def _contains(text: str, folded: str) -> Clause:

@@ -95,7 +95,7 @@ def hold_unfinished(connection: Connection, conversation_id: str, me: int) -> bo
 
 
 def show_unfinished(connection: Connection, conversation_id: str, me: int) -> bool:
-    """Make the fork that the server `me` has finished visible; return False if no such fork was hidden."""
+    """Make visible a fork that the server `me` has finished; return False if no such fork was hidden."""
     return connection.execute(_SHOW_UNFINISHED, (conversation_id, -me)).rowcount == 1
 
 

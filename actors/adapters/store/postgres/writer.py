@@ -1,10 +1,10 @@
 """Commits queued changes in groups, over the only connection of this server that writes to PostgreSQL.
 
-The thread that has the right to write takes all queued changes, urgent ones first. The changes that one statement can
-write together form a first transaction. The others form a second one, in which each has a savepoint, so that a refused
-change does not affect the others. If a transaction fails, none of its changes is written, and their callers get the
-error. If the connection is lost during a transaction, it is unknown whether the database committed it: the callers get
-an error that says so, and must read the stored state.
+The thread that holds the write lock (see ChangeQueue) takes the queued changes, urgent ones first. It writes in a first
+transaction those changes that one statement can write together. All others are written in a second transaction, each
+after a savepoint, so that a rejected change does not affect the others. If a transaction fails, none of its changes is
+written, and their callers get the error. If the connection is lost during a transaction, it is unknown whether the
+database committed it: the callers get an error that says so, and must read the stored state.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Writer(ChangeQueue[Change]):
         self._thread.start()
 
     def _between(self, batch: int) -> None:
-        """Remove some rows of deleted conversations, if no change waits or the last removal was long ago."""
+        """Remove some rows of deleted conversations, if no change waits or the last removal was TIDY_SECONDS ago."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_SECONDS:
             self._tidying, self._looked_at = True, now
@@ -124,9 +124,9 @@ class Writer(ChangeQueue[Change]):
             ticket.written = ticket.error is None
 
     def _refused(self, session: PostgresConnection, change: Change) -> Exception | None:
-        """Apply a change; return the exception that refuses the change, None if it is applied.
+        """Apply a change; return None, or the exception for the caller if the change is rejected.
 
-        Raises errors of the database or the connection.
+        Raises psycopg.Error if the database or the connection fails.
         """
         try:
             change.apply(session)
@@ -136,7 +136,7 @@ class Writer(ChangeQueue[Change]):
             return StoreUnavailableError(f"nothing was written: {words(error)}")
         except psycopg.Error as error:
             if not isinstance(error, psycopg.DataError):
-                raise  # an error of the database, which may have become read-only
+                raise  # the database itself fails; for example, it has become read-only
             return error
         except Exception as error:  # noqa: BLE001 -- raised again in the caller that made the change
             return error

@@ -1,9 +1,9 @@
 """A queue of changes for the only connection that writes to a database; queued changes are committed in groups.
 
-One thread at a time has the right to write. A caller that finds the right free takes it and writes its change itself,
-so that a lone commit needs no other thread. Callers that come while somebody writes wait; then one of them is woken,
-and writes the changes of all of them in one batch. Background work is done by the queue's own thread, which gets the
-right to write once such work is due.
+Only the thread that holds the write lock writes to the database. A caller that finds the write lock free takes it and
+writes its change itself, so that a lone commit needs no other thread. Callers that come while another thread writes
+wait; then one of them is woken with the write lock, and writes the changes of all of them in one batch. Background work
+is done by the queue's own thread, which gets the write lock once such work is due.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TIDY_SECONDS = 0.25
 
 
 class Ticket(Generic[ChangeT]):
-    """A queued change, and how its caller is woken and gets the result."""
+    """A queued change, with the lock that wakes the waiting caller and the result for that caller."""
 
     __slots__ = ("change", "done", "error", "leads", "written")
 
@@ -40,9 +40,9 @@ class Ticket(Generic[ChangeT]):
         self.change = change
         self.error: Exception | None = None
         self.written = False
-        """Whether the change is written, even if other changes of its batch are not."""
+        """Whether the change is durable; other changes of the same batch may not be."""
         self.leads = False
-        """Whether the caller was woken because it now has the right to write."""
+        """Whether the caller was woken because it now holds the write lock."""
         self.done = threading.Lock()  # held until the caller is woken; a Lock is cheaper than an Event
         self.done.acquire()
 
@@ -59,7 +59,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         """Create the queue's thread. The subclass starts the thread at the end of its own constructor.
 
         `written` is called after each batch with the number of its changes and the seconds it took; it must not raise.
-        After `longest_wait` seconds without a request the thread checks whether background work is due.
+        After `longest_wait` seconds without a request, the thread checks on its own whether background work is due.
         """
         self._faults = faults
         self._longest_wait = longest_wait
@@ -68,18 +68,18 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         self._tidied_at = 0.0
         self._lock = threading.Lock()  # guards the queues, _writing, _closing, _asking and _handed
         self._due = threading.Condition(self._lock)
-        """The queue's thread waits on this until background work is due, and then until it has the right to write."""
+        """The queue's thread waits on this until background work is due, and then until it gets the write lock."""
         self._urgent: deque[Ticket[ChangeT]] = deque()
         self._normal: deque[Ticket[ChangeT]] = deque()
         self._writing = False
-        """Whether a thread has the right to write.
+        """Whether a thread holds the write lock, that is, may write to the database.
 
-        That thread passes the right on to a waiting thread if there is one.
+        That thread passes the write lock on to a waiting thread if there is one.
         """
         self._asking, self._handed = False, False
-        """`_asking`: the queue's thread waits for the right to write.
+        """`_asking`: the queue's thread waits for the write lock.
 
-        `_handed`: that thread was just given the right.
+        `_handed`: that thread was just given the write lock.
         """
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
@@ -87,8 +87,8 @@ class ChangeQueue(ABC, Generic[ChangeT]):
     def write(self, change: ChangeT, *, urgent: bool = False) -> None:
         """Write `change`, and return when it is durable.
 
-        Safe to call from any thread that does not have the right to write. Raises the exception that refuses the
-        change, or StoreUnavailableError.
+        Safe to call from any thread that does not hold the write lock (that thread would deadlock). If the change is
+        rejected, raises the exception that gives the reason. Raises StoreUnavailableError if it cannot be written.
         """
         ticket = Ticket(change)
         try:
@@ -124,7 +124,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
             self._due.notify()
         self._thread.join()
 
-    # --- with the right to write ------------------------------------------------------------------------------
+    # --- while holding the write lock -------------------------------------------------------------------------
 
     @abstractmethod
     def _serve(self, batch: list[Ticket[ChangeT]]) -> None:
@@ -158,9 +158,9 @@ class ChangeQueue(ABC, Generic[ChangeT]):
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """Pass on the right to write: to the queue's thread if it has work, else to a waiting caller, else to nobody.
+        """Pass on the write lock: to the queue's thread if it has work, else to a waiting caller; else free it.
 
-        The caller of this method holds the lock.
+        The caller of this method holds `_lock`.
         """
         if self._closing or self._asking or self._has_work():
             self._handed = True
@@ -180,7 +180,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
     def _leave(self, ticket: Ticket[ChangeT]) -> None:
         """Withdraw the change of a caller that stops waiting.
 
-        If the caller was just given the right to write, passes it on. A change that is already part of a batch is still
+        If the caller was just given the write lock, passes it on. A change that is already part of a batch is still
         written.
         """
         with self._lock:
@@ -191,7 +191,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
                 self._hand_over()
 
     def _take(self) -> list[Ticket[ChangeT]]:
-        """Remove the next batch from the queues and return it, urgent changes first. The caller holds the lock."""
+        """Remove the next batch from the queues and return it, urgent changes first. The caller holds `_lock`."""
         batch: list[Ticket[ChangeT]] = []
         for queue in (self._urgent, self._normal):
             while queue and len(batch) < MAX_BATCH:
@@ -213,10 +213,10 @@ class ChangeQueue(ABC, Generic[ChangeT]):
             self._end()
 
     def _turn(self) -> list[Ticket[ChangeT]] | None:
-        """Wait until background work may be due and no other thread writes; then take the right to write.
+        """Wait until background work may be due and no other thread writes; then take the write lock.
 
-        Returns the next batch. Returns None when the thread has to end; it then keeps the right to write, so that
-        nobody else writes.
+        Returns the next batch, or None when the thread has to end. It then keeps the write lock, so that no other
+        thread writes.
         """
         with self._lock:
             if not (self._handed or self._closing or self._tidying):
@@ -264,7 +264,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
 def fail_unwritten(
     batch: list[Ticket[ChangeT]], why: str, error: type[StoreUnavailableError] = StoreUnavailableError
 ) -> int:
-    """Set `error(why)` as the error of the changes that are neither written nor refused; return their number."""
+    """Set `error(why)` as the error of all changes that are not written and have no error yet; return their number."""
     lost = [ticket for ticket in batch if ticket.error is None and not ticket.written]
     for ticket in lost:
         ticket.error = error(why)

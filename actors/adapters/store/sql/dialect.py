@@ -71,8 +71,14 @@ class Dialect(NamedTuple):
     forked_from: str
     """An SQL expression for the origin (a conversation's id) of a fork; "" for conversations that are no forks."""
     audited: str
-    """A condition that the principal `:principal` sent the command in a row of `log`; "" means that nobody sent it."""
+    """A condition that the principal `:principal` sent the command in a row of `log`.
+
+    If `:principal` is "", it is the condition that the command has no sender.
+    """
     contains: Callable[[str, str], Clause]
-    """Returns the condition that a text (an SQL expression) contains another, case-folded text, regardless of case."""
+    """Returns the condition that the value of an SQL expression contains a text, regardless of case.
+
+    The text must already be case-folded.
+    """
     has_label: Callable[[str, str | None], Clause]
     """Returns the condition that a row of `conversations` has a label with this key and, unless None, this value."""

@@ -32,10 +32,10 @@ _CREATED = f"SELECT {', '.join(rows.COMMAND)} FROM commands WHERE conversation_i
 
 
 def check(connection: Connection, conversation_id: str, dialect: Dialect, queries: Queries) -> tuple[str, ...]:
-    """Verify a conversation, and return the violations as texts; () if there are none, or no such conversation.
+    """Verify a conversation, and return the violations as texts; () if there is no violation, or no such conversation.
 
-    Call it inside one transaction, on a connection that decodes invalid UTF-8 instead of raising. Raises what the
-    database raises.
+    Call it inside one transaction, on a connection that replaces invalid UTF-8 instead of raising an error. Raises what
+    the database raises.
     """
     row = f"SELECT {dialect.records} FROM conversations WHERE id = ? AND {NOT_DELETED}"  # noqa: S608
     conversation = connection.execute(row, (conversation_id,)).fetchone()
@@ -54,8 +54,8 @@ def check(connection: Connection, conversation_id: str, dialect: Dialect, querie
 def check_all(connection: Connection, dialect: Dialect, queries: Queries) -> Iterator[tuple[str, str]]:
     """Verify all conversations, and yield a description of each damaged one with its first violation.
 
-    The remembered create commands are verified, too. Call it on a connection that decodes invalid UTF-8 instead of
-    raising. Raises what the database raises.
+    The stored create commands are verified, too. Call it on a connection that replaces invalid UTF-8 instead of raising
+    an error. Raises what the database raises.
     """
     ids = [str(id_) for (id_,) in connection.execute(_IDS)]
     for conversation_id in ids:

@@ -36,7 +36,7 @@ WINDOW = 2_000
 """Number of index entries that one query searches if columns outside of the index decide which rows match."""
 
 _SETTLED = frozenset({"idle", "context_exhausted", "completed", "failed"})
-"""States in which a conversation needs no recovery after a restart; idle ones that no user has started do need it."""
+"""States in which a conversation needs no recovery after a restart, except for idle sub-agents, which do need it."""
 _ORDERED_BY_INDEX = frozenset({OrderKey.UPDATED, OrderKey.CREATED})
 
 
@@ -48,7 +48,7 @@ class Query(NamedTuple):
 
 
 def window_end(selection: Selection, after: ListPosition | None, limit: int, dialect: Dialect) -> Query | None:
-    """Return the query for the position (key, id) where the next window ends; in the last window it finds no row.
+    """Return the query for the position (key, id) where the next window ends; it finds no row in the last window.
 
     A window is a number of successive index entries. Returns None if the list is not read in windows. `limit` is the
     size of the page.
@@ -94,7 +94,7 @@ def place_of(row: rows.Row, selection: Selection) -> ListPosition:
 
 
 def refuse_broken_texts(row: rows.Row) -> None:
-    """Raise UnicodeEncodeError if a text of the row is not valid UTF-8, so that it was decoded with surrogates."""
+    """Raise UnicodeEncodeError if a text of the row contains surrogates, because the stored text is not valid UTF-8."""
     for value in row:
         if isinstance(value, str):
             value.encode()
@@ -132,8 +132,9 @@ def _in_index(condition: Condition, key: OrderKey) -> bool:
 def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Condition, ...]]:
     """Split a list into parts that are each sorted in the index; return the additional condition of each part.
 
-    The index on update times begins with the column `archived`. So it sorts the archived conversations by time, and the
-    others, but not all of them together. `()` is the condition of a list that is not split.
+    The index on update times begins with the column `archived`. So it contains first all conversations that are not
+    archived, sorted by time, and then all archived ones, sorted by time. Returns `[()]`, one part without an additional
+    condition, if the list need not be split.
     """
     if selection.order.key is OrderKey.CREATED or any(isinstance(part, IsArchived) for part in indexed):
         return [()]

@@ -43,7 +43,7 @@ class Document:
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
         """Replace the content by the result of `change(content)`; keep it if `change` returns None.
 
-        `change` gets None if the document does not exist. If another program has replaced the content by then,
+        `change` gets None if the document does not exist. If another program replaces the content meanwhile,
         `change` is called again with the new content.
         """
         while True:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from actors.ports.cluster.lease_clock import LeaseClock
 
 TWIN_TRIES, TWIN_SECONDS = 21, 0.1
-"""How often a starting node looks for a living node with the same address, and the seconds between two looks.
+"""How many times a starting node checks whether a living node has its address, and the seconds between two checks.
 
-It looks more than once because the database session of an ended process may last a while.
+It checks more than once because the database session of an ended process may last a while.
 """
 
 

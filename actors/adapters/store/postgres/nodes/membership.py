@@ -99,8 +99,8 @@ class PostgresCluster:
     def start(self) -> None:
         """Begin to watch the other nodes. Call this when this node listens and the callbacks (`on_…`) are set.
 
-        Blocks until an earlier node at this address is declared dead, because its conversations cannot be taken over
-        before, but for at most PREDECESSOR_SECONDS. Raises StoreUnavailableError.
+        Blocks until an earlier node at this address has been declared dead, so that its conversations can be taken
+        over, but for at most PREDECESSOR_SECONDS. Raises StoreUnavailableError.
         """
         self._heartbeat.listening = True
         self._looks.rows(said.LISTENS, {"me": self._me.incarnation, "session": self._beats.direct})

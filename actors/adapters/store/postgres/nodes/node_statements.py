@@ -29,7 +29,7 @@ _HELD = f"""
 _OVER = "(expires < clock_timestamp() OR expires > clock_timestamp() + 2 * make_interval(secs => lease_seconds))"
 """Matches leases that have run out.
 
-A lease that ends far in the future was given before the database's clock was set back; it has run out, too.
+A lease that ends far in the future was given before the database's clock was set back; it counts as run out, too.
 """
 
 NEXT = "SELECT nextval('node_incarnations')"
@@ -69,7 +69,8 @@ RETURNING incarnation
 """  # noqa: S608
 """Declares a node dead whose lease has run out.
 
-The row of a dead node is kept until the time `expires`, because statements that the node sent before may still arrive.
+The row of a dead node is kept until the time `expires`, because statements that the node sent before its
+death may still arrive.
 """
 
 GONE = f"""

@@ -54,7 +54,7 @@ class TakeOver:
 
 
 def release(session: NodeSession, owner: int) -> bool:
-    """Remove the owner `owner` from its conversations, except from rows that others have locked.
+    """Remove the node `owner` as the owner of its conversations, except in rows that others have locked.
 
     Returns whether the node now owns no conversation. Raises StoreUnavailableError.
     """

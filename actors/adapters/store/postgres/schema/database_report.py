@@ -51,13 +51,13 @@ class DatabaseReport(NamedTuple):
     schema: str
     """The schema that has Bedrock's tables or would get them; "" if there is none."""
     may_create: bool
-    """Whether the user may create tables in that schema."""
+    """Whether the database user may create tables in the schema `schema`."""
     empty: bool
     """Whether no migration has been applied, so that the database has no tables of Bedrock yet."""
     missing: tuple[str, ...]
     """The names of the migrations that the next start would apply."""
     unknown: tuple[str, ...]
-    """The names of the applied migrations that this version does not know."""
+    """The names of applied migrations that this version of Bedrock does not know."""
     nodes: tuple[LivingNode, ...]
 
 

@@ -1,7 +1,7 @@
 """Applies migrations to a PostgreSQL database.
 
-Several servers may start at once, and older ones may still be at work. So a migration only adds what a new version
-needs. What no version uses any more is removed by a later migration.
+Several servers may start at once, and servers of older versions may still use the database. So a migration only adds
+what a new version needs. What no version uses any more is removed by a later migration.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
 def _missing(database: PostgresqlDatabase, address: Address, directory: Path) -> bool:
     """Return whether a migration is missing.
 
-    Raises StoreUnusableError if one is applied that this version does not know.
+    Raises StoreUnusableError if a migration has been applied that this version does not know.
     """
     status = Runner(database, str(directory)).status()
     if unknown := [migration.name for migration in status if migration.path is None]:
