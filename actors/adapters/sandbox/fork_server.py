@@ -218,7 +218,7 @@ def program() -> int:
 
 
 def codes() -> list[tuple[str, CodeType]]:
-    """Return the compiled modules of the tool host, by their names in this package.
+    """Return the compiled modules of the tool host as pairs of a module's name in this package and its code.
 
     They are read from Python's cache of compiled files where there is one, because compiling takes ten times as long.
     They are neither executed nor imported, because the server's own process needs few of them.
@@ -228,7 +228,7 @@ def codes() -> list[tuple[str, CodeType]]:
 
 
 def path_of(module: str) -> Path:
-    """Return the file of a module of the tool host, which is given by its name in this package."""
+    """Return the path of the source file of a tool host's module; `module` is its name in this package."""
     return _FOLDER / f"{module.replace('.', '/')}.py"
 
 

@@ -1,7 +1,7 @@
 """Converts conversation records and messages to rows of the database, and back.
 
-Defines the columns of these tables and their order. Values without a column of their own are encoded as JSON by
-msgspec.
+Defines the columns of the tables and the order of the columns. Values without a column of their own are encoded as JSON
+by msgspec.
 """
 
 from __future__ import annotations

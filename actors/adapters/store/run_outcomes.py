@@ -40,7 +40,7 @@ def stopped_runs(part: Commit) -> Iterator[StoppedRun]:
 
 
 def settled_inputs(part: Commit) -> Iterator[SettledInput]:
-    """Yield what became of queued messages in the commit `part` (such as delivered, returned, withdrawn), in order."""
+    """Yield, in order, what became of queued messages according to the commit `part`, such as "delivered"."""
     runs = {message.id: message.run for message in part.messages}
     for entry in part.log:
         for revision, event in enumerate(entry.notifications, entry.first_revision):

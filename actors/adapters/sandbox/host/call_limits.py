@@ -78,7 +78,7 @@ class Groups:
         return kernel.checked(kernel.forking_libc.syscall(kernel.NR_CLONE3, arguments, len(arguments)))
 
     def join(self) -> None:
-        """Make this process join the call's cgroups of version 1; it is in the cgroup of version 2 since `fork`."""
+        """Make this process join the call's cgroups of version 1; `fork` created it in the cgroup of version 2."""
         for file in self.joined:
             os.write(file, b"0")
 

@@ -17,7 +17,7 @@ CLONE_PARENT = 0x00008000
 CLONE_INTO_CGROUP, NR_CLONE3 = 1 << 33, 435
 NR_OPEN_TREE = 428
 NR_MOUNT_SETATTR, NR_LANDLOCK_CREATE, NR_LANDLOCK_ADD, NR_LANDLOCK_RESTRICT = 442, 444, 445, 446
-"""These system calls, like all newer than 2019, have the same number on every architecture."""
+"""These system calls, like all that were added after 2019, have the same number on every architecture."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 forking_libc = ctypes.PyDLL(None, use_errno=True)

@@ -28,7 +28,7 @@ CHOSEN = (*PROFILE, "forked_from")
 CREATED = (*FIXED, *CHANGING, "slug", "log_hash")
 """The columns of a new conversation, except `family` and `owner`."""
 CHANGED = ("id", *CHANGING, "log_hash", "expected_step", "expected_revision", "expected_hash")
-"""The columns that a change of a conversation writes, and the values that the row must have before the change."""
+"""The columns that a change of a conversation writes, and the values that its row is expected to have before."""
 
 _NUMBERS = frozenset({
     "user_initiated", "created_at", "state_updated_at", "updated_at", "archived", "archived_at", "epoch", "step",

@@ -108,7 +108,7 @@ class Judge:
         self._signs = {incarnation: signs for incarnation, signs in self._signs.items() if incarnation in incarnations}
 
     def verdict(self, row: NodeRow) -> str | None:
-        """Record a node's present row; return the SQL statement to declare the node dead, or None to let it live.
+        """Record a node's present row; return the SQL statement to declare it dead, or None if it may still be alive.
 
         The statement checks the conditions again in the database. May block for PROBE_SECONDS per address of the node.
         """

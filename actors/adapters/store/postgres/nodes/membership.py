@@ -220,7 +220,7 @@ class PostgresCluster:
     def close(self) -> None:
         """End the threads and sessions; see Cluster.
 
-        Without `drain` before, the other nodes will declare this node dead.
+        Unless `drain` was called before, the other nodes will declare this node dead.
         """
         self._end()
         self._beats.close()

@@ -37,7 +37,8 @@ class TakeOver:
     def from_dead(self, incarnation: int) -> None:
         """Take over the interrupted conversations of a dead node that no other node has taken.
 
-        Its idle conversations then have no owner. If this node is itself declared dead or is draining, it takes none.
+        Afterwards its idle conversations have no owner. If this node is itself declared dead or is draining, it takes
+        none.
         """
         self._take(said.TAKE, incarnation)
         release(self._session, incarnation)
