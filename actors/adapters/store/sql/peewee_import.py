@@ -1,4 +1,7 @@
-"""Imports peewee without optional modules that it would load, too: drivers of other databases, a second SQLite."""
+"""Imports peewee without the optional modules that it would import if they are installed.
+
+These are drivers of other databases and, if pysqlite3 is installed, Python's own copy of SQLite.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ _PYTHONS_SQLITE = "sqlite3"
 def import_peewee() -> None:
     """Import peewee while its optional modules appear to be missing, which saves 0.25 s and 9 MiB.
 
-    These are database drivers and, if pysqlite3 is installed, Python's own sqlite3. No other thread may import one of
-    them during the call, so call this before threads are started.
+    The optional modules are database drivers and, if pysqlite3 is installed, Python's own sqlite3. During the call, no
+    other thread may import any of them, so call this before threads are started.
     """
     unused = (*_UNUSED, _PYTHONS_SQLITE) if find_spec("pysqlite3") else _UNUSED
     hidden = [name for name in unused if name not in sys.modules]

@@ -1,4 +1,4 @@
-"""The SQL texts of queries that SQLite and PostgreSQL share, and of conditions on the table `conversations`."""
+"""The SQL texts of queries, and of conditions on the table `conversations`, that SQLite and PostgreSQL share."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ ALL = (1 << 63) - 1
 UNSETTLED = (
     "state NOT IN ('idle', 'context_exhausted', 'completed', 'failed') OR (user_initiated = 0 AND state = 'idle')"
 )
-"""Matches conversations that a restart must recover.
+"""The condition for conversations that must be recovered after a restart.
 
-SQLite uses the partial index for these conversations only if a query contains exactly this text.
+SQLite uses its partial index of these conversations only if a query contains exactly this text.
 """
 NOT_DELETED = "id NOT IN (SELECT conversation_id FROM deletions)"
-"""Matches conversations that are not deleted. Others are in the table `deletions` until their rows are removed."""
+"""The condition for conversations that are not deleted.
+
+A deleted conversation is listed in the table `deletions` until its rows are removed.
+"""
 LOG_NOT_DELETED = f"conversation_{NOT_DELETED}"
 
 PRUNED = "SELECT step, revision, hash FROM prunings WHERE conversation_id = ?"

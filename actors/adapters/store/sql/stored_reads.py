@@ -42,7 +42,7 @@ Found = TypeVar("Found")
 
 
 class Reading(Protocol):
-    """A function that lends a connection to a function that reads.
+    """A function that calls another function with a database connection for reading.
 
     Raises StoreUnavailableError or StoreDamagedError.
     """
@@ -64,7 +64,7 @@ class StoreReads:
     def __init__(
         self, read: Reading, dialect: Dialect, visible: Callable[[str], str] = lambda conversation_id: conversation_id
     ) -> None:
-        """`read` lends a connection to a function that reads; `dialect` is the SQL of the database.
+        """`read` calls a function with a connection for reading; `dialect` is the SQL of the database.
 
         `visible` returns "" for the id of a deleted conversation, so that queries find nothing, and any other id
         unchanged.
@@ -348,9 +348,10 @@ class StoreReads:
 
 
 def _between(select: str, column: str, before: int | None, *, descending: bool) -> str:
-    """Return the query `select` with the bounds, order and limit of one page.
+    """Return the query `select` for one page: the rows whose `column` is between two bounds, ordered by `column`.
 
-    The query has three parameters: the conversation's id, the lower bound (exclusive) of `column`, and the limit.
+    The upper bound `before` (exclusive; None for no bound) is written into the query. The query has three parameters:
+    the conversation's id, the lower bound (exclusive) of `column`, and the limit.
     """
     order = "DESC" if descending else "ASC"
     bound = "" if before is None else f"AND {column} < {before:d}"

@@ -35,7 +35,7 @@ class NewSpending:
 
 
 class AuditEntries:
-    """A change that adds entries to the audit trail, namely entries that belong to no conversation's event log."""
+    """A change that adds those entries to the audit trail that no conversation's event log contains."""
 
     def __init__(self, entries: Iterable[AuditEntry]) -> None:
         self._rows = list(map(audit_values, entries))
@@ -46,7 +46,7 @@ class AuditEntries:
 
 
 class AuditPruning:
-    """A change that deletes the oldest audit entries that are in no event log."""
+    """A change that deletes the oldest entries of the table `audit` (the audit entries that are in no event log)."""
 
     def __init__(self, before: int, keep: int) -> None:
         self._values = {"before": before, "keep": keep, "limit": PRUNED_ENTRIES}
@@ -84,7 +84,7 @@ class StoreWrites(Generic[WriterT]):
         """
         self._writer = writer
         self._clock = clock
-        # Held while a fork writes one batch of copied attachments, so that no transaction copies batches of two forks.
+        # Held while one batch of a fork's attachments is copied, so that no transaction contains batches of two forks.
         self._copying = threading.Lock()
         self._close_once = threading.Lock()  # a second, concurrent close returns only after the first
         self._closing = closing

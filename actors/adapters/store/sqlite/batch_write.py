@@ -88,7 +88,7 @@ def _write(connection: sqlite3.Connection, taken: list[tuple[CommitPart, str]]) 
 
 
 def _in_chunks(connection: sqlite3.Connection, values: list[rows.Row], statement: Callable[[int], str]) -> int:
-    """Execute `statement(number of rows)` for chunks of the rows; return how many rows of the database were changed."""
+    """Execute `statement(number of rows)` for chunks of at most MAX_ROWS rows; return how many rows were changed."""
     touched = 0
     for start in range(0, len(values), MAX_ROWS):
         chunk = values[start : start + MAX_ROWS]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Change(Protocol):
-    """One change of the database, which the thread that writes to the database applies."""
+    """A change of the database, applied by the thread that writes to the database."""
 
     def apply(self, connection: sqlite3.Connection, /) -> None:
         """Write the change.
@@ -51,10 +51,10 @@ def heads(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Head]
 
 
 class CommitPart(EncodedCommit):
-    """An encoded commit, which `write` writes with statements of its own if no batch contains it."""
+    """An encoded commit; `write` writes it alone, if it was not written in a batch with others."""
 
     def write(self, connection: sqlite3.Connection) -> None:
-        """Write this commit with statements of its own. Raises FencedError, or what SQLite raises."""
+        """Write this commit alone, with its own SQL statements. Raises FencedError, or what SQLite raises."""
         log = self._create(connection, self.fixed) if self.fixed is not None else self._update(connection)
         if self.profile is not None:
             connection.execute(statements.PUT_PROFILE, self.profile)
@@ -87,12 +87,15 @@ class CommitPart(EncodedCommit):
         return log
 
     def _begin_fork(self, connection: sqlite3.Connection, fork: ForkedHistory) -> None:
-        """Store after which revision the fork's event log begins. Raises FencedError if the origin does not exist."""
+        """Store the revision after which the fork's event log begins.
+
+        Raises FencedError if the conversation that was forked does not exist.
+        """
         _check_exists(connection, fork.origin)
         connection.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
-        """Remove the remaining rows of a deleted conversation with this id.
+        """Remove what is left of a deleted conversation that had the id of the new one.
 
         Raises FencedError if the parent of the new conversation is deleted.
         """
@@ -137,7 +140,7 @@ class Transition:
 
 
 class UnfinishedFork:
-    """A change that begins a fork with copied attachments. The fork stays hidden until all of them are copied.
+    """A change that begins a fork whose attachments are yet to be copied; the fork stays hidden until it is complete.
 
     After a crash, the next start removes the rows of the unfinished fork.
     """
@@ -148,9 +151,10 @@ class UnfinishedFork:
         self._row = (*rows.fixed_values(record), *rows.changing_values(record), "", "")
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Insert the hidden row of the fork, and remove the rows of an earlier attempt.
+        """Remove the rows of an earlier attempt to create the fork, and insert its hidden row.
 
-        Raises FencedError if the origin does not exist, or if a conversation with the fork's id exists.
+        Raises FencedError if the conversation that was forked does not exist, or if a conversation with the fork's id
+        exists.
         """
         _check_exists(connection, self._origin)
         if removal.is_hidden(connection, self._id):
@@ -169,7 +173,7 @@ class AttachmentCopies:
         self._piece = piece
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Copy the attachments within the database, omitting those that the origin no longer has."""
+        """Copy the attachments within the database, omitting those that the forked conversation no longer has."""
         for copied in self._piece:
             connection.execute(write_statements.COPY_ATTACHMENT, copied._asdict())
 

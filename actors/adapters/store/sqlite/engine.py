@@ -47,11 +47,11 @@ INCREMENTAL = 2
 The mode can be set only on an empty file.
 """
 WAL_PAGES = 8_192
-"""Pages in the write-ahead log (32 MiB) at which SQLite checkpoints automatically at a commit."""
+"""Length of the write-ahead log in pages (32 MiB) from which on SQLite checkpoints it at the end of each commit."""
 CACHE_BYTES = 16 << 20
-"""The page cache of the writing connection, in bytes.
+"""Size of the writing connection's page cache in bytes.
 
-A larger one made commits no faster, because the operating system caches the file, too.
+A larger cache made commits no faster, because the operating system caches the file, too.
 """
 BUSY_SECONDS = 5
 """Seconds that a connection waits for the lock of another connection."""
@@ -59,10 +59,10 @@ _MEBIBYTE = 1 << 20
 
 
 def wal_reset_race(version: tuple[int, int, int]) -> bool:
-    """Return whether this SQLite can corrupt a database when one connection commits while another checkpoints.
+    """Return whether this version of SQLite can corrupt a database if one connection commits while another checkpoints.
 
-    Bedrock commits and checkpoints on a single connection, so it is safe with any version. Other programs that open the
-    file are not.
+    Bedrock is safe with any version, because it commits and checkpoints on a single connection. Other programs that
+    open the file are not safe.
     """
     fixed = {(3, 44): 6, (3, 50): 7}.get(version[:2])
     return version < (3, 51, 3) if fixed is None else version[2] < fixed
@@ -85,9 +85,9 @@ def every_text(connection: sqlite3.Connection, errors: str = "replace") -> Gener
 
 
 def open_writer(path: Path) -> SqliteDatabase:
-    """Open the only connection that writes and checkpoints. Any thread may use it, but only one at a time.
+    """Open the only connection that writes and checkpoints. Any thread may use it, but only one thread at a time.
 
-    Every commit is synced to the disk. Only the owner may access the file, and the -wal and -shm files of SQLite.
+    Every commit is synced to the disk. Only the file's owner may access the file and SQLite's -wal and -shm files.
     Raises StoreUnusableError.
     """
     if wal_reset_race(sqlite3.sqlite_version_info):
@@ -96,7 +96,7 @@ def open_writer(path: Path) -> SqliteDatabase:
         str(path),
         pragmas={
             "wal_autocheckpoint": WAL_PAGES,  # first, so that no commit checkpoints at the default of 1,000 pages
-            # setting auto_vacuum writes to the file, which fails on a full disk
+            # set only for a new file, because setting it writes to the file, which fails on a full disk
             **({} if _has_content(path) else {"auto_vacuum": INCREMENTAL}),
             "journal_mode": "wal",
             "synchronous": "full",

@@ -76,7 +76,7 @@ def _close(database: peewee.SqliteDatabase) -> None:
 
 
 def read_again(read: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that calls `read`, and once more if `read` raises StoreDamagedError.
+    """Return a function that calls `read`, and calls it a second time if it raises StoreDamagedError.
 
     SQLite also reports a page as damaged if the disk failed to deliver it; then a second attempt often succeeds.
     """

@@ -1,4 +1,4 @@
-"""The reading methods of the SQLite store, over pooled connections. They hide deleted conversations."""
+"""The reading methods of the SQLite store. They use pooled connections and do not find deleted conversations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNSETTLED = f"SELECT id FROM conversations WHERE ({UNSETTLED}) AND {NOT_DELETED
 
 
 class SqliteReads(StoreReads):
-    """Implements the reading methods of ports.Store over pooled connections. Safe to call from any thread."""
+    """Implements the reading methods of ports.Store with pooled connections. Safe to call from any thread."""
 
     def __init__(self, readers: Readers, removal: Removal) -> None:
         super().__init__(self._read_pooled, SQLITE, removal.unless_hidden)
@@ -44,7 +44,7 @@ class SqliteReads(StoreReads):
 
     @contextmanager
     def _reading(self, *, at_one_moment: bool = False) -> Generator[sqlite3.Connection]:
-        """Lend a connection of the pool; with `at_one_moment` all reads on it see the same snapshot."""
+        """Lend a pooled connection for the `with` block; with `at_one_moment`, all its reads see the same snapshot."""
         with self._readers.lend() as database:
             connection = raw(database)
             if not at_one_moment:
@@ -68,7 +68,10 @@ class SqliteReads(StoreReads):
         return self._column(_UNSETTLED)
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes that a principal has stored; for "", the bytes of the file in use; see ports.Store."""
+        """Return the bytes that a principal has stored; see ports.Store.
+
+        For "", return the size of the database file without its free pages.
+        """
         return self._read(lambda connection: _stored_bytes(connection, principal))
 
 

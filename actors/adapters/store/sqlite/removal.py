@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from actors.adapters.store.sqlite.engine import sqlite3
 
 SLICE_SECONDS = 0.005
-"""The duration of a slice in seconds, without its commit. Waiting changes are written between slices."""
+"""Maximum duration of a slice in seconds, its commit not included. Waiting changes are written between slices."""
 SLICE_ROWS = 64
-"""Number of rows removed in one slice. Each row may be on a page of its own, which the commit has to write."""
+"""Number of removed rows after which a slice ends, since the commit may have to write a separate page for each row."""
 
 _ROWS = {
     "messages": 16, "log": 16, "runs": 16, "fates": 16, "commands": 16, "attachments": 1, "prunings": 1, "prompts": 1,
@@ -90,7 +90,7 @@ class Removal:
         self._hidden.update(ids)
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Record that these ids belong to new conversations, which are not deleted."""
+        """Record that new conversations were created with these ids, which are therefore not deleted any more."""
         self._hidden.difference_update(ids)
 
     def remove_slice(self, connection: sqlite3.Connection) -> bool:

@@ -11,7 +11,7 @@ CONTAINS = "contains_folded"
 
 
 def contains_folded(text: bytes, folded: str) -> bool:
-    """Return whether a text in UTF-8 contains `folded`, a case-folded text, regardless of case."""
+    """Return whether `text` (UTF-8) contains `folded` if case is ignored; `folded` must be case-folded already."""
     return folded in text.decode(errors="replace").casefold()
 
 
@@ -22,7 +22,8 @@ def _contains(text: str, folded: str) -> Clause:
 def _has_label(key: str, value: str | None) -> Clause:
     """Return the condition that a conversation has a label with this key and, if given, this value.
 
-    Labels that are not valid JSON match no condition, because an error here would make the whole list fail.
+    The condition is false for labels that are not valid JSON; an SQL error would make the whole list of conversations
+    fail.
     """
     wanted, values = ("key = ?", (key,)) if value is None else ("key = ? AND value = ?", (key, value))
     found = f"EXISTS (SELECT 1 FROM json_each(labels) WHERE {wanted})"  # noqa: S608 -- constants only

@@ -52,10 +52,10 @@ HEADS = """
 SELECT json_group_array(json_array(id, epoch, step, last_seq, log_hash, coalesce(slug, ''))) FROM conversations
 WHERE id IN (SELECT value FROM json_each(?))
 """
-"""Selects the current positions (heads) of the conversations whose ids are in a JSON array, as one JSON array.
+"""The query for the current positions (heads) of the conversations whose ids are in a JSON array.
 
-One value is read instead of many, because `sqlite3` releases the interpreter lock for each value that it reads, and the
-thread that writes would have to get it back from busy threads each time.
+The result is a single JSON array, because `sqlite3` releases the interpreter lock for each value that it reads, and the
+writing thread would have to get the lock back from busy threads each time.
 """
 
 
@@ -63,7 +63,7 @@ thread that writes would have to get it back from busy threads each time.
 def update_conversations(count: int) -> str:
     """Return the statement that updates `count` conversations without checking their step or epoch.
 
-    Its parameters are, for each conversation, the id, the columns CHANGING and the log hash.
+    Its parameters are, for each conversation, the id, the values of the columns in CHANGING, and the log hash.
     """
     columns = (*CHANGING, "log_hash")
     values = ", ".join(f"{name} = {_value(name, f'new.column{place}')}" for place, name in enumerate(columns, 2))
@@ -73,19 +73,19 @@ def update_conversations(count: int) -> str:
 
 @lru_cache
 def insert_messages(count: int) -> str:
-    """Return the statement that inserts `count` rows with the columns MESSAGE."""
+    """Return the statement that inserts `count` rows with the columns in MESSAGE."""
     return _insert_many("messages", MESSAGE, count)
 
 
 @lru_cache
 def insert_log(count: int) -> str:
-    """Return the statement that inserts `count` rows with the columns LOG."""
+    """Return the statement that inserts `count` rows with the columns in LOG."""
     return _insert_many("log", LOG, count)
 
 
 @lru_cache
 def insert_runs(count: int) -> str:
-    """Return the statement that inserts `count` rows with the columns RUN."""
+    """Return the statement that inserts `count` rows with the columns in RUN."""
     return _insert_many("runs", RUN, count)
 
 

@@ -80,7 +80,7 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
         """Copy the attachments into a new fork, which stays hidden until it is complete.
 
         The attachments are copied in several transactions, so that other changes can be written in between. Raises
-        FencedError if the origin does not exist, and other StoreErrors.
+        FencedError if the conversation that was forked does not exist, and other StoreErrors.
         """
         self._writer.write(changes.UnfinishedFork(fork))
         for piece in copied_pieces(fork, self.attachment):
@@ -88,7 +88,10 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
                 self._writer.write(changes.AttachmentCopies(piece))
 
     def _abandon(self, forks: Sequence[Commit]) -> None:
-        """Remove the rows of forks that could not be finished. If that fails, the next start removes the rows."""
+        """Mark for removal the forks that could not be finished; their rows are removed in the background.
+
+        If that fails, the next start removes the rows.
+        """
         with suppress(StoreError):
             for fork in forks:
                 abandoned = changes.AbandonedFork(fork.record.id)
@@ -149,8 +152,8 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
     def _close_database(self) -> None:
         """Close the last connection, unless the database's path now leads to another file.
 
-        Closing checkpoints the write-ahead log and removes the file at the log's path, which could then be the log of
-        another database. In that case the connection stays open until the process exits.
+        On closing, SQLite checkpoints the write-ahead log and removes the file at the log's path. If the database was
+        replaced, this file may be the log of the new database, so the connection stays open until the process exits.
         """
         if self._files.database_is_there:
             close_database(self._database, self._space)
@@ -165,10 +168,10 @@ def open_store(
 ) -> PeeweeStore:
     """Open or create the store in the data directory `path`, which this process keeps locked until `close`.
 
-    The fault points store.before_begin, store.before_savepoint (once per change), store.before_commit and
-    store.after_commit of `faults` are hit on the thread that writes to the database. `written` is called there after
-    each batch, with the number of its changes and the seconds it took. Raises DataDirectoryBusyError or
-    StoreUnusableError.
+    The thread that writes to the database hits the fault points (hooks by which tests inject failures)
+    store.before_begin, store.before_savepoint (once per change), store.before_commit and store.after_commit of
+    `faults`. It also calls `written` after each batch, with the number of changes and the seconds it took. Raises
+    DataDirectoryBusyError or StoreUnusableError.
     """
     with ExitStack() as opened:
         directory = DataDirectory(path)

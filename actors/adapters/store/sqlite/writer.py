@@ -1,10 +1,10 @@
 """Commits queued changes in groups, over the only connection that writes to the SQLite database.
 
-A thread that has the right to write takes all queued changes, urgent ones first, and writes them in one transaction,
-with one sync of the disk for all of them. Every change has a savepoint, so that a refused change does not affect the
-others. If the transaction itself fails, nothing is written and all its callers get the error. The writer's own thread
-checkpoints the write-ahead log between transactions, after the callers were woken; under heavy load SQLite itself
-checkpoints at the end of a commit.
+One thread at a time has the right to write. It takes all queued changes, urgent ones first, and writes them in one
+transaction, with one sync of the disk for all of them. Every change has a savepoint, so that a refused change does not
+affect the other changes. If the transaction itself fails, nothing is written and the callers of all its changes get the
+error. The writer's own thread checkpoints the write-ahead log between transactions, after the callers were woken; under
+heavy load SQLite itself checkpoints at the end of a commit.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Writer(ChangeQueue[Change]):
         space: DiskReserve | None = None,
         written: Callable[[int, float], None] | None = None,
     ) -> None:
-        """Start the writer's own thread. `files` is None for a database without files.
+        """Start the writer's own thread. If `files` is None, the database's files are not checked.
 
         `every_second` and `tidy` are called on the writer's own thread. `tidy` is called in separate transactions,
         until it returns False because nothing is left to do. `written` is called after each batch; see ChangeQueue.
@@ -139,7 +139,7 @@ class Writer(ChangeQueue[Change]):
                 ticket.done.release()
 
     def _serve_from_reserve(self, batch: list[Ticket[Change]]) -> None:
-        """Write the deletions in `batch` again after freeing the disk space of the reserve."""
+        """Free the disk space of the reserve, and try again to write the deletions in `batch`, but no other change."""
         freeing = [ticket for ticket in batch if ticket.error is None and isinstance(ticket.change, Deletion)]
         if not freeing or not self._make_room():
             return

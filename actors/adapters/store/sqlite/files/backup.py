@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 MAX_DAMAGED = 8
-"""Maximum number of damaged objects that a restore lists."""
+"""Maximum number of damaged conversations (or other damaged objects) that a restore reports."""
 __all__ = ["BackupError", "Copied", "DamagedBackupError", "TargetExistsError", "back_up", "restore"]
 
 PAGES = 1_024
 """Pages copied per step. Ctrl-C takes effect between two steps."""
 
 _LIVE, _AT_REST = "mode=ro", "immutable=1"
-"""URI parameters for reading a database that other processes may write, and one that no process writes."""
+"""URI parameters for reading a database: _LIVE if other processes may write to it, _AT_REST if no process does."""
 
 
 class TargetExistsError(BackupError):
@@ -59,7 +59,7 @@ class Copied(Struct, frozen=True):
     kept: Path | None = None
     """The new name of the database that a restore replaced; None if it replaced none."""
     damaged: tuple[str, ...] = ()
-    """Texts about damaged objects that a restore accepted."""
+    """Descriptions of the damaged objects in the backup, which was restored nevertheless; () if there are none."""
 
 
 def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
@@ -180,7 +180,10 @@ def _reading(path: Path, how: str) -> Generator[SqliteDatabase]:
 
 
 def _copy(source: sqlite3.Connection, path: Path) -> None:
-    """Copy the database to `path` in one read transaction, because otherwise every commit would restart the copy."""
+    """Copy the database to `path` in one read transaction.
+
+    Otherwise every commit of another connection would restart the copy.
+    """
     with closing(sqlite3.connect(path, isolation_level=None)) as target:
         target.execute("PRAGMA journal_mode = OFF")
         target.execute("PRAGMA synchronous = OFF")
@@ -204,9 +207,9 @@ def _checked(path: Path, origin: Path) -> int:
 
 
 def _damage(part: Path) -> tuple[str, ...]:
-    """Apply migrations to a copied file and verify its rows; return texts about the first damaged objects.
+    """Apply migrations to a copied file, verify its rows, and return descriptions of the damaged objects.
 
-    Returns () if nothing is damaged.
+    Only the first MAX_DAMAGED objects are described. Returns () if nothing is damaged.
     """
     database = SqliteDatabase(str(part), pragmas={"journal_mode": "delete"}, thread_safe=False)
     try:

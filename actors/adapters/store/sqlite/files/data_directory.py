@@ -35,7 +35,7 @@ _NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP
 class DataDirectory:
     """A data directory that this process keeps locked until `close` or the end of the process.
 
-    There are two locks: one on the directory itself, which nobody can remove while it is in use, and one on the file
+    There are two locks: one on the directory itself, which still holds if the lock file is removed, and one on the file
     `lock`, which contains the id of the process that holds it.
     """
 

@@ -78,7 +78,10 @@ class DiskReserve:
         """Create the object, but not the file (see `make`). This process must have locked the data directory."""
         self._path = directory / RESERVE
         self.scarce = True
-        """Whether no complete reserve file is known: `make` has not run or found no space, or the file was released."""
+        """Whether the reserve file may be missing or incomplete.
+
+        This is True until `make` has created or found a complete file, and again after `release`.
+        """
         self._released = False
 
     def open_with(self, opening: Callable[[], T]) -> T:
@@ -105,7 +108,10 @@ class DiskReserve:
             raise
 
     def make(self) -> None:
-        """Create the reserve file if twice its size is free, or keep a complete one; log a warning if that fails."""
+        """Create the reserve file, unless a complete one exists or less than twice its size is free.
+
+        If that fails, a warning is logged.
+        """
         if not self.scarce:
             return
         try:
@@ -135,7 +141,7 @@ class DiskReserve:
         self._path.unlink(missing_ok=True)
 
     def log_fits(self, connection: sqlite3.Connection, *, without: int = 0) -> bool:
-        """Return whether the disk has space for the database to grow by a checkpoint of the write-ahead log.
+        """Return whether the disk has space for a checkpoint of the write-ahead log, which lets the database file grow.
 
         `without` pages of the growth are not counted, because they are returned to the file system first. A checkpoint
         that fails half-way makes the shortage worse: the database has grown, and the log has not shrunk.

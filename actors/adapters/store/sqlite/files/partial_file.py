@@ -23,8 +23,8 @@ class BackupError(Exception):
 def part_of(target: Path) -> Generator[Path]:
     """Yield the path of an empty file beside `target`, which the caller fills and renames to `target`.
 
-    The file is removed if the `with` block raises. It is locked during the block; the lock ends with the process, so
-    the file of a killed process is overwritten. Raises BackupError while another process writes the file, and OSError.
+    The file is removed if the `with` block raises. It is locked during the block; if the process is killed, the lock
+    ends, and the next call overwrites the file. Raises BackupError while another process writes the file, and OSError.
     """
     part = target.with_name(target.name + PART)
     held = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -50,7 +50,7 @@ def _remove_logs_of(part: Path) -> None:
 
 
 def _lock(held: int, part: Path) -> None:
-    """Lock the file, and check that the path still leads to it, since another process may have renamed it.
+    """Lock the open file `held`, and check that `part` still leads to it, since another process may have renamed it.
 
     Raises BackupError if another process writes the file.
     """

@@ -19,23 +19,26 @@ _log = logging.getLogger(__name__)
 MOVE_EVERY = 1_000
 """Number of changes between two checkpoints."""
 PAGES = 32_768
-"""Length of the log in pages beyond which a checkpoint also truncates it, if necessary after a wait for readers."""
+"""Length of the log in pages beyond which a checkpoint also truncates it, waiting for readers if necessary."""
 CUT_SECONDS = 0.1
-"""Seconds to wait for readers before the log is truncated.
+"""Maximum seconds that a checkpoint waits for readers before it truncates the log.
 
-The time is short because writers wait, too; if it does not suffice, the next checkpoint tries again.
+The time is short because writers have to wait, too. If it does not suffice, the next checkpoint tries again.
 """
 
 
 class WriteAheadLog:
-    """The write-ahead log of a database with one writing connection. Used by the thread that has the right to write."""
+    """The write-ahead log of a database with one writing connection.
+
+    Used only by the thread that currently has the right to write, and while the store is opened.
+    """
 
     def __init__(self, database: peewee.SqliteDatabase) -> None:
         self._database = database
         self._since = 0
 
     def count(self, written: int) -> None:
-        """Add to the number of changes that were written since the last checkpoint."""
+        """Add `written` to the number of changes since the last checkpoint."""
         self._since += written
 
     @property
@@ -94,7 +97,8 @@ def close_database(database: peewee.SqliteDatabase, space: DiskReserve) -> None:
 def _close_leaving_log(database: peewee.SqliteDatabase) -> None:
     """Close the connection without a checkpoint of the log.
 
-    SQLite checkpoints only when the last connection is closed, so a read-only connection is closed last.
+    SQLite checkpoints when the last connection to a database is closed, unless this connection is read-only. So a
+    read-only connection is opened here and closed last.
     """
     try:
         address = f"{Path(database.database).absolute().as_uri()}?mode=ro"

@@ -1,7 +1,7 @@
 """The SQLite tables as peewee models, for tests, which compare them with the migrations and read or damage rows.
 
-`conversations` and `messages` have the columns of the specification plus later additions. Properties that have no
-column there are derived, or part of the JSON in `state_data`, `content`, `usage_data` and `display_data`.
+The tables `conversations` and `messages` have the columns that the specification names, and a few more. Properties
+without a column are derived, or are part of the JSON in `state_data`, `content`, `usage_data` and `display_data`.
 """
 
 from __future__ import annotations
@@ -180,8 +180,8 @@ class MessageTable(Model):
 class LogTable(Model):
     """One transition of a conversation: its events, its inputs for replay, and its hash.
 
-    The hash covers the hash of the previous row. Revisions grow with the steps, so one index serves both orders. A
-    transition without events has the same first revision as the next transition.
+    The hash covers the hash of the previous row. Revisions grow with the steps, so the primary key sorts rows by
+    revision and by step at once. A transition without events has the same first revision as the next transition.
     """
 
     conversation = _owner()
@@ -345,9 +345,10 @@ class SpendingTable(Model):
 
 
 class DeletionTable(Model):
-    """A deleted conversation whose rows are not yet removed; deeper sub-agents are removed first.
+    """A deleted conversation whose rows are not yet removed.
 
-    A depth below 0 marks an unfinished fork, which either becomes visible or is abandoned.
+    `depth` is 0 for the conversation that a client deleted, and greater for its sub-agents; the greatest depth is
+    removed first. A depth below 0 marks an unfinished fork, which either becomes visible or is abandoned.
     """
 
     conversation = ForeignKeyField(

@@ -23,8 +23,8 @@ _OBJECTS = "SELECT type || ' ' || name, sql FROM sqlite_schema WHERE name NOT LI
 def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS) -> str:
     """Return the name of the latest migration of the database at `path`; "" if the file is no database of Bedrock.
 
-    Raises StoreUnusableError if a newer version wrote the database, or if its tables differ from those that its
-    migrations create; also what SQLite raises.
+    Raises StoreUnusableError if a newer version wrote the database, or if its tables differ from those that the applied
+    migrations create. Raises what SQLite raises, too.
     """
     had = [migration for migration in Runner(database, str(directory)).status() if migration.applied]
     unknown = [migration.name for migration in had if migration.path is None]
@@ -44,8 +44,8 @@ def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS
 def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
     """Apply missing migrations, each in a transaction of its own.
 
-    Raises StoreUnusableError if a newer version wrote the file, if its tables are not those of its migrations, or if a
-    migration fails.
+    Raises StoreUnusableError if a newer version wrote the file, if its tables differ from those that the applied
+    migrations create, or if a migration fails.
     """
     try:
         schema_of(database, Path(database.database), directory)
@@ -55,7 +55,10 @@ def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
 
 
 def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
-    """Return a text about the first difference from the schema that the migrations up to `latest` make; "" for none."""
+    """Return a description of the first difference between the database's schema and the expected one; "" for none.
+
+    The expected schema is the one that the migrations up to `latest` create.
+    """
     found, expected = _objects(raw(database)), _made_by(latest, directory)
     for name in sorted(expected.keys() | found.keys()):
         if name not in found:
@@ -68,7 +71,7 @@ def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
 
 
 def _made_by(latest: str, directory: Path) -> dict[str, str]:
-    """Return the SQL, by name, of the objects that the migrations up to `latest` create in an empty database."""
+    """Return the SQL, by name, of the tables, indexes and other objects that the migrations up to `latest` create."""
     database = SqliteDatabase(":memory:", thread_safe=False)
     try:
         Runner(database, str(directory)).up(latest)
