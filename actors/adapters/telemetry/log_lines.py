@@ -34,7 +34,7 @@ LINES: dict[str, tuple[str, ...]] = {
 
 
 class LogLines(Telemetry):
-    """Writes the log lines: those of read-only calls and of refused calls at level debug, all others at level info."""
+    """Writes the log lines: at level debug for gRPC calls that only read or are refused, otherwise at level info."""
 
     on = True
 

@@ -270,7 +270,7 @@ class Metrics(Telemetry):
         self._exporter.add(LOOP, max(0.0, seconds), ())
 
     def _bounded(self, model: str) -> str:
-        """Return the label value for a model: its name, or OTHER if MODELS other names were counted before."""
+        """Return the label value for a model: its name or, once MODELS names are in use, OTHER for any new name."""
         if model in self._models or len(self._models) < MODELS:
             self._models.add(model)
             return model

@@ -45,10 +45,10 @@ class _Open:
 
 
 class ObservedBus(EventBus, Telemetry):
-    """Wraps an EventBus, and reports the runs that its events show to telemetry.
+    """Wraps an EventBus, derives the start and end of runs from the published events, and reports them to telemetry.
 
     It also observes commands, because a command may be the reason why a run begins or stops. The events and commands of
-    one conversation must not be reported concurrently.
+    one conversation must not be passed to it concurrently.
     """
 
     on = True

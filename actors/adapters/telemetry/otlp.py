@@ -28,8 +28,8 @@ def otlp(
 ) -> tuple[Telemetry, ...]:
     """Return observers that export traces and metrics to the collector at `endpoint`.
 
-    OpenTelemetry's global providers are not changed. `contents` are the names of those span attributes with contents of
-    messages that are to be exported; `gauges` are the functions that return the values of gauges. All settings of the
+    OpenTelemetry's global providers are not changed. Span attributes that contain parts of messages are exported only
+    if `contents` has their names. `gauges` are the functions that return the values of gauges. All settings of the
     export but the endpoint come from OpenTelemetry's environment variables, such as OTEL_EXPORTER_OTLP_HEADERS,
     OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER and OTEL_METRIC_EXPORT_INTERVAL.
     """

@@ -58,7 +58,7 @@ class _Series:
 
 
 class OtlpMetrics:
-    """Implements Exporter: exports the totals since its creation, every `seconds` seconds and at `close`."""
+    """Implements Exporter: exports the totals since this object was created, at a fixed interval and at `close`."""
 
     def __init__(self, exporter: MetricExporter, resource: Resource, seconds: float) -> None:
         """Start the thread that exports the values; `seconds` is the pause between two exports."""

@@ -181,7 +181,7 @@ def encoded(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
 
 
 def _add(sent: ScopeSpans, span: ReadableSpan) -> None:
-    """Add a span to the request `sent`, building the span's message in place.
+    """Add a span to the request `sent`, building the span's protobuf message in place.
 
     A message that is built separately would be copied, which takes three times as long.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_READERS = 8
 """Maximum number of connections at a time.
 
-Further connections are closed at once, so that the server's clients do not lack file descriptors.
+Further connections are closed at once, so that they do not use up the file descriptors that the server needs.
 """
 
 READ_SECONDS = 5.0

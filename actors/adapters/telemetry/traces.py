@@ -1,4 +1,4 @@
-"""Makes traces by OpenTelemetry's GenAI conventions (extra `otel`): one per run, including runs of its sub-agents.
+"""Makes a trace for each run and the runs of its sub-agents, by OpenTelemetry's GenAI conventions (extra `otel`).
 
 A run (the work on one user message) is a span `invoke_agent`. It contains a span `chat` for each attempt of a model
 request and a span `execute_tool` for each tool call. Contents of messages are left out, except in the attributes that
@@ -45,7 +45,7 @@ class Traces(Telemetry):
     on = True
 
     def __init__(self, spans: Spans, contents: Iterable[str] = ()) -> None:
-        """`contents` are the names of those attributes with contents of messages that are added to spans."""
+        """Attributes that contain parts of messages are added to spans only if `contents` has their names."""
         self._spans = spans
         self._contents = frozenset(contents)
         self._runs: dict[str, _OpenRun] = {}

@@ -32,7 +32,7 @@ def subject_of(
 ) -> CallSubject:
     """Return the commands or paths that a call of a built-in tool concerns; `arguments` must fit the tool's schema.
 
-    Symbolic links are resolved; if `within` is given, only links in these directories.
+    Symbolic links are resolved; if `within` is given, only links that lie in one of these directories.
     """
     if name == "bash":
         return shell_subject(arguments.get("cmd", ""))
@@ -67,8 +67,8 @@ def shell_subject(text: str) -> CallSubject:
 def real_path(path: str, working_dir: str, within: Sequence[str] | None = None) -> str:
     """Return the absolute path with its symbolic links resolved; parts that do not exist stay as they are.
 
-    If `within` is given, a list of directories without links, only links in these directories are followed: the targets
-    of other links must not be revealed to a user who cannot read there.
+    If `within` (directories without links) is given, only links that lie in one of these directories are followed,
+    because the targets of other links must not be revealed to a user who cannot read there.
     """
     try:
         if within is not None:
@@ -138,7 +138,7 @@ def _prepared_prefix(rule: ApprovalRule) -> ApprovalRule:
 def _repository(working_dir: str, within: Sequence[str] | None) -> str:
     """Return the root of the git repository around the working directory, or the working directory if there is none.
 
-    If `within` is given, only parent directories in these directories are examined.
+    If `within` is given, a parent directory is examined only if it is one of these directories or lies in one.
     """
     directory = working_dir
     while not os.path.lexists(os.path.join(directory, ".git")):

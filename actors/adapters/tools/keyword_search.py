@@ -1,7 +1,7 @@
-"""The tool keyword_search: finds text about some terms in a repository.
+"""The tool keyword_search: finds the places in a repository that contain some terms.
 
-A worker process, which can be killed, searches; a small model, if there is one, selects excerpts. If the model does not
-answer, the beginning of the findings is shown.
+A worker process, which can be killed, searches; a small model, if there is one, selects excerpts of what it finds. If
+the model does not answer, the beginning of the findings is shown.
 """
 
 from __future__ import annotations

@@ -79,13 +79,16 @@ class StandardToolbox:
         shell_tree.new_parser()
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
-        """Return the tools offered to a conversation or, with `sub_agent`, to a sub-agent, in the model's order."""
+        """Return the tools offered to a conversation or, with `sub_agent`, to a sub-agent.
+
+        The model gets them in this order.
+        """
         return self._offered[sub_agent]
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         """Return the handles of running background jobs, oldest first, without jobs that are being killed.
 
-        With `wider_than`, return only jobs whose permission mode is wider than this one.
+        With `wider_than`, return only jobs whose permission mode is wider than `wider_than`.
         """
         return tuple(job.handle for job in self._jobs.running(conversation_id, wider_than) if not job.doomed)
 
@@ -109,7 +112,7 @@ class StandardToolbox:
         return self._tools.get(name)
 
     def subject(self, call: ToolUse, working_directory: str, within: Sequence[str] | None = None) -> CallSubject:
-        """Return the commands or paths that a call concerns, for approval rules; none if the input is invalid."""
+        """Return the commands or paths that a call concerns, for approval rules; nothing if the input is invalid."""
         try:
             arguments = self.parse(call.name, call.input)
         except InvalidToolInputError:
@@ -121,7 +124,10 @@ class StandardToolbox:
         return call_subjects.prepared_rule(rule, within)
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
-        """Parse and validate arguments from raw JSON. Raises InvalidToolInputError, whose text says what to change."""
+        """Parse and validate the arguments of a call of the tool `name` from raw JSON.
+
+        Raises InvalidToolInputError, whose text tells the model what to change.
+        """
         schema = self._schemas.get(name)
         if schema is None:
             raise InvalidToolInputError(

@@ -85,7 +85,7 @@ _WORDS = (
     r"|getaddrinfo|ENETUNREACH|EAI_AGAIN"
 )
 _BLOCKED = re.compile(_WORDS, re.IGNORECASE)
-"""Matches error messages of programs that the mode prevents from writing or from using the network."""
+"""Matches error messages of programs that the permission mode keeps from writing or from using the network."""
 _REFUSAL = re.compile(rf"^[^\s:]+: .*(?:{_WORDS})", re.IGNORECASE | re.MULTILINE)
 """Matches the messages of `_BLOCKED` only in lines that have the form of an error message: a name, a colon, a text.
 

@@ -45,7 +45,7 @@ def home_directory() -> str:
 def _visible(
     directory: str, found: Iterator[os.DirEntry[str]], hidden: Sequence[str], within: Sequence[str] | None
 ) -> Iterator[tuple[bool, str]]:
-    """Yield a pair (is not a directory, name) for each entry that is not hidden; sorted, the pairs give the listing."""
+    """Yield a pair (is not a directory, name) for each visible entry; sorting the pairs puts directories first."""
     for entry in found:
         path = os.path.join(directory, entry.name)
         link = entry.is_symlink()
@@ -76,7 +76,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_utf8(name: str) -> bool:
-    """Return whether a file name is valid UTF-8 and so can be sent; file names need not be."""
+    """Return whether a file name is valid UTF-8. Names that are not cannot be sent to clients."""
     try:
         name.encode()
     except UnicodeEncodeError:

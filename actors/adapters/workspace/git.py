@@ -29,7 +29,7 @@ Refusal = Callable[[str], str]
 
 
 def repository_root(directory: str, allowed: Callable[[str], bool] = lambda _path: True) -> str:
-    """Return the root of the repository that this real directory is in; "" if there is none.
+    """Return the root of the repository that contains the directory, given by its real path; "" if there is none.
 
     A `.git` is ignored if `allowed` returns False for its path, or if it belongs to neither root, nor the server's
     user, nor the owner of the directory.
@@ -50,7 +50,7 @@ def repository_root(directory: str, allowed: Callable[[str], bool] = lambda _pat
 def git_state(root: str, refusal: Refusal) -> GitState:
     """Return branch and commit of the repository at `root`, each "" if it cannot be read.
 
-    `refusal` returns why the file at a real path must not be read, or "".
+    `refusal` takes the real path of a file, and returns the reason why the file must not be read, or "".
     """
     try:
         private = _private_directory(root, refusal)

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 DEFAULT_WAIT_SECONDS = 30
 MAX_WAIT_SECONDS = 900
 MAX_COMMAND_BYTES = 128 * 1024 - 1
-"""The maximum bytes of a command text: the kernel accepts no longer argument when a program is started."""
+"""Maximum bytes of a command text. It is passed to bash as one argument, and the kernel limits its length."""
 
 PEEK_LINES = 200
 
 DEPRECATED_MODES = {"default": 30, "slow": 900, "background": 0}
-"""The seconds to wait for each value of the deprecated argument `mode`."""
+"""Seconds that a call waits for the command, for each value of the deprecated argument `mode`."""
 
 ONE_OF = ("cmd", "peek", "wait", "kill")
 BELONGS_TO = {

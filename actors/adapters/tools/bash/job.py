@@ -56,12 +56,12 @@ class Job:
         self._began = clock.monotonic()
         # There are two locks, so that a slow `watch` callback, which blocks output, cannot block a kill.
         self._writing = threading.Lock()
-        # everything up to the next lock is guarded by _writing
+        # _writing guards everything from here to _changing
         self._scrollback = Scrollback()
         self._watchers: list[Callable[[str], None]] = []
         self._live = Utf8Stream(self._show)
         self._changing = threading.Lock()
-        # everything below is guarded by _changing
+        # _changing guards everything below
         self._process: RunningProcess | None = None
         self._doomed = False
         self._on_end: list[OnEnd] = []
@@ -79,7 +79,7 @@ class Job:
 
     @property
     def age_seconds(self) -> float:
-        """Return the seconds since the job's start."""
+        """Return the seconds since the job was created, which is just before its process starts."""
         return self._clock.monotonic() - self._began
 
     # --- output -----------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class Job:
             self._live.feed(data)
 
     def watch(self, show: Callable[[str], None]) -> None:
-        """Pass new output to `show` until `unwatch` is called."""
+        """Pass new output to `show`, until `unwatch` is called or `show` raises."""
         with self._writing:
             self._watchers.append(show)
 
@@ -139,7 +139,10 @@ class Job:
             raise
 
     def wait(self, seconds: float, cancel: CancelToken) -> ProcessEnd | None:
-        """Wait until the job ends, `seconds` pass or `cancel` is triggered; return its end, None if it still runs."""
+        """Wait until the job ends, `seconds` pass or `cancel` is triggered.
+
+        Returns how the job ended; None if it still runs.
+        """
         woken = threading.Event()
 
         def wake(_end: ProcessEnd | None = None) -> None:

@@ -93,7 +93,7 @@ class JobRegistry:
     def running(self, conversation_id: str, wider_than: Mode | None = None) -> list[Job]:
         """Return the running jobs that outlived the call that started them, oldest first.
 
-        With `wider_than`, return only jobs whose permission mode is wider than this one.
+        With `wider_than`, return only jobs whose permission mode is wider than `wider_than`.
         """
         with self._lock:
             jobs_here = self._conversations.get(conversation_id)
@@ -105,7 +105,7 @@ class JobRegistry:
     ) -> int:
         """Kill the jobs that `running` returns, without waiting; return how many.
 
-        When such a job has ended, `ended` is called with a report of the kill, on the job's thread.
+        When one of these jobs has ended, `ended` is called with a report of the kill, on the job's thread.
         """
         return sum(job.kill(ended) for job in self.running(conversation_id, wider_than))
 

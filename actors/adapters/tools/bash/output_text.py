@@ -77,7 +77,7 @@ def running(job: Job, window: LineWindow, cwd: str) -> ToolOutput:
 
 
 def tombstoned(job: Job, end: ProcessEnd, window: LineWindow, cwd: str, *, unsent: bool = False) -> ToolOutput:
-    """Return the result for a job that had ended before, with its kept output.
+    """Return the result for a job that had ended before the call, with its kept output.
 
     `unsent` is True if the call requested a signal, which was not sent because the job had ended.
     """

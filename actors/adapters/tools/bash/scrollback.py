@@ -95,7 +95,7 @@ class Scrollback:
         self._drop(self._position(max(self._first, self._end - lines)))
 
     def tail(self, lines: int) -> LineWindow:
-        """Return the last `lines`, including an unfinished one, as far as they fit into one LineWindow."""
+        """Return the last `lines` lines, an unfinished one included; fewer if they do not fit into one LineWindow."""
         self._evict()
         wanted = lines - 1 if self._open else lines
         start, position = self._end, len(self._text) - self._open

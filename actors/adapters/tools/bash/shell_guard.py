@@ -1,7 +1,7 @@
 """Refuses a few commands that destroy work and are almost never intended: a guard rail, not a security boundary.
 
-The text is parsed, so a destructive command is found anywhere in it. Parts of the text that cannot be parsed are left
-to bash, whose error message is more helpful to the model.
+The command text is parsed, so a destructive command is found anywhere in it. Parts of the text that cannot be parsed
+are left to bash, whose error message is more helpful to the model.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ def _git(words: list[str]) -> list[str]:
 def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], list[str]]:
     """Split arguments into options and operands.
 
-    With `marks`, the backslashes are kept by which `shell_words.unquoted` marks quoted characters such as `*`.
+    In the arguments, a backslash marks each quoted `*`, `?`, `[` and `~` (see `shell_words.unquoted`). With `marks`, the
+    backslashes are kept.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     words = [word if marks else plain(word) for word in arguments[:end]]
@@ -126,7 +127,7 @@ def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], li
 
 
 def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
-    """Return the letters of all short options, without letters that follow the option `ends_at` as its value."""
+    """Return the letters of all short options, without the letter `ends_at` and the value that follows it."""
     letters: set[str] = set()
     for option in options:
         if not option.startswith("--"):
@@ -136,7 +137,10 @@ def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
 
 
 def _precious(operand: str, cwd: str) -> bool:
-    """Return whether an operand is /, the home directory, the repository's .git, or all content of these or `cwd`."""
+    """Return whether an operand is too valuable to delete: /, the home directory, or the .git of `cwd`.
+
+    A pattern for everything in /, in the home directory or in `cwd`, such as `/*`, counts as well.
+    """
     path = posixpath.normpath(operand.replace("${HOME}", "$HOME")) if operand else ""
     directory, last = posixpath.split(path)
     if last in {"*", ".*"}:

@@ -253,7 +253,7 @@ def _word(text: str, position: int) -> tuple[_Word, int]:
 
 
 def _double_quoted(text: str, position: int) -> tuple[str, bool, int]:
-    """Return the text up to the closing quote, whether it has no variables, and the position after the quote.
+    """Return the text up to the closing quote, whether it contains no variable, and the position after the quote.
 
     Raises OpaqueTextError.
     """

@@ -1,7 +1,7 @@
 """Finds the simple commands in a shell text with a parser that recovers from syntax that it does not know.
 
-The commands found may be fewer or others than those that bash runs. The parser takes unbounded time and memory for some
-long texts, so those are parsed in pieces. Neither variables nor scripts in files are followed.
+The commands found may differ from those that bash runs. The parser takes unbounded time and memory for some long texts,
+so every long text is parsed in pieces. Variables are not expanded, and scripts in files are not read.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class IntricateTextError(Exception):
 def commands(text: str, until: float, wanted: Callable[[str], object] = bool) -> Iterator[list[str]]:
     """Yield the words of every simple command in the text, at any depth, as `shell_words.unquoted` returns them.
 
-    Pieces of the text for which `wanted` is false are left out. Raises IntricateTextError when the CPU time of this
-    thread (`time.thread_time`) passes `until`.
+    A long text is parsed in pieces, without those for which `wanted` is false. Raises IntricateTextError when the CPU
+    time of this thread (`time.thread_time`) passes `until`.
     """
     parser = new_parser()
     for source in _pieces(text):
@@ -57,7 +57,10 @@ def new_parser() -> Parser:
 
 
 def _pieces(text: str) -> Iterator[bytes]:
-    """Yield the text as bytes; a text longer than PIECE_BYTES in pieces, without its here-documents."""
+    """Yield the text as bytes, split into pieces of at most PIECE_BYTES.
+
+    If the text has to be split, its here-documents are left out.
+    """
     source = text.encode()
     if len(source) <= PIECE_BYTES:
         yield source
@@ -90,9 +93,10 @@ def _without_heredocs(lines: list[str]) -> Iterator[str]:
 
 
 def _below(node: Node, behind: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """Return the children of a node, each with the words behind it that belong to its command.
+    """Return the children of a node, each with those arguments of its command that are outside of it.
 
-    They are arguments that the grammar treats as part of a redirection because they follow the redirection.
+    They are outside because they follow a redirection: the grammar treats them as part of the redirection. `behind` are
+    such arguments of the node itself.
     """
     children = node.named_children
     if node.type == "redirected_statement":

@@ -76,7 +76,10 @@ def plain(word: str) -> str:
 
 
 def unwrapped(words: list[str]) -> list[str]:
-    """Return the command that sudo, env, timeout and the like finally run, its name without directories; [] if none."""
+    """Return the command without a leading sudo, env, timeout or the like, which run it; [] if nothing else is left.
+
+    The directories before the program's name are removed.
+    """
     while words:
         name = plain(words[0]).rpartition("/")[2]
         wrapper = WRAPPERS.get(name)

@@ -110,7 +110,7 @@ class BashTool:
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Perform the requested action; a non-zero exit code is a normal result."""
+        """Perform the requested action. A non-zero exit code of a command is a normal result, not an error."""
         try:
             match request(arguments):
                 case SpawnJob() as spawn:
@@ -140,7 +140,7 @@ class BashTool:
                 self._jobs.drop(context.conversation_id, job)
 
     def _run(self, job: Job, spawn: SpawnJob, context: ToolContext) -> ToolOutput:
-        """Start the command and wait until it ends or goes to the background."""
+        """Start the command and wait; if it has not ended after `wait_seconds`, let it continue in the background."""
         launch = Launch(
             argv=("bash", "-c", spawn.command),
             cwd=context.working_directory,
@@ -180,8 +180,8 @@ class BashTool:
     def _goes_on(self, job: Job, let_go: Callable[[], bool], context: ToolContext) -> bool:
         """Let the job outlive its call, unless a cancel is already killing it; return whether the job continues.
 
-        The job is marked as a background job before it is released from the call, so that a cancel, which ends first
-        the call and then the background jobs, always finds the job in one of the two.
+        `let_go` releases the job from the call. The job is marked as a background job before that, because a cancel
+        ends first the processes of the call and then the background jobs; so it cannot miss the job.
         """
         if context.cancel.cancelled:
             return False

@@ -1,9 +1,9 @@
 """Finds lines that match search terms; reads a JSON object with search_terms and ripgrep from standard input.
 
-Runs as a tool's program in the working directory and searches the git repository around this directory or, outside of a
-repository, the directory itself.
-Prints "ok" on a line of its own, then its findings as a JSON object: what `rg -n -i -C 10` would print of the files
-that `search` covers, with long lines cut, and remarks. After an error it prints "error", and a text for the model.
+`ripgrep` is the path of the program rg, "" if there is none. The worker runs in the working directory and searches the
+git repository around this directory or, outside of a repository, the directory itself. It prints "ok" on a line of its
+own, then its findings as a JSON object: remarks, and what `rg -n -i -C 10` would print of the files that the tool
+search covers, with long lines cut. After an error it prints "error", and a text for the model.
 """
 
 from __future__ import annotations
@@ -66,7 +66,11 @@ class Term:
         return self.size > MAX_TERM_BYTES
 
     def look_at(self, name: str, text: str) -> None:
-        """Record the matches in a file; drop all matches of this term once they exceed the size limit together."""
+        """Record the matches in a file.
+
+        Once all matches of this term together exceed the size limit, they are dropped, and no further match is
+        recorded.
+        """
         if self.too_much:
             return
         matches = []
@@ -79,7 +83,7 @@ class Term:
             self._keep(FileMatches(name, matches, around(matches, text)) if least <= MAX_TERM_BYTES else None)
 
     def _keep(self, part: FileMatches | None) -> None:
-        """Add the matches in one file; None means that they exceed the size limit."""
+        """Add the matches in one file; None means that this term's matches exceed the size limit."""
         if part is not None:
             self.parts[part.name] = part
             self.size += sum(len(block.encode(errors="replace")) + len(SEPARATOR) for block in blocks([part]))
@@ -143,7 +147,7 @@ class KeywordSearch:
         self._unreadable = 0
 
     def findings(self) -> Findings:
-        """Run the search, and drop the last terms while all together find more than MAX_ALL_BYTES.
+        """Run the search. While all terms together find more than MAX_ALL_BYTES, drop the last one of them.
 
         Raises OutputTooLargeError if every term by itself finds more than MAX_TERM_BYTES.
         """

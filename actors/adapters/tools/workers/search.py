@@ -1,7 +1,8 @@
 """Finds lines in files; reads a JSON object with pattern, path, include, exclude, max_results and ripgrep from stdin.
 
-Runs in a process of its own, so that it can be killed if a pattern backtracks for ever, the tree is huge or a mount
-hangs. Prints "ok" or "error" on a line of its own, then the text for the model. Memory stays bounded in every case.
+`ripgrep` is the path of the program rg, "" if there is none. The search runs in a process of its own, so that it can be
+killed if a pattern backtracks for ever, the tree is huge or a mount hangs. Prints "ok" or "error" on a line of its own,
+then the text for the model. Memory stays bounded in every case.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Search:
     """One search through a directory or a file."""
 
     def __init__(self, asked: Mapping[str, Any], max_entries: int) -> None:
-        """Check the request. Raises UnsearchableError if it cannot be fulfilled, OSError or ValueError."""
+        """Check the request. Raises UnsearchableError, OSError or ValueError if it cannot be fulfilled."""
         self._ripgrep: str = asked["ripgrep"]
         self._pattern = compiled(asked["pattern"])
         path = asked["path"]

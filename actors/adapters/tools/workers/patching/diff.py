@@ -44,7 +44,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def applied(old: str, edits: list[Edit], start: int = 0, end: int | None = None) -> str:
-    """Return old[start:end] after applying `edits`, which lie in this range, in order, and do not overlap."""
+    """Return old[start:end] with `edits` applied, which must be sorted, lie in this range and not overlap."""
     pieces: list[str] = []
     for edit in edits:
         pieces += [old[start : edit.start], edit.new]
@@ -53,7 +53,7 @@ def applied(old: str, edits: list[Edit], start: int = 0, end: int | None = None)
 
 
 def unified(path: str, old: str, edits: list[Edit], *, created: bool) -> str:
-    """Return the diff to show to users; "" if nothing changes. `edits` are in order and do not overlap."""
+    """Return the diff to show to users; "" if nothing changes. `edits` must be sorted and not overlap."""
     lines = lines_of(old)
     changes = [change for stretch in touched(old, lines, edits) for change in compared(lines, stretch)]
     text = "".join(hunks(lines, changes))

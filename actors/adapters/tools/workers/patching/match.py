@@ -137,7 +137,10 @@ def places(text: str, wanted: str) -> list[int]:
 
 
 def line_starts(text: str, wanted: str) -> list[int]:
-    """Return the positions at which `wanted` begins in `text` at the start of a line; `places` limits their number."""
+    """Return the positions at which `wanted` begins at the start of a line.
+
+    Like `places`, it does not look for many more than MOST_COUNTED positions.
+    """
     inner = [position + 1 for position in places(text, "\n" + wanted)]
     return [0, *inner] if text.startswith(wanted) else inner
 

@@ -1,4 +1,7 @@
-"""Computes the result of a call of patch, without file access. All patches are located in the original text."""
+"""Computes what a call of the tool patch changes, without file access.
+
+All patches are located in the original text.
+"""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -147,11 +150,14 @@ class Work:
             raise PatchRefusedError('newText or fromClipboard is missing; newText "" deletes')
 
     def unix(self, text: str) -> str:
-        """Return `text`, with LF instead of CR LF if the file has CR LF line ends, as `decoded` returns its text."""
+        """Return `text`; if the file's line ends are CR LF, with LF instead of CR LF, as in the result of `decoded`."""
         return text.replace("\r\n", "\n") if self.ending.crlf else text
 
     def new_text(self, operation: str, text: str) -> str:
-        """Return the replacement with LF line ends (see `unix`), and without a second byte order mark for the file."""
+        """Return the replacement with LF line ends (see `unix`).
+
+        If the file begins with a byte order mark, one at the start of a replacement that begins the file is removed.
+        """
         front = operation in ("overwrite", "prepend_bof")
         return self.unix(text.removeprefix(BOM) if front and self.ending.bom else text)
 
@@ -179,7 +185,7 @@ class Work:
         return self.clipboards[name]
 
     def remark(self, operation: str, match: TextMatch, target: str, label: str) -> None:
-        """Add notes for the model if oldText was not found exactly, or if a last line without newline was continued."""
+        """Add notes for the model if oldText was not found exactly, or if an unfinished last line was extended."""
         if match.how:
             self.notes.append(f"<note>{label}oldText was found {match.how}.</note>")
             if target:

@@ -123,7 +123,10 @@ class Finder:
         return safe_open.open_directory(self.root, path)
 
     def target(self, place: FileLocation) -> str | None:
-        """Return the target if there is a symbolic link at this location, and close the directory; else return None."""
+        """Return the target of the symbolic link at this location, and close the location's directory.
+
+        If there is no link, returns None and leaves the directory open. Raises OSError.
+        """
         target = None
         try:
             target = None if place.missing else safe_open.link_target(place.name, place.directory)
@@ -274,7 +277,7 @@ def quietly(remove: Callable[..., None], name: str, directory: int) -> None:
 
 
 def fill(file: int, content: bytes, found: FileVersion | None) -> None:
-    """Write and sync the content, with owner, mode and attributes of the file `found`, if that is to be replaced."""
+    """Write and sync the content; if the file `found` is to be replaced, copy its owner, mode and attributes."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(file, rest) :]

@@ -1,6 +1,7 @@
-"""Derives texts of which every line that a pattern matches contains one, for a fast search before the exact one.
+"""Derives texts from a regular expression such that every line that matches contains at least one of them.
 
-Only a part of the syntax of regular expressions is supported; other syntax disables this optimisation.
+A fast search for these texts excludes most files before the exact search. Only a part of the syntax of regular
+expressions is supported; other syntax disables this optimisation.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class UnsupportedPatternError(Exception):
 
 
 def required(pattern: str, *, ignore_case: bool = False) -> tuple[str, ...]:
-    """Return ASCII texts of which every matching line contains at least one; () if none can be derived.
+    """Return ASCII texts such that every matching line contains at least one of them; () if none can be derived.
 
-    With `ignore_case` the texts are in lower case and stand for letters of either case.
+    With `ignore_case`, the texts are in lower case and stand for letters of either case.
     """
     try:
         branches = [max(runs, key=len, default="") for runs in branch_runs(pattern, FOLDED if ignore_case else ())]
@@ -41,9 +42,9 @@ def required(pattern: str, *, ignore_case: bool = False) -> tuple[str, ...]:
 
 
 def branch_runs(pattern: str, foreign: frozenset[str] | tuple[()]) -> list[list[str]]:
-    """Return, for every alternative of the pattern, the runs of characters that each of its matches contains.
+    """Return, for every alternative of the pattern, the literal texts (runs) that each of its matches contains.
 
-    A character in `foreign` interrupts a run. Raises UnsupportedPatternError.
+    A character in `foreign` is not part of any run, and ends the run before it. Raises UnsupportedPatternError.
     """
     branches: list[list[str]] = [[""]]
     depth = position = 0
@@ -105,7 +106,7 @@ def itself(letter: str) -> str:
 
 
 def after(construct: re.Pattern[str], pattern: str, position: int) -> int:
-    """Return the end of the construct that begins at `position`. Raises UnsupportedPatternError if there is none."""
+    """Return the end of the match of `construct` at `position`. Raises UnsupportedPatternError if there is no match."""
     found = construct.match(pattern, position)
     if found is None:
         raise UnsupportedPatternError

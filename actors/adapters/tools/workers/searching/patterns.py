@@ -1,7 +1,7 @@
 """Translates patterns in git's syntax, from .gitignore files and globs, with the library pathspec.
 
-Here a pattern must match a file or directory itself. pathspec also matches everything below a matching directory. Such
-matches do not count, because a walk does not enter ignored directories anyway.
+A pattern must match a file or directory itself. pathspec also matches everything below a matching directory; those
+matches are not used, because a walk does not enter ignored directories anyway.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Pattern(NamedTuple):
 
 
 def pattern(text: str) -> Pattern | None:
-    """Return the pattern that a line defines; None for a blank line, a comment and a malformed pattern."""
+    """Return the pattern that a .gitignore line defines; None for a blank line, a comment and a malformed pattern."""
     # pathspec is imported late: the import takes longer than most searches, and many of them need no pattern.
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern  # noqa: PLC0415
 

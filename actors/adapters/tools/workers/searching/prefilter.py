@@ -1,7 +1,7 @@
 """Finds the files that can contain a match: those with one of the texts that every match needs.
 
-ripgrep, if available, only excludes files earlier. Every remaining file is read and tested here, so a result never
-depends on ripgrep, its version, its settings, or its dialect of regular expressions.
+If ripgrep is available, it only speeds up the exclusion of files. Every remaining file is read and tested here, so a
+result never depends on ripgrep, its version, its settings, or its dialect of regular expressions.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def batches(files: Iterable[File]) -> Iterator[list[File]]:
 
 
 def fitting(batch: list[File], cost: Callable[[File], int]) -> Iterator[list[File]]:
-    """Split the batch into parts that fit on a command line."""
+    """Split the batch into parts whose paths fit on a command line, where a file's path takes `cost(file)` bytes."""
     part: list[File] = []
     size = 0
     for file in batch:
