@@ -117,7 +117,7 @@ class LogLines(Telemetry):
 
 def _write(level: int, line: str, values: tuple[object, ...]) -> None:
     if log.isEnabledFor(level):
-        fields = zip(LINES[line], values, strict=False)  # the last values may be missing, such as unknown tokens
+        fields = zip(LINES[line], values, strict=False)  # the last values, token counts, may be missing
         log.log(level, line, extra={name: value for name, value in fields if value not in {"", None}})
 
 

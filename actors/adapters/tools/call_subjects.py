@@ -102,8 +102,8 @@ def prepared_rule(rule: ApprovalRule, within: Sequence[str] | None = None) -> Ap
     """Return a rule with its command split into words, and the links in its directory resolved (see `real_path`).
 
     Raises InvalidApprovalRuleError for a blank command, for a `command_prefix` that is not the beginning of one simple
-    command, for a directory that is not absolute, and for a rule that allows every command that begins with a program
-    that runs other programs.
+    command, for a directory that is not absolute, and for a rule that allows all commands of a program such as `env`,
+    which runs other programs.
     """
     if rule.path:
         if not rule.path.startswith("/"):

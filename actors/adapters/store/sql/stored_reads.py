@@ -112,7 +112,7 @@ class StoreReads:
     def _readable(
         self, connection: Connection, page: Sequence[rows.Row], skipped: Callable[[str], object]
     ) -> Iterator[ConversationRecord]:
-        """Yield the records in the rows of a page.
+        """Yield the conversation records that the rows of one page of a list contain.
 
         For each unreadable row, log an error and call `skipped` with its id.
         """

@@ -24,7 +24,7 @@ PRUNED_ENTRIES = 500
 
 
 class NewSpending:
-    """A change that adds amounts to what a principal has spent on a day."""
+    """A change that adds tokens and costs to what a principal has spent on a day."""
 
     def __init__(self, spending: Spending) -> None:
         self._values = msgspec.structs.astuple(spending)

@@ -2,8 +2,8 @@
 
 Every statement releases Python's interpreter lock, and getting the lock back from busy threads costs more time than
 writing the rows. Only commits that follow directly on the stored state of their conversation are written here. All
-other changes are written one by one, so that each is refused for its own reason. If a batch violates a constraint, all
-its changes are written one by one, too.
+other changes are written one by one, so that each gets its own error if it is refused. If a batch violates a
+constraint, all its changes are written one by one, too.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def exited(
     hint: str = "",
     is_error: bool = False,
 ) -> ToolOutput:
-    """Return the result if the command ended during the call: its output, how it ended, and the texts with advice.
+    """Return the result if the command ended during the call: its output, how it ended, and advice.
 
     `notice` is the advice about deprecated arguments; `hint` is the advice to request a wider permission mode.
     """

@@ -116,8 +116,8 @@ def _git(words: list[str]) -> list[str]:
 def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], list[str]]:
     """Split arguments into options and operands.
 
-    In the arguments, a backslash marks each quoted `*`, `?`, `[` and `~` (see `shell_words.unquoted`). With `marks`, the
-    backslashes are kept.
+    In the arguments, a backslash marks each quoted `*`, `?`, `[` and `~` (see `shell_words.unquoted`). With `marks`,
+    the backslashes are kept.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     words = [word if marks else plain(word) for word in arguments[:end]]

@@ -104,7 +104,7 @@ def surroundings(matches: list[int]) -> set[int]:
 
 
 def rendered(terms: list[Term]) -> str:
-    """Return the matches of all terms, file by file in the order of the walk."""
+    """Return the matches of all terms, file by file, in the order in which the walk visits the files."""
     files = sorted({name for term in terms for name in term.parts}, key=walk_order)
     found = ([term.parts[name] for term in terms if name in term.parts] for name in files)
     return SEPARATOR.join(block for parts in found for block in blocks(parts))

@@ -228,7 +228,7 @@ def _schema(database: SqliteDatabase, origin: Path) -> None:
 
 
 def _keep_aside(database: Path) -> Path:
-    """Give the database a second name, which remains when the first name is replaced; return the second name.
+    """Give the database file a second name, which remains when a new file gets the first name; return the second one.
 
     The write-ahead log is renamed, too: SQLite would otherwise apply it to the next database with the old name.
     """

@@ -206,7 +206,7 @@ def indented(text: str, margin: str) -> str:
 
 
 def without_edges(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text without its first line, last line or both, if the replacement has the same lines there.
+    """Find the text without its first line, its last line or both, if the replacement has the same line at that end.
 
     Returns None if there is no match. Raises NoMatchError if there are several.
     """

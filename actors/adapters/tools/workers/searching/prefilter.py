@@ -39,7 +39,7 @@ class Candidates:
         self._ignore_case = ignore_case
 
     def contents(self, files: Iterable[File]) -> Iterator[tuple[File, bytes | None]]:
-        """Yield the files that may match, in order, each with its bytes, or None if it cannot be read."""
+        """Yield the files that may match, in order, each with its bytes (None if the file cannot be read)."""
         for file in self._sifted(files) if self._ripgrep and self._literals else files:
             data = texts.content(file)
             if data is None or self._may_match(data):
