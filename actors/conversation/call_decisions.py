@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def decisions_of(context: ConvContext, event: Event, state: State, conversation_id: str) -> tuple[CallDecision, ...]:
-    """Return the decisions about tool calls in one transition of the state machine, and what made them; () if none.
+    """Return, for each tool call that the transition of `event` decided about, the decision and who or what made it.
 
-    `state` is the state after the transition. Without approval rules, and with a policy that never asks, calls run
+    `state` is the state after the transition. If there are no approval rules and the policy never asks, calls run
     without a decision.
     """
     match event:

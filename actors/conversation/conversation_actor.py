@@ -119,7 +119,10 @@ class ConversationActor(Actor):
 
     @property
     def settled(self) -> bool:
-        """Whether all changes are stored, and no run is active or the active run waits for a person's approval."""
+        """Whether the actor has nothing to do: no run is active (or it waits for a person) and all changes are stored.
+
+        A pending deletion is also something to do.
+        """
         loaded = self._pipeline.loaded
         waits_for_people = loaded is not None and isinstance(loaded.state, AwaitingToolApproval)
         return not self._retry_queue and not self._deletion.pending and (self._pipeline.idle or waits_for_people)
@@ -242,7 +245,7 @@ class ConversationActor(Actor):
         return None
 
     def _carry_out(self, request: Any, origin: CommandOrigin | None) -> object:
-        """Carry out a command, after everything that waits in the retry queue; a cancel is carried out before that.
+        """Carry out a command once the entries of the retry queue are committed; a cancel does not wait for them.
 
         A cancel has already stopped the work. If the store fails now, the same cancel is retried before everything
         else; otherwise the aborted work would be handled as a failure and tried again.
@@ -262,7 +265,10 @@ class ConversationActor(Actor):
     # --- commits that no caller awaits ------------------------------------------------------------------------
 
     def _take_outcomes(self, outcome: EffectOutcome | TextDeltaReady) -> None:
-        """Commit an outcome together with those that follow it in the mailbox, then handle sub-agents that stopped."""
+        """Commit an outcome together with the outcomes that follow it in the mailbox.
+
+        Then handle the messages among them which report that a sub-agent's actor has stopped.
+        """
         outcomes: list[EffectOutcome | TextDeltaReady] = [outcome]
         stopped: list[str] = []
         while may_share_commit(outcome) and (envelope := self.mailbox.get_next_if(_may_be_behind)) is not None:

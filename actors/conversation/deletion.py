@@ -93,7 +93,7 @@ class ConversationDeletion:
             self._pending.overdue = True
 
     def note_leak(self, receipt: KillReceipt) -> None:
-        """If processes of a kill could not be confirmed dead, make the answer to the Delete command warn about them."""
+        """If some killed processes may still run (`receipt`), make the answer to the Delete command warn about them."""
         if self._pending is not None and receipt.leaked:
             self._pending.leaked = True
 

@@ -65,7 +65,7 @@ class Lifecycle:
         self._sub_agents = sub_agents
         self._remind = remind
         self.sub_agent: CreateSubAgent | None = None
-        """The command by which this process created the conversation as a sub-agent, naming its parent; else None."""
+        """The command that created this conversation as a sub-agent in this process; None for other conversations."""
         self.lost: NotOwnerError | None = None
         """The error with which the store reported that another server owns the conversation; None until then."""
         self._last_activity = -math.inf
@@ -83,11 +83,11 @@ class Lifecycle:
         self._last_activity = self._services.clock.monotonic()
 
     def on_idle_check(self) -> None:
-        """Note that the idle check's timer has ended: `stop_if_idle` sets another one if it is too early to stop."""
+        """Note that the idle check's timer has expired; `stop_if_idle` starts it again if it is too early to stop."""
         self._idle_check_due = False
 
     def stop_if_idle(self) -> None:
-        """If no run is active, stop the tool runner, and after the idle timeout the actor.
+        """If no run is active, stop the thread that runs tools, then (once nothing is left) the actor when it is due.
 
         Called after every message.
         """
@@ -110,7 +110,7 @@ class Lifecycle:
         return loaded is not None and not loaded.record.user_initiated and isinstance(loaded.state, TERMINAL)
 
     def _stop_when_due(self) -> None:
-        """Stop now if shutting down, not loaded or in a terminal state, else `idle_seconds` after the last message."""
+        """Stop the actor now if it is shutting down, not loaded or in a terminal state, else after the idle timeout."""
         loaded = self._pipeline.loaded
         left = self._last_activity + self._services.idle_seconds - self._services.clock.monotonic()
         if self.shutting_down:
@@ -139,7 +139,8 @@ class Lifecycle:
     def report_end(self) -> None:
         """Drop the state that tools keep for a conversation that has ended or that another server owns.
 
-        Report a sub-agent's end to its parent if no effect has done so, unless another server owns both conversations.
+        Report a sub-agent's end to its parent if the sub-agent's last commit did not start an effect that reports it,
+        and this server still owns both conversations.
         """
         if self._has_ended or self.lost:
             self._services.toolbox.forget(self._pipeline.conversation_id)

@@ -85,7 +85,7 @@ class LoadedConversation:
             faults.hit("commit.before")
             self._commit_within_quotas(unit, others, command, urgent=urgent)
             self._logged_context = unit.logged_context
-        # Memory is updated before anything that can fail, because an exception after the commit must not undo it.
+        # After the commit, memory is updated before anything that can fail: otherwise it would lag behind the store.
         self.record, self.context = unit.record, unit.context
         if not unit.empty:
             faults.hit("commit.after")
@@ -127,7 +127,7 @@ class LoadedConversation:
             )
 
     def _is_stored(self, unit: UnitOfWork) -> bool:
-        """Return whether the store contains exactly the unit's log rows after the step at which the unit began."""
+        """Return whether the unit is stored: its log rows are the only ones after the step at which it began."""
         store, limit = self._services.store, len(unit.entries) + 1
         rows = store.transitions(unit.record.id, after_step=unit.before.step, limit=limit)
         stored = [(row.step, row.epoch, row.event) for row in rows]
@@ -265,7 +265,9 @@ class ConversationPipeline:
         self.perform(loaded, unit)
 
     def matches_store(self) -> bool:
-        """Return whether memory and store are at the same step. If the conversation is gone, publish its deletion.
+        """Return whether memory and store have the same version (step number) of the conversation.
+
+        If the conversation is no longer in the store, publish its deletion.
 
         Raises StoreError, for example NotOwnerError.
         """
@@ -306,9 +308,9 @@ class ConversationPipeline:
             self.executor.perform(effect, loaded.record, loaded.context)
 
     def reload(self, epoch: int) -> None:
-        """Drop the in-memory copy and load the conversation again, unless it was loaded elsewhere after this epoch.
+        """Drop the in-memory copy and load the conversation again, unless it was loaded elsewhere in the meantime.
 
-        `epoch` is the epoch of the dropped copy; each load increments the epoch. Raises StoreError.
+        `epoch` is the epoch of the dropped copy; each load increments the stored epoch. Raises StoreError.
         """
         self.drop()
         record = self._claim()

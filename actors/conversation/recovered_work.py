@@ -1,4 +1,4 @@
-"""Reports to telemetry the runs and calls that a restart ended, since their own process could not report them."""
+"""Reports to telemetry the runs and calls that a restart ended, since the stopped server could not report them."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Recovery:
         """What is not committed yet: results of effects, and repairs of the copy in memory."""
 
     def record_fault(self) -> None:
-        """End the run as an error; if that fails as well, reload the conversation from the store.
+        """After a bug, end the run with an error; if that fails as well, reload the conversation from the store.
 
         Raises NotOwnerError, as `reload` does.
         """
@@ -78,7 +78,7 @@ class Recovery:
                 return Prepared(1, self._verify_commit)
 
     def _verify_commit(self) -> None:
-        """Reload the conversation unless memory and store are at the same step. Raises StoreError."""
+        """Reload the conversation unless memory and store have the same version of it. Raises StoreError."""
         if not self._pipeline.matches_store():
             self.reload()
 

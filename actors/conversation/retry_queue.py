@@ -36,12 +36,12 @@ class Retry:
 
 @dataclass(frozen=True)
 class VerifyUncertainCommit:
-    """Compare memory with the store, because a commit that was reported as failed may have succeeded."""
+    """Queue entry: compare memory with the store, because a commit that was reported as failed may have succeeded."""
 
 
 @dataclass(frozen=True)
 class ReloadFromStore:
-    """Drop the in-memory copy and reload it from the store.
+    """Queue entry: drop the in-memory copy of the conversation and reload it from the store.
 
     `epoch` is the epoch of the dropped copy; each load of a conversation increments its epoch.
     """

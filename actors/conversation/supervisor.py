@@ -58,7 +58,7 @@ class Supervisor:
     def __init__(self, services: Services, load: Callable[[], None] | None = None) -> None:
         """Start nothing yet. `load` is called once, on a thread, when the first conversation gets its actor.
 
-        It imports what only agents need: a server that never runs one needs no memory for that.
+        `load` imports the modules that only agents need, so that a server that never runs an agent saves their memory.
         """
         self._services = services
         self._load = load
@@ -182,7 +182,7 @@ class Supervisor:
         return None if actor is None or actor.stopped else actor
 
     def on_stopped(self, conversation: LiveConversation) -> None:
-        """Remove an actor that has closed its mailbox, but not its successor if there is already one."""
+        """Remove an actor that has closed its mailbox; if the conversation already has a new actor, that one stays."""
         conversation_id = conversation.conversation_id
         with self._changed:
             was_the_last = self._live.get(conversation_id) is conversation

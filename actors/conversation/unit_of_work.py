@@ -49,7 +49,7 @@ class UnitOfWork:
         self.text_deltas: list[TextDelta] = []
         self.effects: list[ActEffect] = []
         self.used = (0, 0)
-        """The tokens and micro-dollars that the conversation's own model requests used, without its sub-agents."""
+        """The tokens of the conversation's own model requests, and their cost in micro-dollars, without sub-agents."""
 
     @property
     def begins_run(self) -> bool:
@@ -210,6 +210,6 @@ class OutcomeBatch:
             self.unit.run(chunk)
 
     def put_text_back(self) -> None:
-        """Return the streamed text to its sources, because the batch was not committed."""
+        """Give the streamed text back to the sources it was taken from, because the batch was not committed."""
         for source, chunks in reversed(self._texts):
             source.put_back(chunks)

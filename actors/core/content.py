@@ -214,8 +214,8 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True):
     through_sequence: int = 0
     """For agent messages: the sequence of the last message that the model request contained.
 
-    A message with a higher sequence, stored before this answer, follows the answer and its tool results in the
-    provider's view.
+    Messages that were stored while the model was answering have a higher sequence than this and a lower one than the
+    answer; later requests contain them after the answer and its tool results.
     """
     usage: Usage | None = None
     kind: SystemKind = SystemKind.NONE

@@ -18,7 +18,7 @@ from actors.core.states import AgentOutcome, AgentTask, QuestionStatus, State
 
 
 class PersistMessage(Struct, frozen=True, tag="persist_message"):
-    """In the commit: append a message to the history."""
+    """As part of the commit: append a message to the history."""
 
     message: Message
 
@@ -34,13 +34,13 @@ class PersistMessage(Struct, frozen=True, tag="persist_message"):
 
 
 class PersistState(Struct, frozen=True, tag="persist_state"):
-    """In the commit: store the new state."""
+    """As part of the commit: store the new state."""
 
     new_state: State
 
 
 class PersistMode(Struct, frozen=True, tag="persist_mode"):
-    """In the commit: store the new mode, which has a database column of its own."""
+    """As part of the commit: store the new mode, which has a database column of its own."""
 
     mode: Mode
 
@@ -95,26 +95,26 @@ class ExecuteTool(Struct, frozen=True, tag="execute_tool"):
 class AwaitToolResult(Struct, frozen=True, tag="await_tool_result"):
     """After the commit: wait for a client's answer to a tool call.
 
-    At the deadline, the conversation gets a ToolDeadline event with these ids.
+    At the deadline, the conversation gets a ToolDeadline event with the ids of this effect.
     """
 
     tool_use_id: str
     execution_id: int
     deadline: int
-    """In milliseconds since the epoch."""
+    """Until when the client's answer is accepted, in milliseconds since the epoch."""
 
 
 class AwaitAnswer(Struct, frozen=True, tag="await_answer"):
     """After the commit: wait for a person's answer to a tool's question.
 
-    At the deadline, the conversation gets a QuestionOver event with these ids.
+    At the deadline, the conversation gets a QuestionOver event with the ids of this effect.
     """
 
     tool_use_id: str
     execution_id: int
     place: int
     deadline: int
-    """In milliseconds since the epoch."""
+    """Until when the person's answer is accepted, in milliseconds since the epoch."""
 
 
 class AnswerTool(Struct, frozen=True, omit_defaults=True, tag="answer_tool"):

@@ -167,7 +167,7 @@ class QuotaExceededError(Rejected):
             limit: The limit.
             used: How much was used.
             retry_ms: The milliseconds after which a retry may succeed.
-            needed: How much this would use, if that is more than what is left; 0 if nothing is left.
+            needed: How much the refused request would use, if more than what is left; 0 if nothing is left.
             dollars: Whether `limit` and `used` are in millionths of a dollar.
         """
         allowed, taken = ((f"${each / 1e6:,.2f}" if dollars else f"{each:,}") for each in (limit, used))

@@ -81,7 +81,7 @@ class StartSubAgent(Struct, frozen=True, tag="start_sub_agent"):
 
 
 class SetMode(Struct, frozen=True, omit_defaults=True, tag="set_mode"):
-    """Change the mode at once: the actor handles this event before others that wait."""
+    """Change the mode at once: the actor handles this event before the other messages in its mailbox."""
 
     at: int
     mode: Mode
@@ -240,7 +240,10 @@ class SubAgentTimeout(Struct, frozen=True, tag="sub_agent_timeout"):
 
 
 class CancelTimeout(Struct, frozen=True, tag="cancel_timeout"):
-    """The sub-agents did not end in time after a cancel. The actor handles this event before others that wait."""
+    """The sub-agents did not end in time after a cancel.
+
+    The actor handles this event before the other messages in its mailbox.
+    """
 
     at: int
     run_id: str
@@ -333,7 +336,7 @@ class UsageReported(Struct, frozen=True, tag="usage_reported"):
     If False, an aborted request or a sub-agent used them.
     """
     run: str = ""
-    """For a sub-agent's tokens: the id of the parent's run, which they are added to while it is open; else ""."""
+    """For a sub-agent's tokens: the id of the parent's run; they are added to that run while it is open. Else ""."""
 
 
 class McpRestarted(Struct, frozen=True, tag="mcp_restarted"):

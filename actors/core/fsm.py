@@ -1,4 +1,4 @@
-"""The specification's "Context Manager" state diagram (docs/seeds.md, seed 3), computed from the machine's states.
+"""The specification's "Context Manager" state diagram (docs/seeds.md, seed 3), mapped from the state machine's states.
 
 Every StateChanged notification contains the path of its transition through this diagram: first the intermediate states,
 which the code of the transition names, then the resulting state (see `project`). `ChatContext` follows these paths.

@@ -105,7 +105,7 @@ class InvariantChecker:
             case _:
                 pass
 
-    # --- one notification
+    # --- checks of one notification each
 
     def _message(self, message: Message) -> Iterator[str]:
         yield from self._chain.feed(message)
@@ -184,7 +184,7 @@ class InvariantChecker:
             yield f"message {message_id} was {event.fate.value} from a queue that it was not in"
         self._queue.discard(message_id)
 
-    # --- the end
+    # --- checks at the end of the log
 
     def check_end(self, state: State, mode: Mode) -> Iterator[str]:
         """Compare the runs, calls and questions that are open at the end of the log with the stored state and mode.
@@ -221,7 +221,10 @@ class InvariantChecker:
             yield from (f"run {run} has not ended" for run in sorted(self._begun - self._ended - {live}))
 
     def _compare_kept(self, what: str, logged: set[str], stored: Iterable[str]) -> Iterator[str]:
-        """Compare the ids that the log leaves open with those of the state; ignore those that a pruned log may lack."""
+        """Compare the ids that are open at the end of the log with those in the stored state.
+
+        If the beginning of the log was deleted, ignore ids that are only in the state. `what` names the kind of ids.
+        """
         wanted = set(stored)
         yield from _compare(what, sorted(logged), sorted(wanted & logged if self._mid_log else wanted))
 

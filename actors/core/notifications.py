@@ -20,7 +20,7 @@ from actors.core.summary import AgentSummary, StateSummary
 
 
 class StateChanged(Struct, frozen=True, tag="state_changed"):
-    """The part of the conversation's state that clients see has changed."""
+    """The conversation's state has changed in a part that clients see."""
 
     state: StateSummary
     fsm_path: tuple[ContextState, ...]
@@ -75,7 +75,7 @@ class QueueChanged(Struct, frozen=True, tag="queue_changed"):
 
     input: QueuedInput
     delivery: str
-    """"steer" or "follow_up"."""
+    """How the message reaches the agent: "steer" (joins the open run) or "follow_up" (begins the next run)."""
     fate: Fate
 
 

@@ -80,7 +80,7 @@ MAX_PAST_QUESTIONS = 8
 
 
 class Ledger(Struct, frozen=True, omit_defaults=True):
-    """Counters, queues and totals, which are part of every state. The counters from which ids are made only grow."""
+    """Counters, queues and totals, which are part of every state. Counters that ids are built from never decrease."""
 
     run: int = 0
     """The number of the latest run (request cycle) of the conversation."""
@@ -197,7 +197,10 @@ class LlmRequesting(Struct, frozen=True, tag="llm_requesting"):
     retry_at: int = 0
     """In backoff: when the next attempt is due, ms since the epoch."""
     continuations: int = 0
-    """How many requests, including this one, continue the same unfinished text (end_turn=false); 0 for all others."""
+    """How many requests, including this one, continue the same unfinished text (end_turn=false).
+
+    0 if this request continues no text.
+    """
     last_error: LlmFailure | None = None
     model: str = ""
     """The model of the first attempt; later attempts use the same model."""
@@ -246,7 +249,7 @@ class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing
     questions: tuple[Question, ...] = ()
     """The unanswered questions of this execution of the current call, in the order of asking."""
     asked: int = 0
-    """The `place` of the latest question of this execution."""
+    """The number (`Question.place`) of the latest question of this execution; 0 if none was asked yet."""
 
 
 class AgentTask(Struct, frozen=True):
@@ -275,7 +278,7 @@ class PendingAgent(Struct, frozen=True):
     """The index of the sub-agent's task among the tasks of the call."""
     task: str
     deadline: int
-    """In milliseconds since the epoch."""
+    """The latest time at which the sub-agent may end, in milliseconds since the epoch."""
 
 
 class AgentSucceeded(Struct, frozen=True, tag="succeeded"):

@@ -40,7 +40,7 @@ class AgentSummary(Struct, frozen=True, omit_defaults=True):
     heading: str
     """The first line of the task; the full task is the first message of the sub-agent's own conversation."""
     deadline: int
-    """In milliseconds since the epoch."""
+    """The latest time at which the sub-agent may end, in milliseconds since the epoch."""
 
 
 class StateSummary(Struct, frozen=True, omit_defaults=True):

@@ -76,9 +76,9 @@ class ListFeed:
 
     def __init__(self) -> None:
         self.watched = False
-        """Whether there is a watcher. May be read without the lock.
+        """Whether there is a watcher. May be read without the lock, because a value that is slightly old does no harm.
 
-        A watcher reads the store after it has attached, so it finds changes there that were published in the meantime.
+        A new watcher reads the store after it has attached, so it finds changes there that were not published to it.
         """
         self._lock = threading.Lock()
         self._watches: set[ListWatch] = set()

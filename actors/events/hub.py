@@ -128,7 +128,7 @@ class _Channel:
         self._latest = None
 
     def follow(self, state: StateSummary) -> None:
-        """Open buffers for the model request and the tool call that are running in the published state; drop others."""
+        """Keep live text only for the model request and the tool call that are running in the published state."""
         streaming = state.phase == LlmPhase.STREAMING
         self.text = buffer_for(self.text, (state.request_id, state.attempt) if streaming else None)
         self.output = buffer_for(self.output, (state.current_call.id, state.attempt) if state.current_call else None)

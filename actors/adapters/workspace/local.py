@@ -69,13 +69,17 @@ class LocalWorkspace(Workspace):
     def list_directory(self, path: str, within: Sequence[str] | None = None) -> DirectoryListing:
         """List a directory, leaving out the server's own files, and links that lead outside of `within`.
 
-        If `path` is empty, the home directory is listed, or the first directory of `within`. Raises ValueError.
+        If `path` is empty, the home directory is listed, or the first directory of `within`. Raises ValueError for the
+        same reasons as `check`, or if the directory cannot be read.
         """
         first = home_directory() if within is None else next(iter(within), "")
         return list_entries(self.check(path or first, within), self._protected(), within)
 
     def surroundings(self, directory: str, within: Sequence[str] | None = None) -> WorkspaceContext:
-        """Describe a directory that `check` has returned, for the system prompt; unreadable parts are omitted."""
+        """Describe a directory that `check` has returned, for the system prompt: its Git state and instruction files.
+
+        What cannot be read is omitted.
+        """
         if not _is_within(directory, within):
             return WorkspaceContext(directory)
         root = repository_root(directory, lambda path: _is_within(path, within))
@@ -137,7 +141,7 @@ class LocalWorkspace(Workspace):
 
 
 def _is_within(path: str, within: Sequence[str] | None) -> bool:
-    """Return whether a path, with its links resolved, is in one of the directories `within`; True if that is None."""
+    """Return whether a path, with its links resolved, is in one of the directories `within`; None allows all paths."""
     if within is None:
         return True
     try:

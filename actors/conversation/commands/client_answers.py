@@ -28,7 +28,7 @@ _CAUSES = {
 
 
 def late_answer(history: Sequence[Message], request: SubmitToolResultCommand) -> SubmitToolResultResult:
-    """Return the stored result of the call if it equals this answer; otherwise raise Rejected, with the cause."""
+    """Return the stored result of a finished call if the client has sent the same result again, else raise Rejected."""
     for message in reversed(history):
         for block in message.content:
             if isinstance(block, ToolUse) and block.id == request.tool_use_id:

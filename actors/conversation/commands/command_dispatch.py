@@ -81,8 +81,8 @@ if TYPE_CHECKING:
 class CommandDispatch:
     """Handles the commands of one conversation. Actor's thread only.
 
-    Every method may raise Rejected or an error of actors.messages.refusals, in which case nothing has changed, or
-    StoreError.
+    Every method may raise StoreError, Rejected or an error of actors.messages.refusals. After the latter two, nothing
+    has changed.
     """
 
     def __init__(self, pipeline: ConversationPipeline, titles: Titles) -> None:
@@ -282,7 +282,7 @@ class CommandDispatch:
         return replies.cancelled(unit, ended=ended, surviving=surviving, recorded=recorded)
 
     def _restart_mcp_servers(self, unit: UnitOfWork, at: int) -> None:
-        """Before a run begins, end MCP servers that were started in another mode, and queue a notice about this."""
+        """Before a run begins, end MCP servers that were started in another mode, and queue a notice for the model."""
         if isinstance(unit.record.state, QUIET) and (names := self._services.mcp.restart_for(unit.record)):
             unit.run(McpRestarted(at, names))
 
@@ -292,7 +292,7 @@ class CommandDispatch:
         return WithdrawMessageResult(withdrawn, event.at)
 
     def _set_mode(self, loaded: LoadedConversation, request: SetModeCommand) -> SetModeResult:
-        """Change the mode. The rights of tools are narrowed first, so that none starts in the wider mode meanwhile."""
+        """Change the mode. The rights of tools are narrowed first: none starts in a wider mode during the change."""
         rights, mode = self._pipeline.executor.rights, request.mode
         if mode is not loaded.context.mode and not loaded.context.is_sub_agent:
             validation.check_mode(self._services, mode, loaded.record.cwd, loaded.record.principal)
@@ -408,7 +408,7 @@ def cancel_event(request: CancelConversationCommand, at: int) -> UserCancel:
 
 
 def _client_call_beyond(loaded: LoadedConversation, mode: Mode) -> tuple[str, ...]:
-    """Return the id of the call that waits for a client and could not start in this mode; () if there is none."""
+    """Return the id of the call that a client is running but that this mode would not allow; () if there is none."""
     waiting = waiting_call(loaded.state)
     if waiting is None or mode is not Mode.RESTRICTED:
         return ()

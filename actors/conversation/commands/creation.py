@@ -216,7 +216,7 @@ def spawn_from_command(
 ) -> tuple[UnitOfWork, SpawnSubAgentsResult]:
     """Return a unit of work that begins a run with the requested sub-agents, and the result of the command.
 
-    The files that the tasks name must have been read before. Raises Rejected, InvalidFieldError or TaskRefusedError.
+    The caller must have read the files that the tasks name. Raises Rejected, InvalidFieldError or TaskRefusedError.
     """
     record = loaded.record
     try:

@@ -69,9 +69,10 @@ def forked_conversation(
 
 
 def _runs(services: Services, origin: ConversationRecord, wanted: str) -> tuple[StoppedRun, ...]:
-    """Return the ended runs up to the wanted one, or up to the last run at which a fork is possible.
+    """Return the ended runs up to the run `wanted`; if it is "", up to the last run at which a fork is possible.
 
-    Raises Rejected if there is no such run yet, or InvalidFieldError if the wanted one does not exist.
+    Raises Rejected if no fork is possible there, for example because the run is still open, or InvalidFieldError if
+    the run does not exist.
     """
     if wanted and wanted == live_run(origin):
         raise Rejected(Reason.CYCLE_RUNNING)
@@ -101,7 +102,10 @@ def _ended(services: Services, origin: ConversationRecord) -> Iterator[StoppedRu
 
 
 def _summary_at(services: Services, origin: ConversationRecord) -> int:
-    """Return the sequence number of the summary that ended the conversation, else that of the next message."""
+    """Return the sequence number of the summary message that ended the conversation whose context became full.
+
+    If the conversation has not ended, return the sequence number that its next message will get.
+    """
     before = origin.state.ledger.seq + 1
     if not isinstance(origin.state, ContextExhausted):
         return before

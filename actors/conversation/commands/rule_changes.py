@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 MAX_RULES = 100
-"""The maximum number of rules of a conversation, all of which are stored in its row."""
+"""The maximum number of rules of a conversation; all of them are stored in the conversation's database row."""
 
 
 def check_tool(services: Services, record: ConversationRecord, tool: str) -> None:

@@ -1,4 +1,7 @@
-"""Changes of settings: fields of the record that the state machine does not change. Actor's thread only."""
+"""Changes settings: those fields of a conversation's record that the state machine never changes.
+
+Actor's thread only.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ TOOL_LINES = {
     "- Search and read with": ("search", "read_file", "patch", "bash"),
     "- bash has": ("bash",),
 }
-"""For lines of TOOLS that concern only some tools: how the line begins, and the names of these tools."""
+"""For lines of the prompt section TOOLS that concern only some tools: how the line begins, and these tools' names."""
 
 ASKING = " If the task needs more, call request_mode_upgrade and say why; the person decides."
 
@@ -103,7 +103,8 @@ def system_prompt(
     """Return the system prompt of a conversation that begins at `at` (Unix milliseconds).
 
     The creator's instructions in `profile` are added, or replace everything except the sections on notices and on the
-    working directory. `lean`: a short prompt for a slow model, without rules and without files of the repository.
+    working directory. `lean`: a short prompt for a slow model, without the sections on work, tools and modes and
+    without the instruction files of the repository.
     """
     place = _place(surroundings, mode, at)
     if profile.replaces_prompt:
@@ -129,7 +130,7 @@ def _tools(profile: Profile) -> str:
 
 
 def _about(line: str) -> set[str]:
-    """Return the names of the tools that a line of TOOLS is about; an empty set for a line about all tools."""
+    """Return the names of the tools that a line of the section TOOLS is about; an empty set if it is about all."""
     return next((set(tools) for begin, tools in TOOL_LINES.items() if line.startswith(begin)), set())
 
 

@@ -33,7 +33,7 @@ class ApprovalRule(Struct, frozen=True, omit_defaults=True):
     """A rule for tool calls. Exactly one of `tool`, `command`, `command_prefix`, `path` and `mcp_server` is set."""
 
     id: str
-    """Unique among the rules of the same origin in a conversation; "" for a suggestion."""
+    """The id, unique among a conversation's rules of the same origin; "" for a rule that is only suggested."""
     action: Action
     tool: str = ""
     """The rule is for calls of the tool with this name."""

@@ -33,7 +33,7 @@ class RuleMatch(IntEnum):
 
     NO = 0
     MAYBE = 1
-    """Whether the call matches can only be known when the call runs."""
+    """The call might match: this can only be known when it runs."""
     YES = 2
 
 

@@ -1,10 +1,11 @@
 """The history of a conversation: checks its validity, and converts it to the turns of a model request.
 
-A provider's view is append-only. Taken as a sequence of (role, block) pairs, the view of an answered request is a
-prefix of every later view, so that everything a provider has cached or signed stays valid. Turns are this sequence,
-split where the role changes. Only the last turn of a view, which is always the user's, can grow: by messages that
-follow a cancelled or failed request. Two rules ensure this: an answer is placed directly after the messages that its
-request contained (`Message.through_sequence`), and error messages, which are never sent to a model, are omitted.
+A provider's view (the history as one request contains it) is append-only. Taken as a sequence of (role, block) pairs,
+the view of an answered request is a prefix of every later view, so that everything a provider has cached or signed
+stays valid. Turns are this sequence, split where the role changes. Only the last turn of a view, which is always the
+user's, can grow: by messages that follow a cancelled or failed request. Two rules ensure this: an answer is placed
+directly after the messages that its request contained (`Message.through_sequence`), and error messages, which are never
+sent to a model, are omitted.
 One block of an unanswered request can disappear: the text "Continue.", which is added to the end of a request that
 would otherwise have no new block. A change of the model changes the view once, because the former model's reasoning is
 omitted.

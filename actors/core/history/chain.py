@@ -30,7 +30,7 @@ class ChainCheck:
     def __init__(self) -> None:
         self._sequence = 0
         self._chained = 0
-        """The number of the last agent or tool message, which every later request contains."""
+        """The sequence number of the last agent or tool message so far; every later model request contains it."""
         self._calls: set[str] = set()
         self._open: list[str] = []
 

@@ -27,7 +27,7 @@ class GrowingView:
         """Orders the messages from the last answer on, whose turns may still change."""
         self._settled: list[Turn] = []
         self._calls: set[str] = set()
-        """Ids of the tool calls in the turns of `_settled`."""
+        """Ids of the tool calls in the settled turns (those that no longer change)."""
         self.sequence = 0
         """The number of the last added message in its conversation; 0 before the first one."""
 

@@ -75,7 +75,7 @@ class _Kept:
         """The number of images in these turns before any image was removed."""
 
     def add(self, turns: Sequence[Turn], removed: int) -> None:
-        """Add turns; `removed` is the number of images to remove, counted from the first turn of the history."""
+        """Add turns. The oldest `removed` images of the whole history, not only of these turns, are left out."""
         self.turns += _without(turns, max(0, removed - self._images))
         self._images += sum(1 for turn in turns for _ in _images(turn))
 
@@ -85,9 +85,9 @@ def _to_remove(sizes: Sequence[int]) -> int:
 
 
 def _surplus(costs: Sequence[int], limit: int) -> int:
-    """Return how many of the first items to remove so that the sum of the others is at most `limit`.
+    """Return how many leading items must be removed so that the costs of the rest add up to at most `limit`.
 
-    The excess is rounded up to a multiple of half the limit; see `within_limits`.
+    More are removed than necessary: the excess is rounded up to a multiple of half the limit; see `within_limits`.
     """
     excess = sum(costs) - limit
     if excess <= 0:

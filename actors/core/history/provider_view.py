@@ -195,7 +195,7 @@ def is_blank(block: Content) -> bool:
 
 
 def answer_content(message: Message, protocol: str, model: str) -> tuple[Content, ...]:
-    """Return an answer's blocks without the reasoning of another protocol or model; "" includes all reasoning."""
+    """Return an answer's blocks, without reasoning that another protocol or model produced; "" stands for any."""
     return tuple([
         block
         for block in message.content

@@ -91,7 +91,7 @@ def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Ite
                 yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at, block.duration_ms)
             case ToolCancelled() | SubAgentComplete():
                 yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at)
-            case Text() | Image() | Reasoning():  # Other texts, images and hidden reasoning give no event.
+            case Text() | Image() | Reasoning():  # Text not from the agent, images and hidden reasoning give no event.
                 pass
 
 

@@ -133,5 +133,5 @@ def cycle_of(events: Iterable[CycleEvent]) -> RequestCycle | None:
 
 
 def events_in(cycle: RequestCycle) -> tuple[CycleEvent, ...]:
-    """Return the events of a cycle: its root, the others, and the run-stop if there is one. `cycle_of` accepts them."""
+    """Return all events of a cycle, from the root message to the run-stop (if any), in the form `cycle_of` accepts."""
     return (cycle.root, *cycle.events, *((cycle.stop,) if cycle.stop else ()))

@@ -1,4 +1,4 @@
-"""The state AwaitingLlm: a model request is due. It does not last: BeginLlm follows in the same commit."""
+"""The state AwaitingLlm: a model request is due. The event BeginLlm always ends this state in the same commit."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _ended(state: AwaitingSubAgents, context: ConvContext, event: SubAgentResult
 
 
 def _cancel(state: AwaitingSubAgents, context: ConvContext, event: UserCancel) -> TransitionResult:
-    """Add results to the open tool calls at once, and give the sub-agents two seconds to end."""
+    """Give the open tool calls cancelled results at once, and the sub-agents two seconds to end."""
     builder = TransitionBuilder(state, context, event.at)
     if state.tool_use_id:
         cancel_calls(builder, state.tool_use_id, state.remaining_tool_ids)

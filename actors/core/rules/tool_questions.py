@@ -71,7 +71,7 @@ def open_question(state: State, number: int) -> Question | None:
 
 
 def _asking(state: State, event: AskQuestion | QuestionOver) -> ToolExecuting | None:
-    """Return `state` if the call that the event names is running, None otherwise, and for calls that clients run."""
+    """Return `state` if the call that the event names is running on the server (not in a client), else None."""
     if not isinstance(state, ToolExecuting) or state.phase is not ToolPhase.RUNNING or state.deadline:
         return None
     mine = (state.current_tool_id, state.execution_id) == (event.tool_use_id, event.execution_id)

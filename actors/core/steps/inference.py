@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def begin_request(builder: TransitionBuilder, *through: ContextState, continuations: int = 0) -> TransitionResult:
     """Start the next model request of the run, or end the run if its budget or its round limit is reached.
 
-    Queued notices and steers (messages that join the run) are added to the history first. `continuations` is how often
-    the current, unfinished text was continued.
+    Queued notices and steers (messages that join the run) are added to the history first. `continuations` counts the
+    requests, including this one, that continue the same unfinished text; 0 if this one continues no text.
     """
     if spent := _spent(builder):
         return _stop_for_budget(builder, spent, *through)

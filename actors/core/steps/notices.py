@@ -1,11 +1,11 @@
 """Notices to the agent, queued until the history may contain them (REQ-BED-005, REQ-BED-017).
 
-A system message must not stand between a tool call and its result. A notice that arises there is queued in the ledger
-and delivered with the next model request.
+A system message must not stand between a tool call and its result. A notice that arises while a call has no result is
+queued in the ledger (part of the state) and delivered with the next model request.
 
 The notice of an interrupted run waits until the next run begins, and stands before that run's first message. A cancel
-itself persists only synthetic results. Without the notice, the model could not see from the history that the user
-cancelled the earlier question and no longer expects an answer.
+itself persists only placeholder results for the unfinished calls. Without the notice, the model could not see from the
+history that the user cancelled the earlier question and no longer expects an answer.
 """
 
 from __future__ import annotations

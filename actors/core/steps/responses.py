@@ -173,7 +173,7 @@ def _deny(builder: TransitionBuilder, answer: Answer, denied: str, judgement: Ju
 
 
 def _use_up_context(builder: TransitionBuilder, answer: Answer) -> TransitionResult:
-    """Request a summary of a full context. No call runs, but a valid output is kept for the end of the run."""
+    """Request a summary, because the context is full. No call runs; a valid output is kept for the end of the run."""
     if builder.ledger.output_schema and answer.event.output:
         accept_output(builder, answer.calls)
         builder.ledger = replace(builder.ledger, output=answer.event.output)

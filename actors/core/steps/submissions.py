@@ -108,6 +108,6 @@ def take_output(builder: TransitionBuilder, event: LlmResponse, calls: tuple[Too
 
 
 def accept_output(builder: TransitionBuilder, calls: tuple[ToolUse, ...]) -> None:
-    """Add a result to the submit_output call of a valid value; `calls` is empty if the answer itself is the value."""
+    """Give the submit_output call a success result; `calls` is empty if the answer's text was the submitted value."""
     for call in calls:
         add_result(builder, ToolSuccess(call.id, texts.OUTPUT_TAKEN))
