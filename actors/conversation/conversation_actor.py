@@ -91,7 +91,7 @@ class SharedRunners:
 
 
 class ConversationActor(Actor):
-    """Owns one conversation in memory while its actor runs."""
+    """The actor that owns one conversation: while it runs, only it changes the conversation."""
 
     def __init__(
         self, services: Services, directory: ConversationDirectory, shared: SharedRunners, conversation_id: str

@@ -202,8 +202,8 @@ class ConversationPipeline:
     def _claim(self) -> ConversationRecord | None:
         """Claim ownership of the conversation for this server and return its stored record; None if it was deleted.
 
-        The claim also covers the conversation's parent and sub-agents. If the owner has changed, those of them whose
-        work was interrupted are woken. Raises StoreError.
+        The claim also covers the conversation's parent and sub-agents. If the owner has changed, the parent and the
+        sub-agents whose work was interrupted are woken. Raises StoreError.
         """
 
         def wake_others(taken: tuple[str, ...]) -> None:
@@ -225,11 +225,11 @@ class ConversationPipeline:
     def prepare(self, outcomes: Sequence[EffectOutcome | TextDeltaReady]) -> Prepared:
         """Apply outcomes in one unit of work, and return the commit that stores them all.
 
-        Rows and events are the same as if each outcome had a unit of its own. The unit ends after the first outcome
-        that starts an effect, because effects must not wait, and before an outcome that raises; if the first outcome
-        raises, this method raises the same error. Streamed text of an answer whose start is already committed becomes a
-        unit of its own, so that clients see the text before the outcome that ends the stream. Raises StoreError if the
-        conversation cannot be loaded.
+        The stored rows and events are the same as if each outcome had a unit of its own. The unit ends after the first
+        outcome that starts an effect, because effects must not wait, and before an outcome that raises; if the first
+        outcome raises, this method raises the same error. Streamed text of an answer whose start is already committed
+        becomes a unit of its own, so that clients see the text before the outcome that ends the stream. Raises
+        StoreError if the conversation cannot be loaded.
         """
         loaded = self.load()
         batch = OutcomeBatch(loaded.begin())
@@ -325,7 +325,7 @@ class ConversationPipeline:
 
 
 def taken_over(record: ConversationRecord, node: str) -> ConversationRecord:
-    """Return a stored record for a new owner, with the next epoch, so that commits of the previous owner fail."""
+    """Return a copy of a stored record for its new owner, with the next epoch: the previous owner's commits fail."""
     return msgspec.structs.replace(record, epoch=record.epoch + 1, node=node)
 
 

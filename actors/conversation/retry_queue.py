@@ -163,7 +163,7 @@ class RetryQueue(Generic[Entry]):
 
 
 def may_share_commit(entry: object) -> TypeGuard[EffectOutcome | TextDeltaReady]:
-    """Return whether `entry` may be committed together with others; cancels and faults are committed alone."""
+    """Return whether `entry` may share a commit with others; cancels, faults and urgent outcomes may not."""
     if isinstance(entry, EffectOutcome):
         return not (entry.urgent or isinstance(entry.event, (InternalFault, UserCancel)))
     return isinstance(entry, TextDeltaReady)

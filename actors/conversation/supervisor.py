@@ -117,7 +117,7 @@ class Supervisor:
         return answer
 
     def wake(self, ids: tuple[str, ...]) -> None:
-        """Recover conversations that this server has just taken over from another one. Returns at once.
+        """Recover conversations that this server has just taken over from another server. Returns at once.
 
         The actor of each conversation ends the run that the other server left open, and becomes idle.
         """
@@ -286,9 +286,10 @@ class Supervisor:
                 self._services.threads.run(load, "bedrock-load")
 
     def _drained(self, asked: Iterable[AskEnvelope[Wake]]) -> bool:
-        """Return whether no run is left, and every command that was accepted before the drain has been carried out.
+        """Return whether the drain is over: all commands accepted before it are carried out, and all actors settled.
 
-        Each envelope in `asked` was put into a mailbox behind those commands, so it is answered after them.
+        Each envelope in `asked` was put into a mailbox behind those commands, so it is answered after them. A skipped
+        drain is over at once.
         """
         accepted = all(envelope.answer.done() for envelope in asked)
         return self._drain_skipped or (accepted and all(actor.settled for actor in self._live.values()))

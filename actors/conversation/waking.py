@@ -1,4 +1,4 @@
-"""Wakes conversations that this server took over from another one, so that their interrupted runs are ended.
+"""Wakes conversations that this server took over from another server, so that their interrupted runs are ended.
 
 To wake a conversation means to load it in its actor, which recovers it and becomes idle. Only the actor may do that: if
 another thread wrote to the store while an actor runs, the actor's own commits would fail.

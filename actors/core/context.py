@@ -38,9 +38,9 @@ class Rules(IntEnum):
     FIRST = 1
     """The first version; also used for logs that name no version."""
     INTERRUPTIONS = 2
-    """New: the agent is told that a run was interrupted; the budget is checked before every attempt of a request."""
+    """New: the agent is told that a run was interrupted; the budget is checked before each model request attempt."""
     OWN_TOOLS = 3
-    """New: a conversation may have only some of the tools, perhaps without request_mode_upgrade.
+    """New: a conversation may be offered only some tools, perhaps not request_mode_upgrade (asks for a wider mode).
 
     Whether a sub-agent's tool call needs approval is decided once, when the response arrives.
     """

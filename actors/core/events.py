@@ -185,7 +185,7 @@ class ToolComplete(Struct, frozen=True, tag="tool_complete"):
 
 
 class ToolTransient(Struct, frozen=True, tag="tool_transient"):
-    """Something around the tool failed, such as the sandbox, so that the tool could not start or finish."""
+    """Something that the tool depends on failed, such as the sandbox, so that the tool could not start or finish."""
 
     at: int
     tool_use_id: str
@@ -367,5 +367,5 @@ Beside: TypeAlias = (
     | UsageReported
     | McpRestarted
 )
-"""Events that are handled by one rule for all states; they are logged and replayed like the others."""
+"""Events that are handled by one rule for all states; they are logged and replayed like all other events."""
 Event: TypeAlias = GridEvent | Beside

@@ -69,7 +69,7 @@ class InvariantChecker:
         self._usage: UsageChanged | None = None
 
     def begin_mid_log(self) -> None:
-        """Allow from now on that events refer to missing events, because the beginning of the log was deleted."""
+        """Accept from now on that events refer to earlier, missing ones: the beginning of the log was deleted."""
         self._mid_log, self._place = True, None
 
     def preload(self, message: Message) -> Iterator[str]:

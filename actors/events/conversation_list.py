@@ -153,7 +153,7 @@ class ListFeed:
         for watch in to_wake:
             try:
                 watch.wake()
-            except Exception:  # a failing watcher must affect neither the others nor the publisher
+            except Exception:  # a failing watcher must affect neither the other watchers nor the publisher
                 log.exception("a watcher of the list could not be woken")
 
     def _drop_read(self) -> None:

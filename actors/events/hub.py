@@ -357,5 +357,5 @@ def _wake_for_text(watches: set[Watch]) -> None:
 def _call(watch: Watch, wake: Callable[[], None]) -> None:
     try:
         wake()
-    except Exception:  # a failing watcher must affect neither the others nor the publishing conversation
+    except Exception:  # a failing watcher must affect neither the other watchers nor the publishing conversation
         log.exception("a watcher could not be woken", extra={"conversation": watch.conversation_id})

@@ -54,5 +54,5 @@ def _is_of_client(history: Sequence[Message], tool_use_id: str) -> bool:
 
 
 def _same(stored: ToolSuccess | ToolError, answer: ToolSuccess | ToolError) -> bool:
-    """Return whether the stored result equals this answer, apart from the fields that the server adds."""
+    """Return whether the stored result equals the client's answer, apart from the fields that the server adds."""
     return replace(stored, duration_ms=0) == replace(answer, tool_use_id=stored.tool_use_id, duration_ms=0)

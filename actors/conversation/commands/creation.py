@@ -132,7 +132,7 @@ _LEFT_OVER = (
 
 
 def _unanswered(services: Services, exhausted: ConversationRecord) -> str:
-    """Return the last user messages, which were never answered, as a list in Markdown; "" if there are none."""
+    """Return the user messages after the last answer of the exhausted conversation, as a list in Markdown, or ""."""
     last = exhausted.state.ledger.seq
     most = services.limits.max_queue + 1
     texts: list[str] = []

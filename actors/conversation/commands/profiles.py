@@ -27,7 +27,7 @@ MCP_PREFIX = "mcp__"
 
 
 def checked(services: Services, wanted: Profile) -> Profile:
-    """Return the profile of a new conversation, with its tools in the order in which the model sees them.
+    """Check the profile that a new conversation should get; return it with its tools in the order the model sees.
 
     Raises InvalidFieldError or Rejected (MCP_NOT_ALLOWED).
     """

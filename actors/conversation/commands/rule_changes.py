@@ -66,7 +66,10 @@ def make(services: Services, unit: UnitOfWork, wanted: ApprovalRule, principal: 
 def make_with_answer(
     services: Services, unit: UnitOfWork, wanted: ApprovalRule, principal: str, at: int, *, approve: bool
 ) -> None:
-    """Add the approval rule that came with a person's decision about a call. Raises InvalidFieldError."""
+    """Add the rule that a person requested along with the decision about a call: calls like it get the same decision.
+
+    Raises InvalidFieldError.
+    """
     action = Action.ALLOW if approve else Action.DENY
     try:
         make(services, unit, replace(wanted, action=action), principal, at)

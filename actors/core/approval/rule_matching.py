@@ -152,7 +152,7 @@ def _only_words(subject: CallSubject) -> tuple[str, ...]:
 def _prefixes(subject: CallSubject) -> tuple[ApprovalRule, ...]:
     """Return a rule for each command, which allows all commands that begin with the same one or two words.
 
-    Commands that may run others get no rule.
+    Commands that may run other commands get no rule.
     """
     if subject.opaque:
         return ()

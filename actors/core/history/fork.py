@@ -128,7 +128,7 @@ def _mode_notice(mode: Mode, copied: Sequence[Message], after: Iterable[Message 
 
 
 def _renamed(name: str, origin: str, fork: str, otherwise: str = "") -> str:
-    """Replace the origin's id at the beginning of an id by the fork's; return `otherwise` if it begins differently."""
+    """If an id begins with the origin's id, replace that part by the fork's id; otherwise return `otherwise`."""
     return fork + name.removeprefix(origin) if name.startswith(f"{origin}:") else otherwise
 
 

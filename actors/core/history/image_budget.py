@@ -19,11 +19,11 @@ MAX_BYTES = 15_000_000
 
 
 def within_limits(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> tuple[Turn, ...]:
-    """Return the turns with a remark in place of the oldest images, if there are too many or they are too large.
+    """Return the turns with a remark in place of the oldest images, if there are too many or their total is too large.
 
-    `size_of` returns the size in bytes of an image as it is sent. Images are removed in groups of half the limit, so
-    that the prefix of requests, which providers cache, rarely changes. Which images are removed depends only on the
-    history.
+    `size_of` returns the size in bytes of an image as it is sent. Many images (half the limit) are removed at a time,
+    so that the beginning of requests, which providers cache, rarely changes. Which images are removed depends only on
+    the history.
     """
     removed = _to_remove(_sizes(turns, size_of))
     return tuple(_without(turns, removed)) if removed else tuple(turns)

@@ -67,7 +67,7 @@ class ProviderView(Struct, frozen=True):
 
     @property
     def prefix(self) -> Prefix:
-        """An identification of the first `settled` turns, for `begins_with` of a later view."""
+        """Identifies the first `settled` turns, so that `begins_with` of a later view can recognise them."""
         return Prefix(self.settled, self.lineage)
 
     def begins_with(self, prefix: Prefix) -> bool:
@@ -114,7 +114,7 @@ class TurnBuilder:
             if role == "user":
                 self._turns[-1][1].extend(blocks)
                 return
-            # When two answers follow each other, the request for the second one ended with a user turn of this text.
+            # Two answers without a message between them: the request for the second one ended with this user turn.
             self._turns.append(("user", [Text(CONTINUE)]))
         self._turns.append((role, blocks))
 

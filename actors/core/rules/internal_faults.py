@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 
 def handle_fault(state: State, context: ConvContext, event: InternalFault) -> TransitionResult:
-    """Abort what runs, add a result to every open tool call and fail with kind UNKNOWN; do nothing if nothing runs."""
+    """End the run with kind UNKNOWN: abort its work and give each open tool call an error result.
+
+    Ignored in the states in which nothing runs.
+    """
     if isinstance(state, QUIET):
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)

@@ -32,9 +32,10 @@ Refusable = UserMessage | ApprovalResponse | TriggerContinuation | SpawnSubAgent
 
 
 def refusal(context: ConvContext, event: Refusable, reason: Reason) -> Rejected:
-    """Return the error for a refused command.
+    """Return the error for a refused command, with `reason` or a more specific reason.
 
-    It has the given `reason`, unless this kind of conversation never accepts the command.
+    More specific are the reasons that this kind of conversation never accepts the command, that a sub-agent has already
+    started, and that no approval is awaited.
     """
     match event:
         case ApprovalResponse():
