@@ -80,9 +80,10 @@ class Supervisor:
     def start(self) -> tuple[str, ...]:
         """Recover every conversation whose run was interrupted by a restart, and return their ids.
 
-        Call it at startup, before any request. Each batch is one transaction; interrupted runs are ended, not resumed,
-        so no model is called and no process started. A damaged conversation does not prevent the start: it is logged as
-        an error, and its recovery is retried at its next message. Raises StoreError if the store fails.
+        Call it at startup, before any request. Many conversations are recovered in one transaction. Interrupted runs
+        are ended, not resumed, so no model is called and no process started. A damaged conversation does not prevent
+        the start: it is logged as an error, and its recovery is retried at its next message. Raises StoreError if the
+        store fails.
 
         In a cluster, the conversations are woken instead, because this server may already run actors for some of them.
         """

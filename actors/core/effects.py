@@ -143,7 +143,7 @@ class RetryOf(StrEnum):
 
 
 class ScheduleRetry(Struct, frozen=True, tag="schedule_retry"):
-    """After the commit: wait `delay_ms` milliseconds, then send a RetryTimeout or ToolRetryTimeout with its ids."""
+    """After the commit: wait `delay_ms`, then send the event RetryTimeout or ToolRetryTimeout for this next attempt."""
 
     delay_ms: int
     attempt: int

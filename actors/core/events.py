@@ -116,7 +116,7 @@ class LlmStreamStarted(Struct, frozen=True, tag="llm_stream_started"):
 
 
 class LlmStreamChunk(Struct, frozen=True, tag="llm_stream_chunk"):
-    """The next text of the response; chunks that wait for the actor are merged, and chunks are never stored."""
+    """The next text of the response. Chunks are merged while they wait for the actor, and are never stored."""
 
     at: int
     request_id: str

@@ -36,7 +36,7 @@ MAX_FILES = 16
 class LocalWorkspace(Workspace):
     """Implements Workspace with directories of this machine.
 
-    `protected` returns the present real paths of the server's own files, where no conversation may work.
+    The function `protected` returns the current real paths of the server's own files, where no conversation may work.
     """
 
     def __init__(self, protected: Callable[[], Sequence[str]] = tuple) -> None:

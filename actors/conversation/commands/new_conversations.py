@@ -80,9 +80,9 @@ def _first_commit(pipeline: ConversationPipeline, request: CreatingCommand) -> t
 def continue_exhausted(
     pipeline: ConversationPipeline, loaded: LoadedConversation, request: ContinueConversationCommand
 ) -> ConversationRecord:
-    """Return the conversation that continues one whose context is full; it is created only once. Actor's thread only.
+    """Create the conversation that continues this one, whose context is full, or return it if it exists already.
 
-    Raises Rejected, SlugTakenError, UnknownConversationError or StoreError.
+    Actor's thread only. Raises Rejected, SlugTakenError, UnknownConversationError or StoreError.
     """
     store = pipeline.services.store
     known = known_command(store, pipeline.conversation_id, request)

@@ -55,7 +55,7 @@ def drop_question(state: State, context: ConvContext, event: QuestionOver) -> Tr
 
 
 def take_decision(state: State, context: ConvContext, event: AnswerQuestion) -> TransitionResult:
-    """Give a person's answer to the tool. Raises Rejected, with the cause, if that question is not waiting."""
+    """Give a person's answer to the tool. Raises Rejected, with the reason, if the question awaits no answer."""
     question = open_question(state, event.number)
     if question is None or not isinstance(state, ToolExecuting):
         cause = _cause(state, event.number)

@@ -107,7 +107,7 @@ def _allowed(context: ConvContext, call: ToolUse, subject: CallSubject | None) -
 
 
 def left_out(context: ConvContext, call: ToolUse) -> bool:
-    """Return whether the call is of the tool request_mode_upgrade and this conversation is not offered that tool."""
+    """Return whether the model has called request_mode_upgrade although the conversation is not offered that tool."""
     if call.name != REQUEST_MODE_UPGRADE or context.is_sub_agent or context.rules < Rules.OWN_TOOLS:
         return False
     return traits_of(context, call.name) is None

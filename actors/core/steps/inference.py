@@ -93,7 +93,7 @@ def retry_summary(builder: TransitionBuilder, state: AwaitingContinuation) -> Tr
 
 
 def discard_stream(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> None:
-    """Notify clients that the streamed text of this attempt is void, if any text was streamed."""
+    """If any text of this attempt was streamed, notify clients that it is no longer valid."""
     if state.phase is LlmPhase.STREAMING:
         builder.notify(StreamDiscarded(state.request_id, state.attempt))
 

@@ -1,4 +1,4 @@
-"""The ends of a run: the conversation becomes idle or failed, its context is full, or a sub-agent ends."""
+"""The ways in which a run ends: the conversation becomes idle or failed, its context is full, or a sub-agent ends."""
 
 from __future__ import annotations
 
