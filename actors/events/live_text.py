@@ -1,6 +1,6 @@
 """Live text: text that a running model request or tool call is writing, for watchers (clients with open streams).
 
-Live text is never stored, and dropped when its source ends.
+Live text is never stored, and is dropped when the model request or tool call ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TextChunk:
         """The number of characters of the same kind that were written before this piece."""
         self.reasoning = reasoning
         self.wire: bytes | None = None
-        """The encoded event, which all watchers share; set by the first watcher that sends the chunk."""
+        """The chunk encoded as a gRPC event, shared by all watchers; None until the first watcher sends the chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class LiveBuffer:
     def read(self, cursor: Cursor) -> tuple[tuple[TextChunk, ...], Cursor]:
         """Return the chunks that `cursor` has not read, and the next cursor.
 
-        Adjacent chunks of the same kind are joined. A cursor of another buffer reads this buffer from its beginning.
+        Adjacent chunks of the same kind are joined. If `cursor` belongs to another buffer, all chunks are returned.
         """
         read = cursor.chunks if self.is_of(cursor.key, cursor.attempt) else 0
         unread = self._chunks[max(0, read - self._dropped) :]
@@ -98,9 +98,9 @@ def buffer_for(buffer: LiveBuffer | None, source: tuple[str, int] | None) -> Liv
 
 
 def read_live(buffer: LiveBuffer | None, cursor: Cursor) -> tuple[LiveText | None, Cursor]:
-    """Return the text of `buffer` that `cursor` has not read, and the cursor after it.
+    """Return the text of `buffer` after the position `cursor`, and the position after that text.
 
-    The text is None if all is read.
+    The text is None if there is no buffer or no new text.
     """
     if buffer is None:
         return None, cursor

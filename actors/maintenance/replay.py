@@ -1,7 +1,7 @@
 """Replays a conversation's log through the state machine, and compares each result with the log.
 
 Pure: no effect is performed, and equal logs give equal results. A `Replay` starts with the creation of a conversation
-and takes the log rows in order. After a difference it continues from the state machine's state, not the log's.
+and takes the log rows in order. After a difference it continues with the state that the state machine returned.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class ReplayedStep(Struct, frozen=True):
     revision: int
     """The conversation's revision (the number of its newest event) after the row."""
     event: bytes
-    """The input (event or log entry) as JSON."""
+    """The row's input (a state machine event or another log entry) as JSON."""
     state: bytes
     """The new state as JSON; empty if unknown."""
     difference: str
-    """How the result differs from the log, as text; "" if it is equal."""
+    """How the result of the replay differs from the log row, as text; "" if they are equal."""
 
 
 class Replay:
@@ -70,7 +70,7 @@ class Replay:
         return ReplayedStep(row.step, revision, row.event, state, differences)
 
     def end(self, record: ConversationRecord) -> str:
-        """Return how the stored conversation differs from the state after the last row; "" if they are equal."""
+        """Return how `record` differs from the state and mode that the replay has reached; "" if they are equal."""
         found: list[str] = []
         if self._state != record.state:
             found.append(f"the stored state is another one: {_differing(self._state, record.state)}")
@@ -145,7 +145,7 @@ class Replay:
 
 
 def _notifications(result: TransitionResult) -> tuple[Durable, ...]:
-    """Return the durable notifications of a transition, in the form in which the log contains them."""
+    """Return the notifications that a log row for this transition must contain: all but streamed text."""
     found: list[Durable] = []
     for effect in result.effects:
         match effect:

@@ -25,21 +25,21 @@ log = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
 ROUNDS_A_PERIOD = 24
-"""The number of maintenance rounds within the shortest retention period; ROUND_SECONDS bounds the time between two."""
+"""How many rounds of maintenance are run per shortest retention period, within the limits of ROUND_SECONDS."""
 ROUND_SECONDS = (1.0, 3_600.0)
 """The shortest and the longest time between two rounds of maintenance, in seconds."""
 FIRST_SECONDS = 60.0
-"""The maximum seconds from the start to the first round, so that a server that often restarts has rounds, too."""
+"""The maximum seconds from the server's start to the first round, so that even a server that often restarts has one."""
 PAUSE_FACTOR = 10.0
 """The pause after a step, as a multiple of the time that the step took."""
 PAGE = 100
-"""The number of conversations per query."""
+"""The maximum number of conversations that one query of the store returns."""
 COMPACT_BYTES = 1 << 20
-"""The number of bytes returned to the file system in one step."""
+"""The maximum number of free bytes of the store that one step returns to the file system."""
 SPARE_BYTES = 16 << 20
-"""The bytes of free space that the store keeps, since they will soon be used again."""
+"""The bytes of free space that the store keeps instead of returning them, because it will soon use them again."""
 AUDIT_ENTRIES = 100_000
-"""The maximum number of refused calls and deletions that the audit trail keeps."""
+"""The maximum number of entries about refused calls and about deletions that the audit trail keeps."""
 DELETE_SECONDS = 10.0
 """How long to wait for the deletion of one conversation before the next one is handled, in seconds."""
 
@@ -55,7 +55,7 @@ class Retention(Struct, frozen=True, kw_only=True):
     """Conversations that have been archived for longer than this are deleted, with their sub-agents; 0: never."""
 
     audit_days: float = 90.0
-    """Refused calls and deletions older than this are removed from the audit trail; 0: age does not matter."""
+    """Audit entries about refused calls and about deletions are removed when older than this; 0: no age limit."""
 
     @property
     def round_seconds(self) -> float:
@@ -133,7 +133,7 @@ class Housekeeper:
             except StoreUnavailableError:
                 raise
             except NotOwnerError:
-                continue  # the server that owns the conversation prunes it
+                continue  # the server that owns the conversation prunes its events
             except StoreError as error:
                 log.error("its events are not pruned: %s", error, extra={"conversation": id_})
 
@@ -156,7 +156,7 @@ class Housekeeper:
             try:
                 self._conversations.ask(id_, DeleteConversationCommand(archived_before=before)).result(DELETE_SECONDS)
             except (UnknownConversationError, EtagMismatchError, NotOwnerError):
-                continue  # it is already deleted or no longer archived, or the server that owns it deletes it
+                continue  # already deleted, no longer archived, or owned by another server, which deletes it
             except (Rejected, TimeoutError) as refusal:
                 log.info("archived long ago, and not deleted yet: %s", refusal, extra={"conversation": id_})
             else:

@@ -28,7 +28,7 @@ TRIES = 3
 
 
 def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
-    """Return the defects of a conversation up to the revision of `record`, as text; () if there are none.
+    """Return the defects of a stored conversation up to the revision of `record`, as text; () if there are none.
 
     The events are not checked if the log is pruned during each of TRIES attempts. Raises StoreUnavailableError.
     """
@@ -46,7 +46,7 @@ def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
 
 
 def _violations(store: StoreReader, record: ConversationRecord) -> Iterator[str]:
-    """Yield a text for each event that breaks an invariant, and for each difference from the stored state.
+    """Yield a text for each event that breaks an invariant, and for each way in which `record` contradicts the events.
 
     Raises RevisionTooOldError or StoreDamagedError.
     """
@@ -67,7 +67,7 @@ def _violations(store: StoreReader, record: ConversationRecord) -> Iterator[str]
 
 
 def _beginning(store: StoreReader, record: ConversationRecord) -> int:
-    """Return the last pruned revision, after which all events are kept; 0 if none was pruned."""
+    """Return the revision of the last pruned event; all later events are kept. 0 if none was pruned."""
     try:
         store.events(record.id, after=0, limit=1)
     except RevisionTooOldError as error:

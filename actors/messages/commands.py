@@ -63,7 +63,7 @@ class SendMessageResult(Struct, frozen=True):
     run: str
     """The id of the run that gets the message; "" if the message waits in the queue of follow-ups."""
     revision: int
-    """The number of the last event before the command; the message causes only later events."""
+    """The number of the conversation's latest event before the command; the message causes only later events."""
     message: Message | None = None
     queued: QueuedInput | None = None
     duplicate: bool = False
@@ -96,7 +96,7 @@ class CancelConversationResult(Struct, frozen=True):
     """The number of the conversation's latest event after the cancel."""
     llm_request_id: str = ""
     tool_use_ids: tuple[str, ...] = ()
-    """The ids of the tool calls that got a result from the server instead of the tool, in the order of the calls."""
+    """The ids of the unfinished tool calls, to which the server itself gave a result, in the order of the calls."""
     sub_agents: tuple[str, ...] = ()
     settled: tuple[QueueChanged, ...] = ()
     """The queued messages that the cancel returned to their senders or discarded."""
@@ -159,13 +159,13 @@ class AnswerQuestionCommand(Struct, frozen=True):
     """The question's number in its conversation; 0 if the name that the client gave for the question is invalid."""
     accept: bool
     content: str = ""
-    """The values for the form, as a JSON object; "" for none."""
+    """The values that the person entered into the question's form, as a JSON object; "" for none."""
     request_id: str = ""
     body_hash: str = ""
 
 
 class SetModeCommand(Struct, frozen=True):
-    """Set the mode of tools that start from now on. The mailbox delivers this command before all normal messages."""
+    """Set the permission mode of tools that start from now on. The mailbox delivers this before all normal messages."""
 
     mode: Mode
     stop_running: bool = False
@@ -173,7 +173,7 @@ class SetModeCommand(Struct, frozen=True):
 
 
 class SetModeResult(Struct, frozen=True):
-    """The record in its new mode, and the calls and jobs that have or had more rights than the mode gives."""
+    """The record with its new mode, and the stopped and surviving calls and jobs whose rights exceed this mode."""
 
     record: ConversationRecord
     surviving_jobs: tuple[str, ...] = ()
@@ -187,14 +187,14 @@ class SetModeResult(Struct, frozen=True):
 
 
 class TriggerContinuationCommand(Struct, frozen=True):
-    """Write the summary of the conversation now, so that a new one can continue it.
+    """Summarize this conversation now, so that a new conversation can continue from the summary.
 
     The result is the ConversationRecord.
     """
 
 
 class UpdateConversationCommand(Struct, frozen=True):
-    """Change settings; None leaves a field unchanged. The result is the conversation's ConversationRecord."""
+    """Change settings; a setting that is None stays unchanged. The result is the conversation's ConversationRecord."""
 
     etag: str = ""
     slug: str | None = None
@@ -202,16 +202,16 @@ class UpdateConversationCommand(Struct, frozen=True):
     model: str | None = None
     labels: dict[str, str] | None = None
     some_labels: dict[str, str | None] = {}
-    """Labels to set, or with None to remove; other labels stay."""
+    """Labels to set; a label whose value is None is removed. Labels that are not named stay."""
     approval_policy: ApprovalPolicy | None = None
     follow_up_policy: FollowUpPolicy | None = None
     budget: Budget | None = None
     some_amounts: dict[str, int] = {}
-    """Fields of the budget to set; other fields stay."""
+    """New values of single budget fields, by the field's name; the other fields stay."""
     client_tools: tuple[ClientTool, ...] | None = None
     generation: Generation | None = None
     some_generation: dict[str, ReasoningEffort | float | int | None] = {}
-    """Fields of the generation settings to set; other fields stay."""
+    """New values of single generation settings, by the field's name; the other settings stay."""
     mcp_servers: tuple[ChosenMcpServer, ...] | None = None
 
 
@@ -222,11 +222,11 @@ class SetGeneratedTitleCommand(Struct, frozen=True):
     """
 
     title: str
-    """The new title; "" if the query failed, so that only its usage is recorded."""
+    """The new title; "" if the model wrote none, so that only the tokens used are recorded."""
     instead_of: str
     """The title that may be replaced; if the current title differs, it stays."""
     usage: Usage | None = None
-    """The usage of the query that wrote the title."""
+    """The tokens that the model used for the title; None if unknown."""
 
 
 class ArchiveConversationCommand(Struct, frozen=True):
@@ -289,7 +289,7 @@ class SpawnSubAgentsTask(Struct, frozen=True):
     working_directory: str = ""
     """The working directory; "": the conversation's working directory."""
     given: str = ""
-    """The contents of the files of `read_first`, which the supervisor fills in before it delivers the command."""
+    """The contents of the files listed in `read_first`; filled in by the server before the actor gets the command."""
 
 
 class SpawnSubAgentsCommand(Struct, frozen=True):
@@ -334,7 +334,7 @@ SettingsCommand: TypeAlias = (
     | CreateApprovalRuleCommand
     | DeleteApprovalRuleCommand
 )
-"""Commands that change settings of a conversation, and leave its state machine alone."""
+"""Commands that change settings of a conversation without sending its state machine an event."""
 
 ConversationCommand: TypeAlias = (
     SendMessageCommand

@@ -1,4 +1,4 @@
-"""Log entries that are not events of the state machine. Their tags are stored, so they must never change."""
+"""Log entries that are not events of the state machine. The `tag` of a class is stored, so it must never change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Created(Struct, frozen=True, omit_defaults=True, tag="created"):
     at: int
     principal: str
     profile: Profile | None = None
-    """The creator's choices; None if there were none. The log does not contain later values of these settings."""
+    """The settings that the creator chose; None if all are defaults. Later values of these settings are not logged."""
 
 
 class Forked(Struct, frozen=True, tag="forked"):
@@ -28,7 +28,7 @@ class Forked(Struct, frozen=True, tag="forked"):
     origin: str
     """The id of the original conversation."""
     run: str
-    """The id that the last copied run has in the original conversation."""
+    """The id of the last copied run in the original conversation (the copy has another id)."""
     ledger: Ledger
     """The ledger (counters and queues) with which the fork begins."""
 

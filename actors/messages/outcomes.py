@@ -1,6 +1,8 @@
-"""Messages from runners and other conversations to a conversation, which report the results of effects.
+"""Messages to a conversation that report the results of effects (the work that its state machine requests).
 
-Such a message may arrive twice or too late; the conversation ignores messages that it does not wait for.
+They come from runners, which perform the effects, and from other conversations.
+
+A message may arrive twice or too late; the conversation ignores messages that it does not wait for.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from actors.ports.store.audit import CommandOrigin
 
 @dataclass(frozen=True)
 class EffectOutcome:
-    """An event that reports the result of an effect."""
+    """An event for the state machine that reports the result of an effect (work that the state machine requested)."""
 
     event: Event
     urgent: bool = False
@@ -46,7 +48,7 @@ class TextSource(Protocol):
 
 @dataclass(frozen=True)
 class TextDeltaReady:
-    """`source` has new streamed text. Until that text is taken, further text causes no more messages."""
+    """Message to the conversation: `source` has new streamed text. It is sent again only after that text was taken."""
 
     source: TextSource
 
@@ -55,7 +57,7 @@ class CreateSubAgent(Struct, frozen=True):
     """Create a sub-agent's conversation and start its task."""
 
     parent: ConversationRecord
-    """The parent's record, in the state in which the parent waits for this sub-agent."""
+    """The record of the parent conversation, whose state already lists this sub-agent as one to wait for."""
     task: AgentTask
 
 

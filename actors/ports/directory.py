@@ -18,7 +18,7 @@ class LiveConversation(Protocol):
 
     @property
     def ledger(self) -> Ledger | None:
-        """The counters of the conversation's state in memory; None while its state is not loaded."""
+        """The counters and queues of the conversation's state (its ledger); None while the state is not loaded."""
         ...
 
     def deliver(self, message: object) -> bool:

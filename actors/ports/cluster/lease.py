@@ -16,7 +16,7 @@ class Lease(Protocol):
 
     @property
     def fd(self) -> int | None:
-        """A descriptor of a file with the time until which tools may live; None: there is no limit.
+        """A descriptor of a file that contains the time at which running tools must end; None if there is no such time.
 
         The file has 8 bytes: nanoseconds of CLOCK_MONOTONIC as an integer.
         """
@@ -27,7 +27,7 @@ class Lease(Protocol):
         ...
 
     def age(self) -> float:
-        """Return the seconds since the last renewal, or since the start if there was none; 0 if it never expires."""
+        """Return the seconds since the last renewal, or since the start if there was none; 0 for `Forever`."""
         ...
 
 

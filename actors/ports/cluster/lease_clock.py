@@ -15,7 +15,7 @@ NANOSECONDS = 1_000_000_000
 _BYTES = 8
 _F_SEAL_FUTURE_WRITE = 0x10
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL | _F_SEAL_FUTURE_WRITE
-"""The file keeps its size, and only this object can write it, through the mapping that exists already."""
+"""Seals of the memory file: its size is fixed, and only the mapping made before sealing can write to it."""
 
 
 class LeaseClock:
@@ -24,9 +24,9 @@ class LeaseClock:
     def __init__(self, seconds: float) -> None:
         """Create the file (needs Linux 5.1). Raises OSError.
 
-        `seconds`: how long tools may start and live after a heartbeat was sent. This must be shorter than the time for
-        which a heartbeat keeps the node alive in the database, because the tool hosts (the processes that run tools)
-        need the remaining time to end the tools.
+        `seconds`: for how long after sending a heartbeat tools may start and run. The database counts the node as alive
+        for longer than that after a heartbeat: the processes that run tools (tool hosts) need the difference to end
+        the tools.
         """
         self._seconds = seconds
         self._lock = threading.Lock()  # guards the fields below

@@ -22,7 +22,7 @@ class Node(Struct, frozen=True):
     """The address of the gRPC listener for other nodes, "host:port"."""
     version: str = ""
     labels: frozenset[str] = frozenset()
-    """The workspaces (directories) that this node has; the module `placement` explains them."""
+    """The paths of the workspaces (directories that only some nodes have) on this node; see the module `placement`."""
     draining: bool = False
     """Whether the node is about to stop: it releases the ownership of its conversations and takes no new ones."""
     active: int = 0
@@ -33,7 +33,7 @@ class Cluster(Protocol):
     """The nodes of the cluster, as this node sees them. Safe to call from any thread."""
 
     on_taken: Callable[[tuple[str, ...]], object]
-    """Called with the ids of conversations with unfinished work that this node has just taken over from a dead one."""
+    """Called with the ids of the conversations with unfinished work that this node has taken over from a dead node."""
     on_node_dead: Callable[[Node], object]
     """Called when another node was declared dead, so that nobody waits for its answers any longer."""
     on_lost: Callable[[], object]
@@ -107,9 +107,9 @@ class Cluster(Protocol):
         ...
 
     def retire(self) -> None:
-        """Take over no more conversations from now on, neither to handle calls nor from dead nodes. Blocks.
+        """Become the owner of no more conversations, neither to handle clients' calls nor because another node died.
 
-        Raises StoreUnavailableError.
+        Blocks. Raises StoreUnavailableError.
         """
         ...
 
@@ -121,7 +121,7 @@ class Cluster(Protocol):
         ...
 
     def close(self) -> None:
-        """End all threads and connections of the cluster. Idempotent. Blocks."""
+        """End the threads and connections that this object uses. Idempotent. Blocks."""
         ...
 
 
@@ -172,7 +172,7 @@ class OneNode:
         return None
 
     def label_of(self, directory: str) -> str:
-        """Return "", because everything is on this node."""
+        """Return "" (no workspace), because this node has all directories."""
         return ""
 
     def forget(self, conversation_id: str) -> None:
