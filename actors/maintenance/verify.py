@@ -67,7 +67,7 @@ def _violations(store: StoreReader, record: ConversationRecord) -> Iterator[str]
 
 
 def _beginning(store: StoreReader, record: ConversationRecord) -> int:
-    """Return the revision of the last pruned event; all later events are kept. 0 if none was pruned."""
+    """Return the lowest revision after which all events are still stored; 0 if no event is missing."""
     try:
         store.events(record.id, after=0, limit=1)
     except RevisionTooOldError as error:

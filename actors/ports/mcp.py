@@ -41,7 +41,7 @@ class McpServerStatus(Struct, frozen=True):
     error: str = ""
     """Why the server failed, as human-readable text."""
     tools: tuple[ToolSpec, ...] = ()
-    """The tools in the server's latest list, as models get them."""
+    """The tools that the server listed last, in the form in which models get them."""
 
 
 class McpLogin(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,7 +108,7 @@ class McpLogins(Protocol):
         ...
 
     def version(self) -> tuple[int, ...]:
-        """Return a value that changes whenever the stored logins change. Takes only one system call."""
+        """Return a value that changes whenever the stored logins change. Cheap: it takes only one system call."""
         ...
 
     def put(self, name: str, login: McpLogin, /) -> None:
@@ -160,7 +160,7 @@ class McpServers(Protocol):
         ...
 
     def offered(self, conversation_id: str) -> tuple[ToolSpec, ...]:
-        """Return the last result of `offer` for a conversation; () if `offer` was not called yet."""
+        """Return the last result of `offer` for a conversation; () if there is none."""
         ...
 
     def tool(self, name: str, conversation_id: str) -> Tool | None:
@@ -168,7 +168,7 @@ class McpServers(Protocol):
         ...
 
     def check(self, chosen: tuple[ChosenMcpServer, ...]) -> None:
-        """Check whether a conversation may use these servers. Raises McpNotAllowedError or McpServerInvalidError."""
+        """Check that a conversation may use these servers. Raises McpNotAllowedError or McpServerInvalidError."""
         ...
 
     def prepare(self, record: ConversationRecord) -> None:
@@ -179,13 +179,13 @@ class McpServers(Protocol):
         ...
 
     def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
-        """Return the status of each server that the conversation itself configured, in the configured order."""
+        """Return the status of each MCP server that was chosen for this conversation, in the order of the choice."""
         ...
 
     def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
-        """End the programs of MCP servers that still run in an earlier mode of the conversation.
+        """End the programs of those MCP servers that were started before the conversation's permission mode changed.
 
-        Return the servers' names. The next call of a server's tool starts its program again.
+        Return the servers' names. The next call of a server's tool starts its program again, in the new mode.
         """
         ...
 
@@ -206,15 +206,15 @@ class McpServers(Protocol):
     def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
         """Return the status of each server of the operator, in the order of the settings.
 
-        A server's program may fail to start only because its principal is confined to some directories. So if
-        `principal` is confined, the states are those in its own conversations. Otherwise, and for "", they are those
-        in the conversations of principals that are not confined.
+        A server's program can fail for a principal that may read only some directories, and work for others. If
+        `principal` is restricted in this way, the states are those in the principal's own conversations. Otherwise,
+        and for "", they are those in the conversations of principals without such a restriction.
         """
         ...
 
 
 def not_allowed(chosen: ChosenMcpServer) -> McpServerStatus:
-    """Return the status of a server that the operator does not allow, or no longer allows."""
+    """Return the status of a server that a client chose, but that the operator does not allow or no longer allows."""
     error = REFUSAL_TEXTS[Reason.MCP_NOT_ALLOWED]
     return McpServerStatus(chosen.name, McpState.FAILED, chosen.command, chosen.url, error)
 

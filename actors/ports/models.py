@@ -1,4 +1,4 @@
-"""The port for language models, and for requests to them. A model never retries: each call is one attempt."""
+"""The port for language models and requests to them. A `Model` never retries: each call is one attempt."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class ModelInfo(Struct, frozen=True):
     """A model's identity, capabilities and limits. Limits are in tokens."""
 
     name: str
-    """The name in the `model` field of conversations, without a prefix, for example "claude-sonnet-5-5" or "demo"."""
+    """The name that conversations use for the model, without a prefix, for example "claude-sonnet-5-5" or "demo"."""
     display_name: str
     provider: str
     protocol: str
-    """"anthropic", "openai-chat", "openai-responses" or "demo"."""
+    """The protocol of its provider: "anthropic", "openai-chat", "openai-responses" or "demo"."""
     context_window: int
     max_output: int
     usable_window: int
-    """The smaller of the input limit and (context window - reserved output); all thresholds refer to this number."""
+    """The smaller of the input limit and (context window - reserved output); a context is full near this size."""
     images: bool = False
     known: bool = True
-    """Whether the limits are known. If not, the smallest known window is assumed (requirement REQ-BED-022)."""
+    """Whether the model's limits are known. If not, the smallest known context window is assumed (REQ-BED-022)."""
     lean: bool = False
     """Whether the model reads input slowly: it then gets a short system prompt and only the essential tools."""
     reasoning_efforts: tuple[ReasoningEffort, ...] = ()
@@ -53,7 +53,7 @@ class ModelInfo(Struct, frozen=True):
 
 
 class ToolSpec(Struct, frozen=True):
-    """The description of a tool, for the model and for the state machine; the same in every mode."""
+    """The description of a tool, for the model and for the state machine; the same in every permission mode."""
 
     description: str
     input_schema: dict[str, Any]
@@ -70,7 +70,7 @@ class ToolSpec(Struct, frozen=True):
 
 
 def no_view(_image: Image) -> ImageView | None:
-    """Return no converted copy of the image, because the model does not accept images."""
+    """Return None, because no copy of the image can be sent to a model that does not accept images."""
     return None
 
 
@@ -96,7 +96,7 @@ class ModelRequest(Struct, frozen=True):
     view: ProviderView
     """The conversation as the model gets it: roles alternate, and every tool call has its result."""
     view_of: Callable[[Image], ImageView | None] = no_view
-    """Returns the converted copy of an image in the turns, always the same bytes; None: send a text instead.
+    """Returns the copy of an image to send to the model, always the same bytes; None: send a text instead.
 
     Call it only on the thread that makes the request, because it reads the store. Raises StoreError or
     ImagesUnavailableError.
@@ -106,9 +106,9 @@ class ModelRequest(Struct, frozen=True):
     generation: Generation = Generation()
     """The settings for generating the answer, such as the temperature; the model supports those that are set."""
     output: NativeOutput | None = None
-    """The schema that the provider must enforce for the run's last answer.
+    """The output schema that the provider must enforce for the run's last answer.
 
-    None if there is no schema, or if it is the input schema of a tool instead.
+    None if the run has no output schema, or if the model must pass its output to a tool instead.
     """
     purpose: Purpose = Purpose.CONVERSATION
     """What the request is for. Only the demo model and telemetry use this field; providers do not get it."""
@@ -170,7 +170,7 @@ class ModelAbortedError(Exception):
     def __init__(self, usage: Usage | None = None) -> None:
         super().__init__()
         self.usage = usage
-        """The tokens used before the abort, reported by the provider or estimated; None: no answer had begun."""
+        """The tokens used before the abort, reported by the provider or estimated; None if no answer had begun."""
 
 
 class ModelSink(Protocol):
@@ -226,10 +226,10 @@ class ModelCatalog(Protocol):
         ...
 
     def get(self, name: str) -> Model | None:
-        """Return the model with this name, never a substitute; None if no provider is known to serve it.
+        """Return the model with this name, never a substitute; None if it is not known which provider serves it.
 
-        A model that a conversation got before a restart of the server is found if only one provider can have served
-        it.
+        If the providers were not asked for their models yet, as after a restart, this is known if only one provider
+        can serve the model.
         """
         ...
 
@@ -238,11 +238,11 @@ class ModelCatalog(Protocol):
         ...
 
     def undecided(self, name: str) -> bool:
-        """Return whether to call `learn` for this model first, because the answer of `offers` may be outdated."""
+        """Return whether `learn` must be called for this model before the answer of `offers` can be relied on."""
         ...
 
     def learn(self, name: str, cancel: CancelToken) -> None:
-        """Ask the providers that may serve this model for their models; "": ask all providers.
+        """Ask those providers that may serve the model `name` which models they have; "": ask all providers.
 
         Blocks for at most some seconds per provider; never raises.
         """
@@ -260,5 +260,5 @@ class ModelCatalog(Protocol):
         ...
 
     def small(self, name: str) -> Model | None:
-        """Return the model for small extra requests of conversations with the model `name`; None if there is none."""
+        """Return the small model that writes titles and excerpts for conversations with the model `name`, or None."""
         ...

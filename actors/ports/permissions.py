@@ -16,7 +16,7 @@ class Permissions(Struct, frozen=True):
     modes: frozenset[Mode] = frozenset(Mode)
     """The modes that the principal's conversations may have."""
     roots: tuple[str, ...] | None = None
-    """The real paths of the only directories in which the principal's conversations work and read; None: no limit."""
+    """The real paths of the directories to which the principal's conversations are confined; None: no limit."""
     models: tuple[str, ...] | None = None
     """The models that the principal may use, as patterns such as `claude-*`; None: all."""
     mcp_servers: tuple[str, ...] | None = None
@@ -42,11 +42,11 @@ class Permissions(Struct, frozen=True):
 EVERYTHING = Permissions()
 
 NOTHING = Permissions(modes=frozenset(), roots=(), models=(), mcp_servers=())
-"""The permissions of a principal that the settings do not name any more."""
+"""The permissions of a principal that the settings no longer mention."""
 
 
 def everything(principal: str) -> Permissions:  # noqa: ARG001 -- the port's signature
-    """Return all permissions, for the only principal of a server."""
+    """Return all permissions, because this principal is the only one of its server."""
     return EVERYTHING
 
 

@@ -1,8 +1,8 @@
 """The port for telemetry: the server reports its work through it, for logs, metrics and traces.
 
-`Telemetry` itself observes nothing; observers derive from it. The reported facts contain no contents (what people,
-models and tools said). Contents are separate arguments, which only traces use, and only if the operator has enabled
-that. Safe to call from any thread; no method raises, and only `close` blocks.
+`Telemetry` itself observes nothing; observers are subclasses of it. The reported facts contain no contents (what
+people, models and tools said). Contents are passed in arguments of their own; only traces use them, and only if the
+operator has enabled that. Safe to call from any thread; no method raises, and only `close` blocks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MCP, CLIENT, OTHER = "mcp", "client", "other"
 INPUT, OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 ARGUMENTS, RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
 CONTENTS = (INPUT, OUTPUT, ARGUMENTS, RESULT)
-"""The attributes of trace spans that hold contents: messages, arguments and results."""
+"""The names of those trace span attributes that hold contents: messages, arguments and results."""
 
 
 class RunStart(Struct, frozen=True, gc=False):
@@ -72,7 +72,7 @@ class AttemptEnd(Struct, frozen=True, gc=False):
     """One of "ok", "refusal", "truncated" and "cancelled", or the value of an ErrorKind."""
     seconds: float
     first_chunk_seconds: float | None = None
-    """The seconds until the answer began; None if it never began."""
+    """The seconds from the start of the attempt until the answer began; None if it never began."""
     usage: Usage | None = None
 
 
@@ -87,9 +87,9 @@ class ToolStart(Struct, frozen=True, gc=False):
 
 
 def counted_as(tool: str, ours: Collection[str], of_clients: Collection[str]) -> str:
-    """Return the group under which a tool's calls are counted.
+    """Return the group under which a tool's calls are counted; `ours` are the built-in tools.
 
-    Unknown names share a group, as models can invent names.
+    All unknown tools share one group, because models can invent names.
     """
     if tool in ours:
         return tool
@@ -104,8 +104,8 @@ class ToolEnd(Struct, frozen=True, gc=False):
     outcome: str
     """How the call ended.
 
-    One of "ok", "error", "failed" (the infrastructure, not the tool), "cancelled" and "sub_agents" (which the call has
-    started); for a client tool one of "answered", "timed_out" and "withdrawn".
+    One of "ok", "error", "failed" (the infrastructure failed, not the tool), "cancelled" and "sub_agents" (the call has
+    started sub-agents); for a client tool one of "answered", "timed_out" and "withdrawn".
     """
     seconds: float
 
@@ -131,7 +131,7 @@ class Telemetry:
     """An observer that observes nothing. Subclasses override the methods that they need."""
 
     on = False
-    """Whether anything is observed; callers check this before they collect facts at some cost."""
+    """Whether anything is observed; if not, callers do not even collect facts that are costly to collect."""
     measures = False
     """Whether frequent measurements are wanted, such as `delivered`."""
 
@@ -148,7 +148,7 @@ class Telemetry:
         """
 
     def command_done(self, conversation: str) -> None:
-        """Observe that the conversation has handled the command."""
+        """Observe that the conversation has handled the command that `command_taken` reported last."""
 
     def run_began(self, run: RunStart) -> None:
         """Observe the beginning of a run."""
@@ -157,7 +157,7 @@ class Telemetry:
         """Observe the end of a run."""
 
     def run_recovered(self, run: RunStart, outcome: str, detail: str) -> None:
-        """Observe that a restart ended a run of an earlier process, whose beginning this process did not observe."""
+        """Observe that a run which an earlier process began was ended when its conversation was loaded again."""
 
     def attempt_began(self, attempt: AttemptStart) -> None:
         """Observe the beginning of an attempt of a model request."""
@@ -165,7 +165,7 @@ class Telemetry:
     def attempt_ended(
         self, attempt: AttemptStart, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
     ) -> None:
-        """Observe the end of an attempt. `request` and `answer` hold contents."""
+        """Observe the end of an attempt. `request` and `answer` hold contents (messages), which only traces may use."""
 
     def tool_began(self, call: ToolStart) -> None:
         """Observe the beginning of a tool call."""
@@ -175,10 +175,10 @@ class Telemetry:
         return ""
 
     def tool_ended(self, call: ToolStart, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
-        """Observe the end of a tool call. `arguments` and `result` are contents."""
+        """Observe the end of a tool call. `arguments` and `result` are contents, which only traces may use."""
 
     def call_left_out(self, call: ToolStart, outcome: str) -> None:
-        """Observe that a call got its result without running in this process; `outcome` is a ToolOutcome."""
+        """Observe that a call got a result without running in this process; `outcome` is the value of a ToolOutcome."""
 
     def cancelled(self, conversation: str, seconds: float) -> None:
         """Observe that a cancelled run has stopped, `seconds` after the cancel was requested."""

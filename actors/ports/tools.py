@@ -37,7 +37,7 @@ class SubAgentsRefusedError(Exception):
         self.index = index
         """The index of the invalid task, from 0; None if the error concerns the tasks as a whole."""
         self.field = field
-        """The name of the invalid field of AgentTask, or "read_first[1]" for a single file; "": the whole task."""
+        """The name of the invalid field of AgentTask, perhaps with an index ("read_first[1]"); "": the whole task."""
         self.reason = reason
 
     def place(self, names: Mapping[str, str]) -> str:
@@ -82,7 +82,7 @@ class PersonAnswer(Struct, frozen=True):
 
 
 class TooManyQuestionsError(Exception):
-    """A tool call asks more questions than allowed; the text is for the asker."""
+    """A tool call asks people more questions than allowed; the text is sent to the MCP server that asks."""
 
 
 def ask_nobody(_question: PersonQuestion) -> Future[PersonAnswer]:
@@ -93,10 +93,7 @@ def ask_nobody(_question: PersonQuestion) -> Future[PersonAnswer]:
 
 
 class ToolContext(Struct, frozen=True):
-    """The facts about a running tool call, and the services that the tool can use.
-
-    Tools themselves hold no state of conversations.
-    """
+    """The facts about a running tool call, and the services that the tool can use."""
 
     conversation_id: str
     principal: str
@@ -112,7 +109,7 @@ class ToolContext(Struct, frozen=True):
     """Registers a process for cancellation. Call it with every process directly after the process has started.
 
     Returns a function that releases the process, so that it may outlive the call. That function returns True if a
-    cancel of this call can no longer kill the process, False if a cancel has already done so.
+    cancel of this call can no longer kill the process, False if a cancel has already killed it.
     """
     reaped: Callable[[tuple[int, ...]], None]
     """Reports the ids of killed processes. Call it with `ProcessEnd.reaped` of every program that has ended."""
@@ -130,19 +127,19 @@ class ToolContext(Struct, frozen=True):
     ask: Callable[[PersonQuestion], Future[PersonAnswer]] = ask_nobody
     """Asks a person; the tool can cancel the future to withdraw the question.
 
-    Never blocks. All questions end with the call at the latest. Raises TooManyQuestionsError.
+    Never blocks. When the call ends, its open questions are withdrawn. Raises TooManyQuestionsError.
     """
     trace_parent: str = ""
     """The W3C `traceparent` of this call, to send with requests to other programs; "" if the call is not traced."""
     plan_agents: Callable[[tuple[AgentTask, ...], ToolContext], tuple[AgentTask, ...]] = no_sub_agents
-    """Validates the tasks of sub-agents, replaces "" and 0 by the defaults, and reads the files in `read_first`.
+    """Validates the tasks of sub-agents, replaces "" and 0 by the defaults, and reads the files that the tasks name.
 
-    Blocks like a tool. Raises SubAgentsRefusedError, or what `Tool.run` raises.
+    Blocks while files are read. Raises SubAgentsRefusedError, or what `Tool.run` raises.
     """
 
 
 class ToolOutput(Struct, frozen=True):
-    """The output of a tool. `text` is for the model, already truncated to its limit."""
+    """The output of a tool. `text` is for the model; the tool has already shortened it to the allowed length."""
 
     text: str
     is_error: bool = False
@@ -178,7 +175,7 @@ def input_misfit(name: str, problem: str) -> str:
 
 
 class InvalidApprovalRuleError(Exception):
-    """An approval rule cannot be used. The exception names the field, and the text says what to change."""
+    """An approval rule cannot be used. The exception names the invalid field, and its text says what to change."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)
@@ -186,7 +183,7 @@ class InvalidApprovalRuleError(Exception):
 
 
 class ToolTransientError(Exception):
-    """The infrastructure failed, not the tool itself. `begun`: whether the tool may already have had an effect."""
+    """The infrastructure failed, not the tool itself. `begun` tells whether the tool may have had effects before."""
 
     def __init__(self, message: str, *, begun: bool) -> None:
         super().__init__(message)
@@ -198,11 +195,11 @@ class Tool(Protocol):
 
     @property
     def spec(self) -> ToolSpec:
-        """The tool's name, description, input schema and traits."""
+        """The tool's description and input schema for models, and its properties for the state machine."""
         ...
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Run the tool. Runs on a tool thread, or on the tool runner's thread if the tool is instant.
+        """Run the tool. Called on a separate thread, or for an instant tool (see ToolSpec) on the tool runner's thread.
 
         Failures of the tool itself are outputs with `is_error`. Raises ToolTransientError or SandboxUnavailableError.
         Any other exception is a bug and becomes an error result.
@@ -217,7 +214,7 @@ class Toolbox(Protocol):
     """
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
-        """Return the tools offered to a conversation or a sub-agent, in the order in which the model sees them."""
+        """Return the tools offered to a sub-agent or to another conversation, in the order in which models see them."""
         ...
 
     def get(self, name: str) -> Tool | None:
@@ -236,7 +233,7 @@ class Toolbox(Protocol):
         ...
 
     def prepared_rule(self, rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
-        """Return an approval rule as it is stored: with its command split into words, and symbolic links resolved.
+        """Return an approval rule in the form for the store: its command split into words, symbolic links resolved.
 
         Reads symbolic links, so it may block. If `within` is given, only links in these directories are read. Raises
         InvalidApprovalRuleError.
@@ -262,5 +259,5 @@ class Toolbox(Protocol):
         ...
 
     def forget(self, conversation_id: str) -> None:
-        """Kill the jobs of a deleted conversation and drop the state kept for it, such as clipboards and outputs."""
+        """Kill the jobs of a deleted conversation and drop the state kept for it, such as clipboards and stored outputs."""
         ...

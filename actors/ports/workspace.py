@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class GitState(Struct, frozen=True):
-    """The state of a git repository according to its files; "" for unknown values."""
+    """The state of a git repository, read from its files without running git; "" for unknown values."""
 
     root: str
     branch: str = ""
@@ -28,7 +28,7 @@ class Instructions(Struct, frozen=True):
     """The beginning of the file, as valid text without NUL."""
     shown_bytes: int = 0
     cut_bytes: int = 0
-    """The number of bytes of the file that `text` leaves out."""
+    """The number of bytes at the end of the file that `text` leaves out."""
     left_out: str = ""
     """Why the file was not read; "" if it was read."""
 
@@ -42,7 +42,7 @@ class WorkspaceContext(Struct, frozen=True):
     instructions: tuple[Instructions, ...] = ()
     """The files with instructions, from the root of the repository down to the working directory."""
     unnamed: int = 0
-    """The number of further instruction files, nearer to the root, that are left out."""
+    """The number of further instruction files that are left out; they are nearer to the root of the repository."""
 
 
 class DirectoryEntry(Struct, frozen=True):
@@ -84,8 +84,8 @@ class Workspace(Protocol):
         ...
 
     def surroundings(self, directory: str, within: Sequence[str] | None = None) -> WorkspaceContext:
-        """Return the facts about a checked directory for the system prompt, read from files beneath `within` only.
+        """Return the facts for the system prompt about a directory that `check` has accepted.
 
-        Reads little; blocks only on the disk.
+        With `within`, only files beneath these directories are read. Blocks briefly, while a few files are read.
         """
         ...

@@ -27,7 +27,7 @@ class Lease(Protocol):
         ...
 
     def age(self) -> float:
-        """Return the seconds since the last renewal, or since the start if there was none; 0 for `Forever`."""
+        """Return the seconds since the last renewal, or since the start if there was none; 0 if it never expires."""
         ...
 
 

@@ -43,7 +43,7 @@ def has(node: Node, workspace: str) -> bool:
 
 
 def node_with(workspace: str, nodes: Iterable[Node]) -> Node:
-    """Return the least busy of the living `nodes` that have a workspace.
+    """Return the node with the fewest active conversations of those living `nodes` that have a workspace.
 
     Raises Rejected (WORKSPACE_OFFLINE) if none of the nodes has it, or if all that have it are about to stop.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ConfinedSandbox:
-    """Implements Sandbox: starts programs only in the principal's modes, and lets them read only the principal's roots.
+    """Implements Sandbox: starts programs only in modes, and lets them read only directories, allowed to the principal.
 
     Therefore no tool needs to check the permissions of principals, and no tool can forget to do so.
     """
@@ -41,7 +41,10 @@ class ConfinedSandbox:
         return self._permissions.refusal(mode) or self._sandbox.mode_refusal(mode, directory)
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:
-        """Start a program within the permissions. Raises ProcessStartError or SandboxUnavailableError."""
+        """Start a program that can read only what the principal may read.
+
+        Raises ProcessStartError, or SandboxUnavailableError, also if the principal may not use the mode.
+        """
         if refusal := self._permissions.refusal(launch.mode):
             raise SandboxUnavailableError(f"{launch.mode.value} mode: {refusal}")
         return self._sandbox.start(replace(launch, readable=self._permissions.roots), on_output)

@@ -13,9 +13,9 @@ WORKSPACE_PROTECTED = (
     *(".envrc", ".vscode", ".idea", "node_modules/.bin"),
     *(".husky", ".githooks", ".devcontainer", ".zed", ".cursor", ".claude", ".mcp.json"),
 )
-"""Names in the working directory that stay read-only in workspace mode, beside `.git`; a setting can replace the list.
+"""Files and directories in the working directory that stay read-only in workspace mode, beside `.git`.
 
-People and programs later run what is in these files without looking at it.
+People's tools execute what is in these files without asking. A setting can replace the list.
 """
 
 DENY_READ = (
@@ -45,7 +45,7 @@ class ProcessLimits(Struct, frozen=True):
     wall_seconds: float = 0
     cpu_seconds: int = 0
     memory_bytes: int = 2 << 30
-    """The memory limit in bytes of each process, and of all processes of the call together."""
+    """A limit in bytes that applies twice: to the memory of each process, and to that of all the call's processes."""
     file_bytes: int = 1 << 30
     open_files: int = 1024
     processes: int = 512
@@ -71,24 +71,24 @@ class Launch(Struct, frozen=True):
     env: Mapping[str, str]
     """The complete environment, to which only BEDROCK_CALL, the number of the call, is added.
 
-    In restricted mode HOME and TMPDIR become a private directory of the call. The program can write nowhere else, and
-    the directory is removed at the end of the call. In workspace mode it can also write beneath `cwd`.
+    In restricted and workspace mode, HOME and TMPDIR are replaced by a private directory of the call, which is removed
+    at the end of the call. The program can write only there, and in workspace mode also beneath `cwd`.
     """
     mode: Mode
     limits: ProcessLimits = ProcessLimits()
     python: bool = False
-    """Whether argv[0] is Python source, which runs in the interpreter of the process that starts programs.
+    """Whether argv[0] is Python source instead of a program.
 
-    The source runs isolated and restricted like any program. This is faster than starting another interpreter, but all
-    such programs have the same memory layout.
+    It runs in a copy (fork) of the process that starts programs, isolated and restricted like any program. This is
+    faster than starting another interpreter, but all these runs have the same memory layout.
     """
     stdin: bytes = b""
     output_bytes: int = 128 * 1024
-    """The maximum bytes kept of the merged stdout and stderr: their beginning and their end."""
+    """The maximum bytes kept of the merged stdout and stderr; if they are longer, their beginning and end are kept."""
     readable: tuple[str, ...] | None = None
-    """The only files and directories that the program can read, beside those of the system and its private directory.
+    """The files and directories that the program can read, beside those of the system and its private directory.
 
-    The program cannot see other users' processes then, either. None: it can read everything that the server's user can.
+    If this is set, the program cannot see other users' processes. None: it can read all that the server's user can.
     """
     service: ServiceStreams | None = None
     """Set for a service, which lives longer than a call: the descriptors for its stdin and stdout.
@@ -169,12 +169,12 @@ class SandboxReport(Struct, frozen=True):
     kernel_bounds_memory: bool = False
     """Whether the kernel limits the memory of all processes of a call together."""
     workspace_available: bool = False
-    """Whether workspace mode can be enforced, in directories that `Sandbox.mode_refusal` does not refuse."""
+    """Whether workspace mode can be enforced, except in directories for which `Sandbox.mode_refusal` gives a reason."""
     workspace_reason: str = ""
     """Why workspace mode cannot be enforced, as human-readable text."""
 
     separation_reason: str = ""
-    """Why `Launch.readable` cannot be enforced, as human-readable text; "" if it can be, or if this was not tested."""
+    """Why `Launch.readable` cannot be enforced, as human-readable text; "" if it can be enforced or was not tested."""
 
     @property
     def restriction_available(self) -> bool:

@@ -1,4 +1,4 @@
-"""Estimates how much work it is to validate a value against a JSON Schema; references can make this work unbounded.
+"""Estimates how much work it is to validate a value against a JSON Schema. References can make it grow without limit.
 
 Safe to call from any thread.
 """
@@ -22,7 +22,7 @@ This much work takes about a second.
 """
 
 MAX_STEPS = 200_000
-"""The maximum number of pairs of a subschema and an object or list that one estimate visits."""
+"""The maximum number of steps of one estimate. A step looks at one object or list and one subschema for it."""
 
 _LISTS = ("allOf", "anyOf", "oneOf")
 _SINGLE = ("not", "if", "then", "else")
@@ -48,7 +48,7 @@ class Comparisons:
         self._root = schema
         self._anchors = _anchors(schema)
         self._at_one_place: dict[int, int] = {}
-        """The work of each subschema for one part of a value, by the subschema's id(); 0 while it is being computed."""
+        """The work of checking one part of a value, by the id() of the subschema; 0 while it is being computed."""
         try:
             for each in self._reachable():
                 if each is not schema and isinstance(each.get("$id"), str):
@@ -61,7 +61,7 @@ class Comparisons:
     def take_too_long(self, value: Any) -> bool:
         """Return whether validating this value would be more work than MAX_WORK.
 
-        The caller must have bounded the value's nesting.
+        The caller must have checked that the value is not nested too deeply.
         """
         walk = _Walk(self)
         if self._most * walk.size(value) <= MAX_WORK:
@@ -126,7 +126,10 @@ class Comparisons:
         return known
 
     def _target(self, reference: Any) -> Any:
-        """Return the subschema to which a reference points; True for an unknown anchor. Raises UnboundedSchemaError."""
+        """Return the subschema to which a reference points; for an unknown anchor True (which allows any value).
+
+        Raises UnboundedSchemaError.
+        """
         pointer = unquote(reference.removeprefix("#")) if isinstance(reference, str) else ""
         if not isinstance(reference, str) or not reference.startswith("#"):
             raise UnboundedSchemaError("a $ref can only name a place in the schema itself, with # at its beginning")

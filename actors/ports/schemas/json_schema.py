@@ -23,23 +23,23 @@ MAX_FAULTS = 3
 MAX_FAULT_CHARACTERS = 300
 
 MAX_DEPTH = 100
-"""The maximum nesting of values and schemas; with deeper ones, the compiled validator would overflow its stack."""
+"""The maximum nesting of values and of schemas; beyond it, the compiled validator could overflow its stack."""
 
 TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 
 TOO_LARGE_A_NUMBER = "a number is beyond 1.7e308"
 
 PATTERN_BYTES = 1 << 20
-"""The maximum size of a compiled pattern, in bytes."""
+"""The maximum size of a compiled pattern (regular expression), in bytes."""
 
 PATTERNS_BYTES = 4 << 20
-"""The maximum size of all compiled patterns of a schema together, in bytes."""
+"""The maximum size of all compiled patterns (regular expressions) of one schema together, in bytes."""
 
 TOO_MUCH = "it is too large to be compared with the schema"
 
 
 class InvalidSchemaError(ValueError):
-    """The schema is not a valid JSON Schema, or one that cannot be used; the text says why."""
+    """The schema is not a valid JSON Schema, or is valid but not supported; the text says why."""
 
 
 class JsonSchema:
@@ -79,7 +79,7 @@ class JsonSchema:
 def is_schema(value: dict[str, Any]) -> bool:
     """Return whether an object is a valid JSON Schema. `JsonSchema` may still refuse a valid one.
 
-    The object must have no `$schema` key, and the caller must have bounded its nesting.
+    The object must have no `$schema` key. The caller must have checked that it is not nested too deeply.
     """
     import jsonschema_rs  # noqa: PLC0415 -- 15 MB of memory that a server without schemas need not load
 
@@ -109,7 +109,7 @@ def is_too_deep(value: Any, most: int = MAX_DEPTH) -> bool:
     level = [value]
     for _ in range(most):
         level = [inner for each in level for inner in _inside(each)]
-        if not level:  # most values have only a level or two, and this runs for each tool call
+        if not level:  # an early end, because most values have only one or two levels
             return False
     return any(isinstance(each, (dict, list)) for each in level)
 

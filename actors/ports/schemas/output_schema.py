@@ -1,8 +1,8 @@
-"""Output schemas: how a model is asked for a value that matches a JSON Schema, and whether its answer does.
+"""Output schemas: asks a model for a value that matches a JSON Schema, and checks its answer.
 
 Providers can enforce only a part of JSON Schema, and only for objects. A schema within that part is sent to them, in a
-form that allows no other properties; for any other schema, the model calls a tool with the value. In both cases the
-answer is checked against the whole schema.
+form that forbids properties which it does not name. For any other schema, the model is asked to pass the value to a
+tool. In both cases the answer is checked against the whole schema.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from actors.ports.schemas.json_schema import InvalidSchemaError, JsonSchema, is_
 MAX_SCHEMA_BYTES = 64 * 1024
 """The maximum size of an output schema as JSON, in bytes."""
 MAX_OUTPUT_DEPTH = 24
-"""The maximum nesting of output schemas and outputs: each level takes several of the 100 levels of a gRPC message."""
+"""The maximum nesting of output schemas and outputs. A level takes several of the 100 levels that gRPC allows."""
 
 WRAPPER = "value"
-"""The property of the object in which a value is wrapped if its schema also allows values that are no objects."""
+"""Name of the only property of the object that wraps a value whose schema also allows values other than objects."""
 
 _KEPT = frozenset({"type", "enum", "const", "title", "description", "required", "$ref"})
-"""Keywords that providers enforce, and whose values contain no schemas."""
+"""The JSON Schema keywords that providers enforce and whose values contain no subschemas."""
 _NARROWING = frozenset({
     "$schema", "$id", "$comment", "default", "examples", "format", "pattern", "minLength", "maxLength", "minimum",
     "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "uniqueItems",
     "minProperties", "maxProperties", "deprecated", "readOnly", "writeOnly",
 })  # fmt: skip
-"""Keywords that not every provider enforces: requests leave them out, and the answer is checked for them."""
+"""Keywords that not every provider enforces: they are left out of requests, and enforced by checking the answer."""
 
 _WITH_SCHEMAS = frozenset({"properties", "$defs", "items", "anyOf"})
 _KNOWN = _KEPT | _NARROWING | _WITH_SCHEMAS | {"additionalProperties"}
@@ -48,7 +48,7 @@ class NativeOutput(Struct, frozen=True):
 
 
 class _NotKeptError(Exception):
-    """Raised for a schema that providers cannot enforce."""
+    """The schema needs something that providers cannot enforce."""
 
 
 @lru_cache(maxsize=64)
@@ -61,12 +61,12 @@ def compiled(schema: str) -> JsonSchema:
 
 
 def is_wrapped(schema: dict[str, Any]) -> bool:
-    """Return whether a value of this schema is wrapped in an object, because it need not be an object itself."""
+    """Return whether values of this schema are wrapped in an object, because the schema also allows other values."""
     return schema.get("type") != "object"
 
 
 def object_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema for a tool's input, which must be an object: the schema itself, or an object around it."""
+    """Return the schema of a tool input that contains the value: `schema`, or if needed that of an object around it."""
     if not is_wrapped(schema):
         return schema
     inner = {key: value for key, value in schema.items() if key != "$defs"}
@@ -105,7 +105,7 @@ def judged_output(schema: str, text: str) -> tuple[str, str]:
 
 
 def _kept(schema: Any) -> dict[str, Any]:
-    """Return the schema with only the keywords that providers enforce, and forbid properties that it does not name.
+    """Return a copy of a schema with only the keywords that providers enforce, and with no properties but those named.
 
     Raises _NotKeptError if providers cannot enforce the schema.
     """

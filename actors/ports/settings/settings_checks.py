@@ -19,7 +19,7 @@ def check_keys(where: str, table: Mapping[str, Any], keys: Collection[str]) -> N
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host, given as a name or as an address without brackets, is this machine."""
+    """Return whether a host name or IP address (without brackets) means this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,8 +1,8 @@
 """The part of the Store port for the audit trail: who sent which command, and what decided about tool calls.
 
 Accepted commands are recorded in the log of their conversation, and protected by its hash chain. Refused calls are
-stored separately, and so are deletions, because the log is deleted with its conversation. No entry contains messages,
-arguments or results.
+stored separately. So are deletions, because the log is deleted together with the conversation. No entry contains
+messages, arguments or results.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ class CallDecision(Struct, frozen=True, omit_defaults=True):
     tool: str = ""
     """The name of the tool; "" if a person decided, because the approval request names the tool."""
     verdict: str = ""
-    """One of "run", "ask" and "deny"; for a person's decision, "approved" or "denied"."""
+    """The decision: "run", "ask" (a person) or "deny"; if a person decided, "approved" or "denied"."""
     decided_by: str = ""
-    """One of "rules", "policy" and "person"."""
+    """One of "rules" (approval rules), "policy" (the conversation's approval policy) and "person"."""
     rules: tuple[str, ...] = ()
-    """The resource names of the rules that decided."""
+    """The resource names of the approval rules that decided; () if no rule did."""
 
 
 class LogAudit(Struct, frozen=True, omit_defaults=True):
     """The audit data that is stored in a row of a conversation's log."""
 
     origin: CommandOrigin | None = None
-    """The sender of the command; None for events that nobody sent."""
+    """The sender of the command; None if the row records an event of the server, not a command."""
     decisions: tuple[CallDecision, ...] = ()
 
 
 class Outcome(StrEnum):
-    """Whether a call was accepted."""
+    """Whether the server accepted a call."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
 
 
 class AuditEntry(Struct, frozen=True):
-    """A record in the audit trail, of one call or of several equal calls."""
+    """An entry of the audit trail, for one call or for several equal calls."""
 
     at: int
     """The time of the entry, in milliseconds since the epoch."""
@@ -77,9 +77,9 @@ class AuditEntry(Struct, frozen=True):
     conversation: str = ""
     """The id of the conversation; "" if the call concerned none, or was refused before the conversation was found."""
     count: int = 1
-    """The number of calls in one minute that this entry stands for.
+    """The number of calls that this entry stands for.
 
-    These calls have the same caller, method, conversation and reason.
+    They were made within one minute, with the same caller, method, conversation and reason.
     """
     decisions: tuple[CallDecision, ...] = ()
     step: int = 0
@@ -110,9 +110,9 @@ class AuditFilter(Struct, frozen=True):
     """Selects entries of the audit trail. A field that is not set excludes no entry."""
 
     since: int = 0
-    """The earliest time of an entry, in milliseconds since the epoch."""
+    """The beginning of the selected time range (included), in milliseconds since the epoch."""
     until: int | None = None
-    """The first time after the selected range, in milliseconds since the epoch; None: no limit."""
+    """The end of the selected time range (excluded), in milliseconds since the epoch; None: no limit."""
     principal: str | None = None
     conversation: str | None = None
     outcome: Outcome | None = None
@@ -132,7 +132,10 @@ class AuditStore(Protocol):
     """The audit trail. Safe to call from any thread; every method blocks, and may raise StoreUnavailableError."""
 
     def audit(self, wanted: AuditFilter, *, after: AuditPlace | None = None, limit: int) -> tuple[AuditEntry, ...]:
-        """Return the next entries after the position `after`, the oldest first. May raise StoreDamagedError."""
+        """Return up to `limit` entries that `wanted` selects, the oldest first, beginning after the position `after`.
+
+        May raise StoreDamagedError.
+        """
         ...
 
     def put_audit(self, entries: Sequence[AuditEntry]) -> None:

@@ -30,12 +30,12 @@ class TextField(StrEnum):
     FORKED_FROM = "forked_from"
     """The conversation from which a fork was copied.
 
-    Stored in the profile; the other fields are columns of the table.
+    Stored in the record's profile; the other fields of this enum are columns of the conversations' table.
     """
 
 
 class TimeField(StrEnum):
-    """The fields of a record that contain a time. Their columns have the same names."""
+    """The fields of a record that contain a time. The database columns have the same names."""
 
     CREATED = "created_at"
     UPDATED = "updated_at"
@@ -53,58 +53,58 @@ class Comparison(StrEnum):
 
 
 class Every(Struct, frozen=True):
-    """All of these conditions hold; true if `parts` is empty."""
+    """A condition that holds if all of `parts` hold, also if there are no parts."""
 
     parts: tuple[Condition, ...] = ()
 
 
 class AnyOf(Struct, frozen=True):
-    """At least one of these conditions holds."""
+    """A condition that holds if at least one of `parts` holds."""
 
     parts: tuple[Condition, ...]
 
 
 class Negation(Struct, frozen=True):
-    """This condition does not hold."""
+    """A condition that holds if `part` does not hold."""
 
     part: Condition
 
 
 class StateIs(Struct, frozen=True):
-    """The state has one of these names, as returned by `name_of`."""
+    """A condition on the conversation's state: it has one of these names, as returned by `core.states.name_of`."""
 
     kinds: frozenset[str]
 
 
 class IsArchived(Struct, frozen=True):
-    """The conversation is archived or, with False, is not archived."""
+    """A condition: the conversation is archived or, if `archived` is False, is not archived."""
 
     archived: bool
 
 
 class TextEquals(Struct, frozen=True):
-    """The field equals this value; an unset field counts as ""."""
+    """A condition: the text field equals this value; an unset field counts as ""."""
 
     field: TextField
     value: str
 
 
 class TextContains(Struct, frozen=True):
-    """The field contains this text, regardless of case."""
+    """A condition: the text field contains this text, regardless of case."""
 
     field: TextField
     folded: str
-    """The text to look for, folded with `str.casefold`."""
+    """The text to look for, already folded with `str.casefold`."""
 
 
 class IsWithin(Struct, frozen=True):
-    """The working directory is this directory, or is beneath it."""
+    """A condition: the conversation's working directory is this directory, or is beneath it."""
 
     directory: str
 
 
 class TimeCompares(Struct, frozen=True):
-    """The time field compares in this way with `ms` (milliseconds since the epoch); false if the time is not set."""
+    """A condition: the time field is set, and `comparison` holds between it and `ms` (milliseconds since the epoch)."""
 
     field: TimeField
     comparison: Comparison
@@ -112,7 +112,7 @@ class TimeCompares(Struct, frozen=True):
 
 
 class HasLabel(Struct, frozen=True):
-    """There is a label with this key and, unless `value` is None, with this value."""
+    """A condition: the conversation has a label with this key and, unless `value` is None, with this value."""
 
     key: str
     value: str | None = None
@@ -127,7 +127,7 @@ UNARCHIVED = IsArchived(archived=False)
 
 
 class OrderKey(StrEnum):
-    """The fields by which a list can be ordered. Their columns have the same names."""
+    """The fields of a record by which a list can be ordered. The database columns have the same names."""
 
     UPDATED = "updated_at"
     CREATED = "created_at"
@@ -222,7 +222,7 @@ def place_of(record: ConversationRecord, order: Order) -> ListPosition:
 
 
 def rewritten(condition: Condition, change: Callable[[Condition], Condition]) -> Condition:
-    """Return the condition with `change` applied to every part that has no parts itself."""
+    """Return the condition with each leaf (a condition that has no parts) replaced by the result of `change`."""
     match condition:
         case Every(parts):
             return Every(tuple(rewritten(part, change) for part in parts))
@@ -235,7 +235,7 @@ def rewritten(condition: Condition, change: Callable[[Condition], Condition]) ->
 
 
 def leaves(condition: Condition) -> Iterator[Condition]:
-    """Yield the parts of a condition that have no parts themselves."""
+    """Yield the leaves of a condition: those conditions in it that have no parts."""
     match condition:
         case Every(parts) | AnyOf(parts):
             for part in parts:
@@ -247,7 +247,7 @@ def leaves(condition: Condition) -> Iterator[Condition]:
 
 
 def conjuncts(condition: Condition) -> tuple[Condition, ...]:
-    """Split a condition into conditions that must all hold: the parts of an Every, also of nested ones.
+    """Split a condition into conditions that must all hold: the parts of an `Every`, also of nested `Every` conditions.
 
     Any other condition is returned alone.
     """
@@ -257,7 +257,7 @@ def conjuncts(condition: Condition) -> tuple[Condition, ...]:
 
 
 def beneath(directory: str) -> str:
-    """Return the prefix of all paths beneath a directory."""
+    """Return the text with which all paths beneath a directory begin: the directory and a slash."""
     return directory.rstrip("/") + "/"
 
 

@@ -1,4 +1,4 @@
-"""The part of the Store port that reads a conversation's log: state changes, events, ended runs and handled inputs."""
+"""The part of the Store port that reads a conversation's log: state changes, events, ended runs, dequeued inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ class LogReader(Protocol):
     """
 
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
-        """Return the durable events after this revision, in order and without gaps. Raises RevisionTooOldError."""
+        """Return the durable events after this revision, in order and without gaps.
+
+        Raises RevisionTooOldError if some of them are no longer stored.
+        """
         ...
 
     def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
@@ -50,7 +53,7 @@ class LogReader(Protocol):
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
-        """Return how queued inputs of users left the queue between the revisions `after` and `before` (both excluded).
+        """Return the queued inputs that left the queue between the revisions `after` and `before` (both excluded).
 
         These records are kept as long as the conversation.
         """
@@ -59,7 +62,7 @@ class LogReader(Protocol):
     def verify(self, conversation_id: str) -> tuple[str, ...]:
         """Check the stored data of a conversation and return one sentence for each finding; () if there are none.
 
-        Checks the hash chain of the log, that steps, revisions and message sequences have no gaps, and that the
+        Checks the hash chain of the log; whether steps, revisions and message sequences have gaps; and whether the
         messages are those that the log recorded. Repairs nothing.
         """
         ...

@@ -1,4 +1,4 @@
-"""Logs an outage with few lines: one when it begins, one a minute while it lasts, and one at its end."""
+"""Logs an outage of a service with few lines: one when it begins, one a minute while it lasts, and one at its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 REMIND_SECONDS = 60.0
 """The seconds between two log lines of an outage that lasts."""
 CALM_SECONDS = 5.0
-"""How many seconds without a failure end an outage, so that occasional failures are not logged each time."""
+"""An outage ends after this many seconds without a failure, so that a short recovery does not end it."""
 
 
 class OutageLog:
@@ -34,7 +34,7 @@ class OutageLog:
         self._last = 0.0
         """When the last failure happened, in monotonic seconds."""
         self._worked: float | None = None
-        """When the first success after the last failure happened, in monotonic seconds; None if there was none."""
+        """The time of the first success since the last failure, in monotonic seconds; None if there was none."""
         self._failures = 0
 
     @property
@@ -64,7 +64,7 @@ class OutageLog:
                 self._log.error("%s", why, extra=self._so_far(self._began, now))
 
     def worked(self) -> None:
-        """Note a success; log the end of the outage once there has been no failure for a while."""
+        """Note a success; log the end of the outage if the last failure is at least CALM_SECONDS ago."""
         if self._began is None:
             return
         with self._guard:

@@ -30,7 +30,7 @@ class NotOwnerError(StoreError):
     def __init__(self, text: str = "", *, owner: Owner | None = None) -> None:
         super().__init__(text)
         self.owner = owner
-        """The owner; None if no living server owns the conversation or a takeover is under way: then retry later."""
+        """The owner; None if no living server owns the conversation or it is being taken over: a retry may succeed."""
 
 
 class ConversationOwnership(Protocol):

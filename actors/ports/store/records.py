@@ -55,9 +55,9 @@ class ConversationRecord(Struct, frozen=True):
     log_hash: str = ""
     """The hash of the last log row."""
     workspace_label: str = ""
-    """The directory, at or above `cwd`, that only some nodes have; only these can own the conversation.
+    """The path of the workspace that contains `cwd`: a directory that only some nodes have.
 
-    "": any node can.
+    Only these nodes can own the conversation; with "", any node can.
     """
 
 
@@ -75,10 +75,10 @@ class LogEntry(Struct, frozen=True):
     event: bytes
     """The input event as JSON."""
     first_revision: int
-    """The revision of the first notification; the revisions of the others follow without gaps."""
+    """The revision of the first notification; each further notification has the next revision."""
     notifications: tuple[Durable, ...]
     context: bytes | None = None
-    """The context of the state machine as JSON; None if it is the same as in the previous row."""
+    """The facts on which transitions depend (ConvContext), as JSON; None if they are as in the previous row."""
     audit: LogAudit | None = None
 
 
@@ -103,7 +103,7 @@ class ForkedHistory(Struct, frozen=True):
     The fork's own log begins after this revision, like a log from which all earlier events were pruned.
     """
     runs: tuple[StoppedRun, ...]
-    """The copied runs, with the fork's ids and the original's revisions."""
+    """The copied runs, with new run ids for the fork, but with the revisions that they have in the original."""
     attachments: tuple[str, ...]
     """The ids of the attachments to copy; those that the original conversation does not have are skipped."""
 
@@ -140,13 +140,13 @@ class Commit(Struct, frozen=True):
     create_command: bool = False
     """Whether `command` is identified by (principal, request id) instead of (conversation, request id)."""
     fork: ForkedHistory | None = None
-    """With `create`: what is copied from another conversation. In this case, the log has no events for `messages`."""
+    """If a fork is created: what is copied from the original. In this case, `log` has no events for `messages`."""
     spending: Spending | None = None
-    """The usage to add to the principal's totals; None if there is none, or if no quota limits it."""
+    """The usage to add to the principal's totals; None if nothing was used, or if there is no quota for usage."""
 
     @property
     def begins_after(self) -> int:
-        """The revision before a new conversation's first event: 0, or for a fork the last copied revision."""
+        """The revision after which a new conversation's events begin: 0, or for a fork that of the original."""
         return self.fork.revision if self.fork else 0
 
 
@@ -195,7 +195,7 @@ class SettledInput(Struct, frozen=True):
     at: int
     outcome: QueueChanged
     run: str
-    """The id of the run whose history contains the message; "" if none does."""
+    """The id of the run that got the message; "" if no run did."""
 
 
 class Snapshot(Struct, frozen=True):

@@ -41,7 +41,7 @@ class RevisionTooOldError(StoreError):
     def __init__(self, text: str = "", *, oldest: int = 0) -> None:
         super().__init__(text)
         self.oldest = oldest
-        """The lowest revision after which all events are kept."""
+        """The lowest revision after which all events are still stored."""
 
 
 class StoreDamagedError(StoreError):
@@ -60,4 +60,4 @@ class DataDirectoryBusyError(StoreError):
         super().__init__(f"the data directory {path} is in use by {holder}")
         self.path = path
         self.pid = pid
-        """The process id of the holder; 0 if unknown."""
+        """The id of the process that has locked the data directory; 0 if unknown."""

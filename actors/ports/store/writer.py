@@ -13,7 +13,7 @@ class ConversationWriter(Protocol):
     """Atomic, durable writes. Safe to call from any thread; every method blocks until the data is on disk."""
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
-        """Write all parts in one transaction, and return once it is durable. Urgent writes precede other queued ones.
+        """Write all parts in one transaction, and return once it is durable. Urgent writes overtake queued writes.
 
         Raises StoreUnavailableError, NotOwnerError, FencedError, SlugTakenError or CommandExistsError; ValueError if
         the parts contradict each other. This server owns the conversations that it creates.
