@@ -259,5 +259,5 @@ class Toolbox(Protocol):
         ...
 
     def forget(self, conversation_id: str) -> None:
-        """Kill the jobs of a deleted conversation and drop the state kept for it, such as clipboards and stored outputs."""
+        """Kill the jobs of a deleted conversation and drop the state kept for it (clipboards, stored outputs)."""
         ...

@@ -23,7 +23,7 @@ class BackgroundJobs:
         self._owner = owner
         self._exits_due = 0
         self._exited: set[str] = set()
-        """The ids of the tool calls whose jobs have exited; cleared when no further exits are expected."""
+        """The ids of the tool calls that started the exited jobs; cleared when no further exits are expected."""
 
     @property
     def all_exited(self) -> bool:

@@ -1,8 +1,8 @@
-"""Performs the effects of a conversation: what a transition of its state machine has requested to start or stop.
+"""Performs the effects of a conversation: the work that its state machine requests to start or stop.
 
 Every effect must lead to an event that reports its outcome, because the conversation would otherwise wait forever. If
 an effect cannot be performed, this event reports the failure. An exception while an effect is started is an internal
-fault of the conversation, and ends the run: the work on a user's message.
+fault of the conversation, and ends the run (the work on a user's message).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class EffectExecutor:
         self._side_queries = SideQueries(services, admission)
         self._tool_runner: ActorRef[ToolRunner] | None = None
         self._deadlines: list[Timer] = []
-        """The timers of the tool call that waits for a client, or of the questions that a running call asks people."""
+        """The timers for answers: to a client tool call, or to the questions that a running tool call asks people."""
         self._jobs = BackgroundJobs(services.toolbox, owner)
         self._children = ChildSubAgents(services, sub_agents, owner)
         self._cancelled_run = ""
@@ -113,13 +113,13 @@ class EffectExecutor:
         return self._tool_runner is None and self._jobs.all_exited and self._children.all_stopped
 
     def cancel_now(self, work: InFlightWork) -> None:
-        """Stop `work`, and let its run start nothing before the cancel is handled. Safe to call from any thread."""
+        """Stop `work` at once, and keep its run from starting anything more. Safe to call from any thread."""
         # Set before the token is cancelled, because the outcome of the cancelled work could start the run's next step.
         self._cancelled_run = work.run or self._cancelled_run
         work.token.cancel()
 
     def cancel_run_now(self, run: str) -> None:
-        """Stop the work in flight of this run, and let the run start nothing more. Safe to call from any thread."""
+        """Stop this run's work at once, and keep the run from starting anything more. Safe to call from any thread."""
         self._cancelled_run = run
         work = self.in_flight
         if work is not None and work.run == run:
@@ -166,7 +166,10 @@ class EffectExecutor:
                 self.perform(effect, record, context)
 
     def on_idle(self) -> None:
-        """Let the tool runner stop once its last process tree has exited, and stop remaining sub-agents. Idempotent."""
+        """Cancel remaining sub-agents, and let the tool runner stop once its processes have exited. Idempotent.
+
+        Called when the conversation has become idle.
+        """
         self.in_flight = None
         self._stop_waiting()
         self._requests.forget()
@@ -174,7 +177,7 @@ class EffectExecutor:
         self._tell_runner(StopWhenIdle())
 
     def stop_everything(self) -> None:
-        """Abandon the model request and kill the running tool; idempotent."""
+        """Cancel the model request, the running tool and the sub-agents, without waiting for their end. Idempotent."""
         self._requests.abort()
         if self.in_flight is not None:
             self.in_flight.token.cancel()
@@ -189,7 +192,7 @@ class EffectExecutor:
         return self._requests.builder.history_of(record).through(record.state.ledger.seq)
 
     def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
-        """Give the request builder messages that were just committed, so that it need not read them again."""
+        """Pass newly committed messages to the request builder, so that it need not read them from the store."""
         self._requests.builder.committed(record, messages)
 
     def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
@@ -218,11 +221,11 @@ class EffectExecutor:
             self._tool_runner = None
 
     def _begin(self, record: ConversationRecord) -> CancelToken:
-        """Return the cancel token for new work; it is already cancelled if the run is being cancelled."""
+        """Register new work and return its cancel token, already cancelled if the run is being cancelled."""
         self._stop_waiting()
         work = self.in_flight = InFlightWork(live_run(record), CancelToken())
-        # Checked after `in_flight` is set: either a cancel on another thread finds this work, or this check sees the
-        # cancelled run.
+        # Checked after `in_flight` is set, so that no cancel is lost: `cancel_now` on another thread either finds this
+        # work there, or has set `_cancelled_run` before.
         if work.run and work.run == self._cancelled_run:
             work.token.cancel()
         return work.token
@@ -232,7 +235,7 @@ class EffectExecutor:
         if self._tell_runner(run):
             return
         runner = ToolRunner(self._services, self._owner, self._side_queries)
-        tell(runner.actor_ref, run)  # sent before the runner's thread starts, so that the thread need not wait for it
+        tell(runner.actor_ref, run)  # sent first, so that the new thread finds a message at once
         try:
             self._tool_runner = runner.launch(self._services.threads).actor_ref
         except RuntimeError as error:  # the system cannot start another thread

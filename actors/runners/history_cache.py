@@ -19,7 +19,7 @@ PAGE = 1_000
 
 
 class HistoryCache:
-    """The messages of a conversation: added when they are committed, or read from the store once.
+    """The messages of one conversation in memory: added when they are committed, or read from the store once.
 
     Safe to use from any thread. Messages are never changed, so cached messages stay valid.
     """
@@ -28,14 +28,14 @@ class HistoryCache:
         self._store = store
         self._conversation_id = conversation_id
         self._lock = threading.Lock()
-        """Held while reading, because a cancelled request may still be reading when the next one begins."""
+        """Held while messages are read or added: a cancelled request may still be reading when the next one begins."""
         self._messages: list[Message] = []
         self._views = _Views()
 
     def extend(self, messages: Sequence[Message]) -> None:
         """Add messages that were just committed.
 
-        A message that does not follow directly on the last one is not added; it is read from the store when needed.
+        Messages that do not follow directly on the cached ones are ignored, and read from the store when needed.
         """
         with self._lock:
             for message in messages:
@@ -67,7 +67,7 @@ class HistoryCache:
 
 
 class _Views:
-    """Builds the turns of each model request by extending those of the previous request.
+    """Builds the turns of each model request by adding the new messages to the turns of the previous request.
 
     Safe to use from any thread.
     """
@@ -90,7 +90,7 @@ class _Views:
         if (model.protocol, model.name) != self._for:
             self._for = model.protocol, model.name
             self._view = GrowingView(*self._for)
-        if sequence < self._view.sequence:  # a cancelled request that the next one has overtaken
+        if sequence < self._view.sequence:  # a cancelled request: `_view` was already extended for the next one
             return ProviderView(provider_view(messages, sequence, protocol=model.protocol, model=model.name))
         for message in messages[self._view.sequence : sequence]:
             self._view.add(message)

@@ -62,7 +62,7 @@ class LlmRequest:
     Raises StoreError or ImagesUnavailableError.
     """
     judge: Callable[[tuple[Content, ...]], tuple[Content, ...]]
-    """Returns the content with a reason added to each call of a client's tool whose input is invalid.
+    """Returns the answer's content, with an error text added to each client tool call whose input is invalid.
 
     Called on the runner's thread.
     """
@@ -76,8 +76,7 @@ class LlmRequest:
 class StreamedText:
     """The buffer of streamed text between the runner's thread and the conversation's thread.
 
-    At most one message about it waits in the conversation's mailbox; text that arrives in the meantime is added to the
-    buffer.
+    At most one message about new text waits in the conversation's mailbox; further text is only added to the buffer.
     """
 
     def __init__(self, request_id: str, attempt: int, clock: Clock) -> None:
@@ -93,7 +92,7 @@ class StreamedText:
             self._waiting.append((reasoning, text))
 
     def announce(self) -> bool:
-        """Return whether to send the actor a message about the text: there is text, and no earlier message waits."""
+        """Return whether to send the actor a message about the text: there is text, and no such message waits."""
         with self._lock:
             if self._announced or not self._waiting:
                 return False
@@ -154,7 +153,7 @@ class LlmRunner(Actor):
         self._text = StreamedText(request.request_id, request.attempt, clock)
         self._streaming = False
         self._start: LlmStreamStarted | None = None
-        """The event that reports the start of the stream, while it waits to be sent to the actor; otherwise None."""
+        """The event that reports the start of the stream, until it is sent to the actor; otherwise None."""
 
     def on_start(self) -> None:
         """Make the request as soon as the thread runs, then stop."""
@@ -178,7 +177,7 @@ class LlmRunner(Actor):
             self._text.put(text, reasoning=reasoning)
 
     def flush(self) -> None:
-        """Send the buffered events to the actor; pause before the next read if many streams run. See ModelSink."""
+        """Send the buffered events to the actor, then pause if many streams run. See ModelSink."""
         if self._request.cancel.cancelled:
             return
         if received := self._received():
@@ -196,7 +195,7 @@ class LlmRunner(Actor):
         return received
 
     def _report(self, event: LlmResponse | LlmError | LlmAborted) -> None:
-        """Send the outcome together with the messages not sent before, so that all of them become one commit."""
+        """Send the outcome together with the messages that still wait, so that one commit stores all of them."""
         if self._request.cancel.cancelled:
             told = tell(self._reply_to, EffectOutcome(self._aborted(event.usage)))
         else:
@@ -321,7 +320,7 @@ class ModelRequests:
         return True
 
     def _give_up(self, request: LlmRequest, place: SlotRequest) -> None:
-        """End an attempt that was cancelled while it waited for its turn. Safe to call from any thread."""
+        """Report that an attempt was cancelled while it waited for its turn. Safe to call from any thread."""
         if self._services.quotas.model_slots.withdraw(place):
             aborted = LlmAborted(self._services.clock.now_ms(), request.request_id, request.attempt)
             tell(self._owner, EffectOutcome(aborted))
@@ -339,8 +338,8 @@ class ModelRequests:
     def _on_end(self, record: ConversationRecord) -> None:
         """Release the slots that the request occupied. Called on the runner's thread.
 
-        A cancelled request may end after the conversation's actor, which drops the models' caches for the conversation
-        when it stops. The request may have filled these caches again, so they are dropped here, too.
+        A cancelled request may end after the conversation's actor has stopped and dropped the conversation from the
+        models' caches. The request may have filled the caches again, so the conversation is dropped once more.
         """
         self._admission.release()
         self._services.quotas.model_slots.release(record.principal)
@@ -355,7 +354,7 @@ class ModelRequests:
 def call_subjects(
     services: Services, record: ConversationRecord, content: tuple[Content, ...]
 ) -> tuple[CallSubject, ...]:
-    """Return the commands and paths that each tool call of a response concerns; () if no approval depends on them."""
+    """Return the commands and paths that each tool call concerns; () if no approval of a call can depend on them."""
     if record.approval_policy is ApprovalPolicy.AUTO and not (record.approval_rules or services.approval_rules):
         return ()
     roots = services.permissions(record.principal).roots

@@ -1,4 +1,4 @@
-"""Finds the models that a command names; for unknown ones, providers are asked before the actor gets the command."""
+"""Finds the models that a command names. If one is unknown, providers are asked before the actor gets the command."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ if TYPE_CHECKING:
 
 
 def undecided(services: Services, request: CreatingCommand | ConversationCommand) -> bool:
-    """Return whether providers have to be asked before this command can be checked. Never blocks."""
+    """Return whether providers must be asked for their models before this command can be checked. Never blocks."""
     return any(name and services.models.undecided(name) for name in _named(services, request))
 
 
 def learn_for(services: Services, request: CreatingCommand | ConversationCommand, cancel: CancelToken) -> None:
-    """Ask the providers that may serve the models named in a command for their models. Blocks."""
+    """Ask providers which models they have: those providers that may serve a model named in the command. Blocks."""
     learn(services, _named(services, request), cancel)
 
 
 def learn(services: Services, names: Iterable[str], cancel: CancelToken) -> None:
-    """Ask the providers that may serve these models for their models; "" and known models are skipped. Blocks."""
+    """Ask those providers that may serve one of these models which models they have. Blocks.
+
+    "" and models whose provider is known are skipped.
+    """
     for name in names:
         if name and services.models.undecided(name):
             services.models.learn(name, cancel)
@@ -41,7 +44,7 @@ def learn(services: Services, names: Iterable[str], cancel: CancelToken) -> None
 def find(services: Services, name: str, principal: str, cancel: CancelToken) -> Model:
     """Return the model of a conversation, asking providers if necessary. Raises ModelFailedError. Blocks.
 
-    The permission is checked again, because it may have changed since the conversation was given this model.
+    The principal's permission for the model is checked again, because it may have changed since the model was chosen.
     """
     if not services.permissions(principal).allows_model(name):
         text = f"This principal may not use the model {name}: give the conversation another one."

@@ -97,6 +97,6 @@ class RequestBuilder:
 
 
 def _generation(record: ConversationRecord) -> Generation:
-    """Return the run's settings for generating text; those that the run lacks are taken from the conversation."""
+    """Return the run's generation settings; settings that the run does not have are taken from the conversation."""
     own, usual = record.state.ledger.generation, record.profile.generation
     return own.over(usual) if own else usual

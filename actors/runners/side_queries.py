@@ -67,7 +67,7 @@ class SideQueryFailedError(SideQueryError):
         super().__init__(text)
         self.usage = usage
         self.busy = busy
-        """Whether another attempt may succeed later."""
+        """Whether the model or the server was at capacity, so that another attempt may succeed later."""
 
 
 class SideQueries:
@@ -105,7 +105,7 @@ class SideQueries:
             self._admission.release()
 
     def _in_time(self, small: Model, request: ModelRequest, cancel: CancelToken) -> ModelAnswer:
-        stop = CancelToken()  # a separate token: the timeout must stop the query, not the tool that makes it
+        stop = CancelToken()  # a separate token, because the timeout must stop only the query, not the tool that asks
         cancel.on_cancel(stop.cancel)
         self._services.timers.after(TIMEOUT_MS, stop.cancel)
         try:
@@ -166,7 +166,7 @@ class _NoSink:
 
 
 def _request(conversation_id: str, query: SideQuery) -> ModelRequest:
-    """Return the model request. Its conversation id is made up, so that it replaces no conversation's cached turns."""
+    """Return the model request. Models cache data by conversation id, so it gets an id that no conversation has."""
     identity = f"{conversation_id}:{query.purpose.value}"
     return ModelRequest(
         conversation_id=identity,

@@ -49,9 +49,9 @@ class SubAgentRunner:
         self._directory = directory
         self._lock = threading.Lock()
         self._parents: dict[str, str] = {}
-        """Maps the id of each sub-agent that has an actor or is being created to the id of its parent."""
+        """The parent's id by sub-agent id, for sub-agents that have an actor or are being created."""
         self._runs: dict[str, str] = {}
-        """Maps the id of each sub-agent to the id of the parent's run that started it."""
+        """The id of the parent's run that started the sub-agent, by sub-agent id."""
 
     def start(self, parent: ConversationRecord, task: AgentTask) -> None:
         """Create a sub-agent and start its task.
@@ -60,7 +60,7 @@ class SubAgentRunner:
         """
         asked = AskEnvelope(
             CreateSubAgent(parent, task), urgent=True
-        )  # urgent like a cancel, so that a cancel cannot overtake it
+        )  # urgent, because a cancel is also urgent and must not be delivered first
         asked.answer.add_done_callback(lambda answer: self._on_created(parent.id, task.agent_id, answer))
         if not self._register(parent, task.agent_id):
             text = f"{self._limit} sub-agents are running on this server, which is as many as may: try again later"
@@ -85,14 +85,14 @@ class SubAgentRunner:
             self._cancel_run_now(agent_id)
 
     def abandon(self, agent_ids: Iterable[str]) -> None:
-        """Cancel those sub-agents that still have an actor, because their parent no longer waits for them."""
+        """Cancel these sub-agents, because their parent no longer waits for them; skip those that have no actor."""
         for agent_id in agent_ids:
             actor = self._directory.live(agent_id)
             if actor is not None and actor.deliver(_cancel("its parent is at rest")):
                 self._cancel_run_now(agent_id)
 
     def report_end(self, parent_id: str, agent_id: str, outcome: AgentOutcome, usage: Usage) -> None:
-        """Report to the parent how a sub-agent ended, and its tokens, which count towards the parent's budget, too."""
+        """Report to the parent how a sub-agent ended and how many tokens it used (they also count for the parent)."""
         at = self._clock.now_ms()
         with self._lock:
             run = self._runs.get(agent_id, "")
@@ -126,7 +126,7 @@ class SubAgentRunner:
             return True
 
     def _on_created(self, parent_id: str, agent_id: str, answer: Future[object]) -> None:
-        """Report the reason to the parent if a sub-agent could not be created. Safe to call from any thread."""
+        """If a sub-agent could not be created, report the reason to its parent. Safe to call from any thread."""
         error = answer.exception()
         if error is None:
             return
@@ -209,7 +209,7 @@ class ChildSubAgents:
 
 
 def outcome_of(state: State) -> AgentOutcome:
-    """Return the outcome of a sub-agent whose actor has stopped in this state."""
+    """Return the outcome of a sub-agent that ended in this state."""
     match state:
         case Completed(result=result):
             return AgentSucceeded(result)

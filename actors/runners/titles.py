@@ -1,6 +1,6 @@
 """Generated titles of conversations: at first the first line of the first message, then one that a small model writes.
 
-The model is asked once, concurrently with the first run. Its title replaces only the first line, never a title that a
+The model is asked once, concurrently with the first run. Its title replaces that first line, but never a title that a
 client has set in the meantime. Nothing waits for the model; if it fails or is cancelled, the first line stays.
 """
 
@@ -60,12 +60,12 @@ def _cleaned(line: str) -> str:
 
 
 def untitled(record: ConversationRecord) -> bool:
-    """Return whether the next message determines the title: there is no title, no run yet, and this is no sub-agent."""
+    """Return whether the title will be made from the next message: no title, no run yet, and not a sub-agent."""
     return record.user_initiated and not record.title and not record.state.ledger.run
 
 
 class Titles:
-    """Asks a model for titles, each on a separate thread. Safe to call from any thread.
+    """Asks a model for titles, with a separate thread for each query. Safe to call from any thread.
 
     Args:
         services: Provides the clock and the settings.
@@ -122,7 +122,7 @@ class Titles:
         for _, thread in asking:
             thread.join(max(0.0, until - self._services.clock.monotonic()))
 
-    # --- thread of a query ------------------------------------------------------------------------------------
+    # --- on the thread of a query -----------------------------------------------------------------------------
 
     def _work(self, record: ConversationRecord, text: str, cancel: CancelToken) -> None:
         try:

@@ -30,18 +30,18 @@ class ToolRights:
         return self._mode
 
     def set(self, mode: Mode) -> None:
-        """Start calls in this mode from now on; running calls keep the mode in which they were started."""
+        """Let calls start in this mode from now on; running calls keep the mode in which they were started."""
         with self._lock:
             self._mode = mode
 
     def narrow(self, mode: Mode) -> None:
-        """Start calls in this mode from now on, unless the current mode gives fewer rights."""
+        """Let calls start in this mode from now on, unless the current mode gives fewer rights; then do nothing."""
         with self._lock:
             if wider(self._mode, mode):
                 self._mode = mode
 
     def begin(self, tool_use_id: str, cancel: CancelToken) -> Mode:
-        """Register a call that starts; return the mode that it keeps until its `end`."""
+        """Register a call that starts; return its permission mode, which stays the same until the call ends."""
         with self._lock:
             self._calls[tool_use_id] = self._mode, cancel
             return self._mode
@@ -61,7 +61,7 @@ class ToolRights:
             )
 
     def cancel(self, tool_use_ids: Iterable[str]) -> None:
-        """Kill these calls; each will report that it was aborted."""
+        """Kill those of these calls that are running; each will report that it was aborted."""
         with self._lock:
             tokens = [self._calls[tool_use_id][1] for tool_use_id in tool_use_ids if tool_use_id in self._calls]
         for token in tokens:

@@ -83,7 +83,7 @@ class RunTool:
 
 @dataclass(frozen=True)
 class StopWhenIdle:
-    """Message to a tool runner: kill the running call, then stop unless another call arrives first."""
+    """Message to a tool runner: kill the running call, and stop when it has ended, unless another call was sent."""
 
 
 Identity = tuple[str, int]
@@ -147,7 +147,7 @@ class ToolRunner(Actor):
             self.terminate()
 
     def on_fault(self, message: Any, error: BaseException) -> None:
-        """Handle a bug of this actor: kill the running call, and report it as failed."""
+        """Handle an exception of `receive`, which is a bug: kill the calls, and report them as failed."""
         super().on_fault(message, error)
         for execution in self._executions.values():
             execution.run.cancel.cancel()
@@ -206,12 +206,12 @@ class ToolRunner(Actor):
         return tool is not None and tool.spec.instant and self._services.mcp.tool(name, conversation_id) is None
 
     def _not_started(self, execution: Execution, reason: str) -> None:
-        """Report that a call did not start, so that it may be retried."""
+        """Report that a call did not start; the conversation may then retry it."""
         outcome = ToolTransient(self._services.clock.now_ms(), *execution.identity, reason, begun=False)
         tell(self.actor_ref, ToolEnded(outcome, KillReceipt(*execution.identity)))
 
     def _quiesce_overdue(self, execution: Execution) -> None:
-        """Stop waiting for the exit of the processes of a killed call. Runs on the timer thread."""
+        """End the wait for the processes of a killed call, after the time limit. Runs on the timer thread."""
         tell(self.actor_ref, QuiesceTimeout(execution.receipt(self._services.clock.monotonic(), leaked=True)))
 
     def _forget_others(self) -> None:
@@ -244,7 +244,7 @@ class ToolRunner(Actor):
     def _outcome(self, execution: Execution) -> ToolOutcomeEvent:
         """Run the tool and return its outcome.
 
-        A call that was cancelled in the meantime counts as aborted, whatever its result.
+        If the call was cancelled before the tool ended, the outcome is "aborted", whatever the tool's result.
         """
         cancel = execution.run.cancel
         outcome = None if cancel.cancelled else self._try(execution)
@@ -275,7 +275,7 @@ class ToolRunner(Actor):
         services = self._services
         offered = any(traits.name == effect.name for traits in execution.run.context.tools)
         conversation_id = execution.run.context.conversation_id
-        mcp_tool = services.mcp.tool(effect.name, conversation_id) if offered else None  # sub-agents get none
+        mcp_tool = services.mcp.tool(effect.name, conversation_id) if offered else None  # sub-agents get no MCP tools
         tool = mcp_tool or services.toolbox.get(effect.name)
         parse = services.toolbox.parse if mcp_tool is None else parse_arguments
         if left_out := _left_out(execution.run.context, effect.name, tool):
@@ -334,7 +334,7 @@ class ToolRunner(Actor):
 
 
 def _left_out(context: ConvContext, name: str, tool: Tool | None) -> str:
-    """Return the error text for an existing tool that the conversation is not offered; "" for other calls."""
+    """Return the error text if the tool exists but is not offered to the conversation, else ""."""
     offered = [traits.name for traits in context.tools]
     if tool is None or context.is_sub_agent or name in offered:
         return ""

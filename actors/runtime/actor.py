@@ -1,4 +1,4 @@
-"""The base class of actors, which handles exceptions and closes its mailbox, and the envelope of requests to actors."""
+"""The base class of actors, and the envelope for requests to them, which carries a future for the answer."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class AskEnvelope(Generic[Request]):
         return self._wanted
 
     def succeed(self, value: object) -> None:
-        """Answer the request. Only the first answer counts, and none after the caller has cancelled the request."""
+        """Answer the request. Ignored if it was answered before, or if the caller has cancelled it."""
         if self.claim() and not self.answer.done():
             self.answer.set_result(value)
 
     def fail(self, error: BaseException) -> None:
-        """Answer the request with an error. Only the first answer counts; see `succeed`."""
+        """Answer the request with an error. Ignored in the same cases as `succeed`."""
         if self.claim() and not self.answer.done():
             self.answer.set_exception(error)
 
@@ -85,8 +85,8 @@ class Actor(pykka.ThreadingActor):
     def launch(self, threads: ThreadPool) -> Self:
         """Start the actor on a thread of the pool. Raises RuntimeError if no thread can be started.
 
-        This replaces pykka's `start`, which would start a new thread and register the actor globally. The caller keeps
-        the reference to the actor.
+        This replaces pykka's `start`, which would start a new thread and add the actor to a global registry. Without
+        that, the caller must keep the reference to the actor.
         """
         threads.run(self._actor_loop, type(self).__name__)
         return self
@@ -141,7 +141,7 @@ class Actor(pykka.ThreadingActor):
 
 
 def tell_all(ref: ActorRef[Any], messages: Iterable[object]) -> bool:
-    """Send messages in one step, without others in between; return False if the actor has stopped."""
+    """Send messages in one step, so that no other message comes between them; return False if the actor has stopped."""
     try:
         cast("Mailbox", ref.actor_inbox).put_all([Envelope(message) for message in messages])
     except ActorDeadError:

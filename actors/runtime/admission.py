@@ -1,4 +1,4 @@
-"""Admission control: limits for concurrent model requests, and for all work that needs file descriptors."""
+"""Admission control: limits the concurrent model requests, and the file descriptors that new work may open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FILES_PER_TOOL = 6
 """The file descriptors that a tool call needs in this process: sockets, pipes, and a handle to kill its process."""
 FILES_PER_REQUEST = 2
-"""The file descriptors of a model request: its socket, and before that one for the name resolution."""
+"""The file descriptors that a model request needs: one for its socket, and one for name resolution."""
 COUNT_SECONDS = 0.05
 """For how many seconds a count of open files is reused: counting thousands of them takes a millisecond."""
 
@@ -52,7 +52,7 @@ class FileRoom:
 
     @property
     def refusal(self) -> str:
-        """The reason for a refusal, which states the limit. A phrase that the caller completes to a sentence."""
+        """The reason why `take` returned False, with the limit, as a part of a sentence."""
         return (
             f"this server may have {self._limit():,} files open (ulimit -n) and keeps {self.reserved} of them for"
             " cancels and for what is running: there is none left"

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def check_generation(wanted: Generation, model: ModelInfo) -> None:
-    """Raise Rejected (GENERATION_UNSUPPORTED) if the model lacks support for a setting; the text names all of these."""
+    """Check that the model supports all settings that are set.
+
+    Raises Rejected (GENERATION_UNSUPPORTED), whose text names every setting that is not supported.
+    """
     if problems := "; ".join(_problems(wanted, model)):
         raise Rejected(Reason.GENERATION_UNSUPPORTED, problems)
 
@@ -25,7 +28,8 @@ def check_generation(wanted: Generation, model: ModelInfo) -> None:
 def supported(wanted: Generation, model: ModelInfo) -> Generation:
     """Return `wanted` without settings that the model does not support, and with a supported answer length.
 
-    The settings were checked before, but a provider may have reported other abilities of the model since.
+    The settings were supported when they were chosen, but the provider may since have reported that the model has
+    other abilities.
     """
     return Generation(
         wanted.reasoning_effort if wanted.reasoning_effort in model.reasoning_efforts else None,

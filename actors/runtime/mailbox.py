@@ -37,8 +37,8 @@ class Mailbox:
     def put(self, envelope: Envelope[Any], /) -> None:
         """Add a message: to the urgent lane if its attribute `urgent` is true, otherwise to the normal lane.
 
-        If the mailbox is closed, the envelope's reply fails with ActorDeadError; without a reply, ActorDeadError is
-        raised.
+        If the mailbox is closed, the sender gets an ActorDeadError: as the reply if it waits for one, otherwise raised
+        here.
         """
         if not self._add(self._urgent if getattr(envelope.message, "urgent", False) else self._normal, (envelope,)):
             refuse(envelope)
@@ -95,7 +95,10 @@ class Mailbox:
             return waiting
 
     def close_if_empty(self) -> bool:
-        """Close unless a message waits, so that an idle actor loses none. Return whether the mailbox was closed."""
+        """Close the mailbox unless a message waits in it; return whether it was closed.
+
+        With this, an actor that stops because it is idle loses no message.
+        """
         with self._lock:
             if self._urgent or self._normal:
                 return False
@@ -104,7 +107,7 @@ class Mailbox:
 
 
 def refuse(envelope: Envelope[Any]) -> None:
-    """Report to the sender of this message that the actor has stopped. Raises ActorDeadError if no reply is awaited."""
+    """Answer a message with ActorDeadError, because the actor has stopped; raise it if no reply is awaited."""
     error = ActorDeadError("the actor has stopped")
     if envelope.reply_to is None:
         raise error

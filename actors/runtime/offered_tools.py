@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from actors.ports.schemas.output_schema import NativeOutput
 
 SCHEMAS = 256
-"""The maximum number of compiled schemas that are kept."""
+"""The maximum number of compiled schemas, and of client tool specifications, that are cached."""
 
 
 _OUTPUT_DESCRIPTION = (
@@ -48,8 +48,8 @@ def compiled(schema: str) -> JsonSchema:
 def spec_of(tool: ClientTool) -> ToolSpec:
     """Return the specification of a client tool, as models get it.
 
-    The tool counts as essential, so that lean models, which are offered only essential tools, are offered it, too,
-    because the client chose it for the conversation.
+    The tool counts as essential, because the client chose it for the conversation. So even slow ("lean") models, which
+    get only essential tools, are offered it.
     """
     return ToolSpec(tool.description, msgspec.json.decode(tool.input_schema), tool.traits, essential=True)
 
@@ -60,7 +60,10 @@ def offered_in(mode: Mode | None, spec: ToolSpec) -> bool:
 
 
 def judged(content: tuple[Content, ...], tools: tuple[ClientTool, ...]) -> tuple[Content, ...]:
-    """Return an answer's content; its calls of client tools get the tool's group and, if invalid, the input's fault."""
+    """Return an answer's content with two fields set in each call of a client tool: `group` and `bad_input`.
+
+    `bad_input` says why the input is invalid; "" if it is valid.
+    """
     by_name = {tool.name: tool for tool in tools}
     if not by_name:
         return content
@@ -81,7 +84,7 @@ def _judged(call: ToolUse, tool: ClientTool) -> ToolUse:
 
 
 def output_form(schema: str, model: ModelInfo) -> tuple[NativeOutput | None, tuple[ToolSpec, ...]]:
-    """Return how to ask a model for a value that matches a schema: either a schema for its provider, or a tool."""
+    """Return what a request for a value must contain: a schema for the provider to enforce, or else a tool to call."""
     value = json.loads(schema)
     if model.structured_output and (native := native_output(value)):
         return native, ()

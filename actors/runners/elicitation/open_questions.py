@@ -1,6 +1,6 @@
 """The questions that one tool call asks people.
 
-Each question is reported to the conversation, which answers it with the effect AnswerTool.
+Each question is reported to the conversation as an event; the answer comes back as the effect AnswerTool.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ class SlotRequest:
 class FairSlots:
     """Slots with a total limit and a limit for each principal.
 
-    Requests wait while no slot is free. A free slot goes to the principal that has waited longest since its last turn,
-    or since its first waiting request, and to the longest waiting request of that principal. So a principal with a
-    thousand waiting requests delays another principal by one turn only. Safe to call from any thread.
+    Requests wait while no slot is free. A free slot goes to the principal that has waited longest since it last got a
+    slot (or since its first waiting request), and there to the oldest request. So a principal with a thousand waiting
+    requests delays each other principal by one turn only. Safe to call from any thread.
     """
 
     def __init__(self, limit: int = 0, limit_of: Callable[[str], int] = lambda _principal: 0) -> None:
@@ -49,7 +49,7 @@ class FairSlots:
         return self._used[principal] if principal else self._total
 
     def pressure(self, principal: str) -> int:
-        """Return the slots that `principal` holds, multiplied by the number of principals that hold any slot."""
+        """Return the number of slots that `principal` holds, times the number of principals that hold at least one."""
         return self._used[principal] * len(self._used)
 
     def acquire(self, principal: str, start: Callable[[], bool]) -> SlotRequest:
@@ -67,7 +67,7 @@ class FairSlots:
 
     @contextmanager
     def turn(self, principal: str, cancel: CancelToken) -> Generator[bool]:
-        """Wait for a slot and hold it during the `with` block. Yield False if `cancel` is cancelled before."""
+        """Wait for a slot and hold it during the `with` block. Yield False if `cancel` is cancelled while waiting."""
         called = threading.Event()
         wake = called.set
 
@@ -122,7 +122,7 @@ class FairSlots:
                 del self._used[principal]
 
     def _next(self) -> SlotRequest | None:
-        """Take a free slot for the principal with the next turn; None if no principal may have one."""
+        """Give a free slot to the next waiting request and return this request; None if no request can get a slot."""
         with self._lock:
             if not self._queues or 0 < self._limit <= self._total:
                 return None
@@ -132,7 +132,7 @@ class FairSlots:
             queue = self._queues.pop(principal)
             place = queue.popleft()
             if queue:
-                self._queues[principal] = queue  # last in the order: it is the turn of the other principals
+                self._queues[principal] = queue  # moved to the end: other principals have their turns first
             self._waiting -= 1
             self._total += 1
             self._used[principal] += 1

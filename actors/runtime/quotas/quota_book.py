@@ -36,7 +36,7 @@ MILLISECONDS = 1_000
 RETRY_MS = 1_000
 """The suggested retry delay, in milliseconds, for quotas that have room again as soon as a run or a stream ends."""
 LEARN_SECONDS = 10.0
-"""The seconds between two queries of how much was spent on all servers that share the store."""
+"""The minimum seconds between two queries of what all servers that share the store have spent."""
 DAY_MS = 86_400_000
 
 
@@ -70,7 +70,7 @@ class QuotaBook:
         put_spending: Callable[[Spending], None] = lambda _spending: None,
         spent_by_all: Callable[[], Iterable[Spending]] | None = None,
     ) -> None:
-        """Begin with the spending of this month, day by day. The functions given here access a store, and may block.
+        """Begin with the given spending of this month. The functions among the arguments access a store, and may block.
 
         Args:
             settings: The quotas that the operator has set.
@@ -150,7 +150,7 @@ class QuotaBook:
                 raise self._refused(_exceeded(Quota.STORED_BYTES, whose, limit, used, retry_ms))
 
     def take_stored(self, principal: str, more: int) -> None:
-        """Count `more` bytes of a conversation or an image that will be stored. May block.
+        """Count `more` bytes, because a conversation or an image of this size will be stored. May block.
 
         Raises QuotaExceededError if there is not enough room left, and StoreError.
         """
@@ -161,7 +161,7 @@ class QuotaBook:
                 raise self._refused(_exceeded(Quota.STORED_BYTES, whose, limit, used, retry_ms, needed=more))
 
     def deleted(self, conversation_id: str, principal: str) -> None:
-        """Note that a conversation was deleted: its run ends, and stored bytes must be measured again."""
+        """Note that a conversation was deleted: end its run, and let the principal's stored bytes be measured again."""
         self.end_run(conversation_id)
         for whose in (principal, TOGETHER):
             self._stored.forget(whose)
@@ -169,7 +169,7 @@ class QuotaBook:
     # --- spending ---------------------------------------------------------------------------------------------
 
     def spending(self, principal: str, used: tuple[int, int], at: int) -> Spending | None:
-        """Return the record to store for the `used` tokens and millionths of a dollar; None if nothing is recorded."""
+        """Return the record to store for `used` (tokens, millionths of a dollar); None if it need not be recorded."""
         if not self.counts_spending or not any(used):
             return None
         return Spending(principal, day_of(at), *used)
@@ -182,8 +182,8 @@ class QuotaBook:
     def spend_alone(self, principal: str, used: Usage) -> None:
         """Store and count the tokens and the cost of a request whose conversation was deleted.
 
-        No commit of the conversation can include this spending any more. May block. If it cannot be stored, it counts
-        until the server ends.
+        No commit of the conversation can include this spending any more. May block. If it cannot be stored, it is
+        counted in memory only, until the server ends.
         """
         spending = self.spending(principal, (used.context_tokens, used.cost_micros), self._clock.now_ms())
         if spending is None:
@@ -203,10 +203,10 @@ class QuotaBook:
         return exceeded.described if exceeded else ""
 
     def _learn(self) -> None:
-        """Query what all servers that share the store have spent, every LEARN_SECONDS. May block; raises StoreError.
+        """Query what all servers that share the store have spent, at most once in LEARN_SECONDS.
 
-        The latest spending of this server may be in memory only, so the larger of the queried and the counted amount is
-        used.
+        The latest spending of this server may be in memory only, so of the queried and the counted amount the larger
+        one is used. May block; raises StoreError.
         """
         now = self._clock.monotonic()
         if self._spent_by_all is None or not self.counts_spending or now < self._learned_at + LEARN_SECONDS:
@@ -299,7 +299,7 @@ class QuotaBook:
                 raise self._refused(_exceeded(quota, whose, limit, used, RETRY_MS))
 
     def _nothing_left(self, principal: str) -> QuotaExceededError | None:
-        """Return the error that refuses further spending; None if no quota of spending is used up."""
+        """Return the error for a spending quota that is used up; None if there is no such quota."""
         now = self._clock.now_ms()
         for whose in (principal, TOGETHER):
             for quota in SPENDING:
@@ -379,7 +379,7 @@ def _subtract(counts: Counter[str], principal: str) -> None:
 
 
 def _period(quota: Quota, day: int) -> str:
-    """Return the key of the counter for a quota and for its period that contains a day, counted from the epoch."""
+    """Return the key of the counter for a quota and for the day or month in which `day` (days since the epoch) is."""
     if quota in {Quota.TOKENS_PER_DAY, Quota.COST_PER_DAY}:
         return f"{quota} {day}"
     date = datetime.fromtimestamp(day * DAY_MS / MILLISECONDS, UTC)
