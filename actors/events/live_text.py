@@ -29,7 +29,7 @@ class TextChunk:
 
 @dataclass(frozen=True, slots=True)
 class LiveText:
-    """The live text that one watcher has not read yet."""
+    """The live text that one watcher (a client with an open stream) has not read yet."""
 
     key: str
     """The id of the model request or of the tool call."""
@@ -38,7 +38,7 @@ class LiveText:
 
 
 class Cursor(NamedTuple):
-    """How far one watcher has read a live buffer."""
+    """How far one watcher (a client with an open stream) has read a LiveBuffer."""
 
     key: str = ""
     attempt: int = 0
@@ -49,7 +49,7 @@ class Cursor(NamedTuple):
 class LiveBuffer:
     """The text that one attempt of a model request, or one tool call, has streamed so far.
 
-    Not thread-safe: callers hold the lock of the event hub.
+    Not thread-safe: callers must hold the lock of the event hub, which owns the buffers.
     """
 
     def __init__(self, key: str, attempt: int) -> None:

@@ -97,7 +97,7 @@ class Housekeeper:
             self._thread.join()
 
     def sweep(self) -> None:
-        """Run one round of maintenance, step by step; return early when closed. Blocks."""
+        """Run one round of maintenance, step by step; return early after `close` was called. Blocks."""
         began = self._clock.monotonic()
         for _ in self._steps():
             if self._closing.wait(PAUSE_FACTOR * (self._clock.monotonic() - began)):

@@ -59,7 +59,7 @@ class SendMessageResult(Struct, frozen=True):
 
     message_id: str
     disposition: str
-    """One of "direct", "steer_queued", "follow_up_queued"."""
+    """One of "direct" (it began a run), "steer_queued" (for the open run) and "follow_up_queued" (for a later run)."""
     run: str
     """The id of the run that gets the message; "" if the message waits in the queue of follow-ups."""
     revision: int
@@ -88,8 +88,8 @@ class CancelConversationResult(Struct, frozen=True):
     recorded: bool = True
     """Whether the cancel is stored.
 
-    If not, everything listed below was stopped, but the store cannot save the cancel now: the commit is retried,
-    `state` is the state before the cancel, and queued messages are neither returned nor discarded yet.
+    If not, the work named in the other fields was stopped, but the store cannot save the cancel now. The commit is
+    retried, `state` is the state before the cancel, and queued messages are neither returned nor discarded yet.
     """
     run: str = ""
     revision: int = 0
@@ -122,7 +122,7 @@ class CreateApprovalRuleCommand(Struct, frozen=True):
     """Create an approval rule. The result is the rule as it is stored."""
 
     rule: ApprovalRule
-    """The new rule's action and subject; the server sets its other fields."""
+    """The new rule's action, and the calls to which it applies; the server sets its other fields."""
     principal: str
     request_id: str = ""
     body_hash: str = ""
@@ -136,7 +136,7 @@ class DeleteApprovalRuleCommand(Struct, frozen=True):
 
 
 class SubmitToolResultCommand(Struct, frozen=True):
-    """Answer a call of a tool that clients run."""
+    """Submit the result of a call of a client tool (a tool that a client runs, not the server)."""
 
     tool_use_id: str
     result: ToolSuccess | ToolError
@@ -149,7 +149,7 @@ class SubmitToolResultResult(Struct, frozen=True):
 
     message: Message
     duplicate: bool = False
-    """Whether the call had already been answered in the same way."""
+    """Whether this result had already been accepted, so that this command changed nothing."""
 
 
 class AnswerQuestionCommand(Struct, frozen=True):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from actors.ports.cancellation import CancelToken
 
 Turn: TypeAlias = "Callable[[str, CancelToken], AbstractContextManager[bool]]"
-"""Takes a principal and a cancel token; returns a context manager that waits for the principal's turn to decode.
+"""Takes a principal and a cancel token; returns a context manager that waits for the principal's decoding turn.
 
 The turn lasts as long as the context. The context manager yields False if the token is cancelled before the turn comes.
 """
@@ -71,7 +71,7 @@ class Images(Protocol):
         ...
 
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
-        """Return the bytes of an image's copy for models, 0 if there is none. Cached. Raises the errors of `view`."""
+        """Return the size of the copy for models in bytes; 0 if there is none. Cached. Raises the errors of `view`."""
         ...
 
     def stored_as(self, image: Image) -> tuple[str, ...]:

@@ -190,9 +190,10 @@ class McpServers(Protocol):
         ...
 
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
-        """End the connections of a conversation; with `wider_than`, only those with more rights than this mode gives.
+        """End the connections of a conversation.
 
-        The servers' programs are killed without waiting. The next tool call connects again.
+        With `wider_than`, end only those with more rights than this permission mode gives. The servers' programs are
+        killed without waiting. The next tool call connects again.
         """
         ...
 

@@ -14,7 +14,7 @@ class Permissions(Struct, frozen=True):
     """The permissions of a principal (a person or service). By default, everything is allowed."""
 
     modes: frozenset[Mode] = frozenset(Mode)
-    """The modes that the principal's conversations may have."""
+    """The permission modes (what tools may do) that the principal's conversations may have."""
     roots: tuple[str, ...] | None = None
     """The real paths of the directories to which the principal's conversations are confined; None: no limit."""
     models: tuple[str, ...] | None = None

@@ -54,7 +54,7 @@ class RunEnd(Struct, frozen=True, gc=False):
 
 
 class AttemptStart(Struct, frozen=True, gc=False):
-    """One attempt of a model request."""
+    """One attempt of a model request, as reported when it begins."""
 
     conversation: str
     request: str
@@ -77,7 +77,7 @@ class AttemptEnd(Struct, frozen=True, gc=False):
 
 
 class ToolStart(Struct, frozen=True, gc=False):
-    """A tool call that this process carries out."""
+    """A tool call that this process carries out, as reported when it begins."""
 
     conversation: str
     call: str
@@ -206,7 +206,7 @@ class Telemetry:
         """
 
     def delivered(self, seconds: float) -> None:
-        """Observe that events were sent to a client's stream; `seconds` is the age of the oldest event."""
+        """Observe that events were sent to a client's stream; `seconds` is the age of the oldest of them."""
 
     def loop_delayed(self, seconds: float) -> None:
         """Observe how much later than scheduled the event loop ran a callback."""

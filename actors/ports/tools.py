@@ -243,8 +243,8 @@ class Toolbox(Protocol):
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         """Return the handles of a conversation's running background jobs, in the order in which they started.
 
-        With `wider_than`, return only jobs with more rights than this mode gives. Killed jobs are left out, even before
-        their processes have ended.
+        With `wider_than`, return only jobs with more rights than this permission mode gives. Killed jobs are left out,
+        even before their processes have ended.
         """
         ...
 

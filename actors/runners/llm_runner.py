@@ -67,7 +67,7 @@ class LlmRequest:
     Called on the runner's thread.
     """
     subjects: Callable[[tuple[Content, ...]], tuple[CallSubject, ...]]
-    """Returns the commands and paths that each tool call of the answer concerns. Called on the runner's thread."""
+    """Returns what each tool call of the answer concerns (commands, paths). Called on the runner's thread."""
     output_schema: str
     """The JSON Schema of the run's output; "" if the run has none."""
     cancel: CancelToken
@@ -100,7 +100,7 @@ class StreamedText:
             return True
 
     def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
-        """Undo the last `take`, because the message that led to it will be handled again.
+        """Undo the last `take`, because the actor will handle the message that announced the text once more.
 
         Only the conversation's thread may call this.
         """
@@ -171,7 +171,7 @@ class LlmRunner(Actor):
             self._start = LlmStreamStarted(self._clock.now_ms(), request.request_id, request.attempt)
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
-        """Buffer streamed text until `flush`. The first text also begins the stream (interface ModelSink)."""
+        """Buffer streamed text until `flush`. The first text also counts as `started` (interface ModelSink)."""
         if text:
             self.started()
             self._text.put(text, reasoning=reasoning)

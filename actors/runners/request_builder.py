@@ -39,7 +39,7 @@ class RequestBuilder:
         self.history_of(record).extend(messages)
 
     def history_of(self, record: ConversationRecord) -> HistoryCache:
-        """Return the history of the conversation; the first call creates it.
+        """Return the cache of the conversation's messages; the first call creates it.
 
         Only the conversation's thread may call this.
         """

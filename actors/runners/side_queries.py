@@ -131,7 +131,7 @@ def ask_for_tool(
 ) -> Callable[[SideQuery], str]:
     """Return the function with which a running tool makes side queries.
 
-    The actor `owner` is sent the tokens that each query used.
+    After each query, the number of tokens that it used is sent to the actor `owner`.
     """
 
     def report(usage: Usage | None) -> None:

@@ -37,11 +37,11 @@ class Forever:
     fd: int | None = None
 
     def young(self) -> bool:
-        """Return True."""
+        """Return True, because the lease never expires."""
         return True
 
     def age(self) -> float:
-        """Return 0."""
+        """Return 0, because the lease is never renewed."""
         return 0.0
 
 

@@ -62,9 +62,9 @@ class Cluster(Protocol):
         ...
 
     def remembered_owner(self, conversation_id: str) -> Node | None:
-        """Return the living node that owns a conversation, if this is in memory; it may be this node. Does not block.
+        """Return the living node that owns a conversation, according to this node's memory, without blocking.
 
-        None: the owner is not in memory; `owner_of` asks the database.
+        The owner may be this node. None: the owner is not in memory; `owner_of` asks the database.
         """
         ...
 

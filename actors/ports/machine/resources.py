@@ -17,7 +17,7 @@ _FOLDERS = (_COUNTED, "/dev/fd")
 
 
 def exhausted_resource(error: BaseException | None) -> str:
-    """Describe the resource that ran out and so caused `error`, or an error in its chain; "" for other causes.
+    """Describe the resource whose exhaustion caused `error` or an error in its chain of causes; "" for other errors.
 
     The text is the beginning of a sentence, names the limit and has no period.
     """

@@ -161,7 +161,7 @@ class SandboxReport(Struct, frozen=True):
     reason: str = ""
     """Why no better isolation than this tier is possible, as human-readable text."""
     hides_protected: bool = False
-    """Whether `Sandbox.protected` is inaccessible even to unrestricted tools."""
+    """Whether even tools in unrestricted mode cannot access the paths in `Sandbox.protected`."""
     by_setting: bool = False
     """Whether the operator chose this tier, so that the machine may support a better one."""
     kernel_bounds_processes: bool = False

@@ -13,7 +13,7 @@ MAX_PORT = 65_535
 
 
 def check_keys(where: str, table: Mapping[str, Any], keys: Collection[str]) -> None:
-    """Check that the settings table at the path `where` has no other keys. Raises ValueError naming an unknown key."""
+    """Check that the settings table at the path `where` has only these keys. Raises ValueError naming a wrong key."""
     if unknown := table.keys() - set(keys):
         raise ValueError(f"{where}.{min(unknown)}: unknown; there are: {', '.join(keys)}")
 

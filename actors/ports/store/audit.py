@@ -23,7 +23,7 @@ class CommandOrigin(Struct, frozen=True, omit_defaults=True):
     principal: str
     role: str = ""
     token: str = ""
-    """The id of the token in the token file; "" for the server's own user."""
+    """The id of the sender's access token in the token file; "" for the server's own user."""
     peer: str = ""
     """The network address of the client, without its port."""
     method: str = ""

@@ -91,9 +91,9 @@ class ConversationReader(Protocol):
         ...
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes of a principal's messages, attachments and profiles; "": the size of the whole database.
+        """Return the total size in bytes of a principal's messages, attachments and profiles.
 
-        May take seconds.
+        For "", return the size of the whole database. May take seconds.
         """
         ...
 

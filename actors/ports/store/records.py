@@ -158,7 +158,7 @@ class StoredTransition(Struct, frozen=True):
     at: int
     event: bytes
     context: bytes | None
-    """The context of the state machine as JSON; None if it is the same as in the previous row."""
+    """The facts on which transitions depend (ConvContext), as JSON; None if they are as in the previous row."""
     first_revision: int
     notifications: tuple[Durable, ...]
     prev_hash: str
@@ -188,7 +188,10 @@ class StoppedRun(Struct, frozen=True):
 
 
 class SettledInput(Struct, frozen=True):
-    """A queued input (a steer or a follow-up) that has left the queue. Kept as long as the conversation."""
+    """A queued user message, for the open run (steer) or for the next run (follow-up), that has left the queue.
+
+    The record is kept as long as the conversation.
+    """
 
     revision: int
     """The revision of the event that recorded how the input left the queue."""

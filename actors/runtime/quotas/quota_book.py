@@ -86,7 +86,7 @@ class QuotaBook:
         self._telemetry = telemetry or Telemetry()
         self._lock = threading.Lock()
         self._runs: dict[str, str] = {}
-        """Maps the ids of conversations with a run to their principals."""
+        """The principals of the conversations that have an open run, by conversation id."""
         self._running: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
         self._calls: dict[str, _Bucket] = {}
@@ -114,7 +114,7 @@ class QuotaBook:
     # --- runs -------------------------------------------------------------------------------------------------
 
     def begin_run(self, principal: str, conversation_id: str) -> bool:
-        """Count a run, the work on a user's message, before its beginning is committed.
+        """Count a run (the work on a user's message) before the store commits that it begins.
 
         Returns whether the caller must undo this with `end_run` if the commit fails. Raises QuotaExceededError if too
         many runs are open, or a quota of spending or storage is used up. May block; raises StoreError.
@@ -223,7 +223,7 @@ class QuotaBook:
     # --- calls and streams ------------------------------------------------------------------------------------
 
     def take_call(self, principal: str) -> None:
-        """Count a call. Raises QuotaExceededError, in which case the call is not counted."""
+        """Count a gRPC call of a principal. Raises QuotaExceededError, in which case the call is not counted."""
         if not self._limits_calls:
             return
         now = self._clock.monotonic()
@@ -239,7 +239,7 @@ class QuotaBook:
 
     @contextmanager
     def stream(self, principal: str) -> Generator[None]:
-        """Count a stream as long as it is open. Raises QuotaExceededError, in which case the stream is not counted."""
+        """Count an open stream of a principal during the `with` block. Raises QuotaExceededError before the block."""
         if not self._limits_streams:
             yield
             return
@@ -290,7 +290,7 @@ class QuotaBook:
             case _:
                 return self._spent[principal][_period(quota, day_of(now))] if principal in self._spent else 0
 
-    # --- checks, with the lock held ---------------------------------------------------------------------------
+    # --- checks; callers hold the lock ------------------------------------------------------------------------
 
     def _check(self, quota: Quota, principal: str, counts: Counter[str]) -> None:
         for whose in (principal, TOGETHER):
@@ -365,7 +365,7 @@ def _exceeded(
 
 
 def _amounts(spending: Spending) -> Iterable[tuple[str, str, int]]:
-    """Yield, for each counter that a spending increases, the principal, the counter's key and the amount."""
+    """Yield (principal, counter key, amount) for each counter that a spending increases."""
     for whose in (spending.principal, TOGETHER):
         for quota in SPENDING:
             yield whose, _period(quota, spending.day), spending.cost_micros if quota in COSTS else spending.tokens
@@ -399,6 +399,6 @@ def _resets_at(quota: Quota, now: int) -> int:
 
 
 def first_day_of_month(now: int) -> int:
-    """Return the first day of the current month, counted from the epoch; `now` is in milliseconds since the epoch."""
+    """Return the first day of the current month, in days since the epoch; `now` is in milliseconds since the epoch."""
     date = datetime.fromtimestamp(day_of(now) * DAY_MS / MILLISECONDS, UTC)
     return int(date.replace(day=1).timestamp() * MILLISECONDS) // DAY_MS
