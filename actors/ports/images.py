@@ -71,7 +71,7 @@ class Images(Protocol):
         ...
 
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
-        """Return the size of the copy for models in bytes; 0 if there is none. Cached. Raises the errors of `view`."""
+        """Return the size in bytes of the copy for models; 0 if there is none. Cached. Raises the errors of `view`."""
         ...
 
     def stored_as(self, image: Image) -> tuple[str, ...]:

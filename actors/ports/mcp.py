@@ -179,7 +179,7 @@ class McpServers(Protocol):
         ...
 
     def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
-        """Return the status of each MCP server that was chosen for this conversation, in the order of the choice."""
+        """Return the status of each server in the conversation's own list of MCP servers, in the order of that list."""
         ...
 
     def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:

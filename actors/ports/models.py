@@ -36,7 +36,7 @@ class ModelInfo(Struct, frozen=True):
     context_window: int
     max_output: int
     usable_window: int
-    """The smaller of the input limit and (context window - reserved output); a context is full near this size."""
+    """The smaller of the input limit and (context window - reserved output); near it a context counts as full."""
     images: bool = False
     known: bool = True
     """Whether the model's limits are known. If not, the smallest known context window is assumed (REQ-BED-022)."""

@@ -214,7 +214,7 @@ class Toolbox(Protocol):
     """
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
-        """Return the tools offered to a sub-agent or to another conversation, in the order in which models see them."""
+        """Return the tools offered to sub-agents, or with False to other conversations, in the order for models."""
         ...
 
     def get(self, name: str) -> Tool | None:

@@ -100,7 +100,7 @@ class StreamedText:
             return True
 
     def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
-        """Undo the last `take`, because the actor will handle the message that announced the text once more.
+        """Undo the last `take`, because the actor will handle again the message in response to which it took the text.
 
         Only the conversation's thread may call this.
         """

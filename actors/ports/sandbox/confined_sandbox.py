@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ConfinedSandbox:
-    """Implements Sandbox: starts programs only in modes, and lets them read only directories, allowed to the principal.
+    """Implements Sandbox for one principal, whose permissions limit the modes, and the directories that programs read.
 
     Therefore no tool needs to check the permissions of principals, and no tool can forget to do so.
     """

@@ -15,7 +15,8 @@ WORKSPACE_PROTECTED = (
 )
 """Files and directories in the working directory that stay read-only in workspace mode, beside `.git`.
 
-People's tools execute what is in these files without asking. A setting can replace the list.
+They are protected because people's tools, such as editors and git, execute what is in them without asking. A setting
+can replace the list.
 """
 
 DENY_READ = (
