@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 SECONDS_PER_REQUEST = 0.0005
 SHORTEST_PAUSE = 0.005
-"""For shorter intervals, in seconds, there are no pauses, because these would cost more than they save."""
+"""If the interval between reads is shorter than this, in seconds, there are no pauses: they would not pay off."""
 LONGEST_PAUSE = 0.05
 
 
@@ -25,8 +25,8 @@ class ReadPace:
 
     Args:
         clock: Provides the time.
-        pressure: Returns how many model requests would be in flight if every active principal had as many as the
-            principal that this answer is for.
+        pressure: Returns the number of model requests in flight that determines the interval. It is an estimate: the
+            requests of this answer's principal, multiplied by the number of principals that have any.
         cancel: Ends a pause when cancelled.
     """
 

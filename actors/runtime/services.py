@@ -35,7 +35,7 @@ from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
 
 UNKNOWN_MODEL_WINDOW = 8_192
-"""The context window, in tokens, that is assumed for a model that is no longer served. Requests to it are refused."""
+"""The context window, in tokens, assumed for a model that no provider serves any more; requests to it are refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class AgentLimits:
     """
 
     per_call: int = 10
-    """The maximum number of sub-agents that one call starts; others can start only after all of these have ended."""
+    """The maximum number of sub-agents that one call starts. The next call can come only after all have ended."""
     at_once: int = 50
-    """The maximum number of running sub-agents in the process. Others fail to start, and their parents get an error."""
+    """The maximum number of running sub-agents in the process. Any further one fails, and its parent gets an error."""
     max_turns: int = 100
     timeout_ms: int = 20 * 60_000
     """The default time limit of a sub-agent, in milliseconds."""
@@ -62,7 +62,8 @@ class AgentLimits:
     file_bytes: int = 64 * 1024
     """The maximum size of all files of one sub-agent together, in bytes.
 
-    A further limit is one byte per token of the model's context window, which fills about a quarter of the window.
+    The files may also have no more bytes than the model's usable context window has tokens. As a token is about four
+    bytes, they fill at most about a quarter of the window.
     """
 
 
@@ -92,9 +93,9 @@ class Services:
     files: FileRoom = field(default_factory=FileRoom)
     """Admits work only while enough file descriptors are free."""
     mcp: McpServers = field(default_factory=NoMcpServers)
-    """The MCP servers, whose tools conversations can use beside those of the toolbox."""
+    """The MCP servers, whose tools conversations can use in addition to the built-in ones in `toolbox`."""
     permissions: PermissionsOf = everything
-    """Returns what a principal may do."""
+    """A function that returns what a principal may do."""
     telemetry: Telemetry = field(default_factory=Telemetry)
     """Observes the work of the server, for logs, metrics and traces."""
     approval_rules: tuple[ApprovalRule, ...] = ()
@@ -108,7 +109,7 @@ class Services:
     node: str = "local"
 
     def context_of(self, record: ConversationRecord) -> ConvContext:
-        """Return the state machine's context for a stored conversation."""
+        """Return what the state machine needs to know about a stored conversation, e.g. settings and limits."""
         permissions = self.permissions(record.principal)
         return ConvContext(
             conversation_id=record.id,
@@ -145,7 +146,7 @@ class Services:
     def offered(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
         """Return the tools that a conversation is offered, in the order in which the model sees them.
 
-        Sub-agents are offered the standard set, because no tools can be chosen for them.
+        The creator of a conversation may restrict the built-in tools; a sub-agent gets the default set.
         """
         ours, chosen = self.toolbox.specs(sub_agent=not record.user_initiated), record.profile.tools
         if chosen is not None:

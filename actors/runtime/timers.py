@@ -34,7 +34,7 @@ class Timers:
         self._thread.start()
 
     def after(self, milliseconds: int, callback: Callable[[], object]) -> Timer:
-        """Run `callback` once after `milliseconds`, unless the timers are closed before.
+        """Run `callback` once after `milliseconds`, unless the timers are closed earlier.
 
         Return the timer, for `cancel`.
         """

@@ -28,7 +28,7 @@ def working_directory(services: Services, path: str, principal: str) -> str:
 def offered_model(services: Services, name: str, principal: str) -> Model:
     """Return a requested model. Raises Rejected unless the principal may use the model and a provider serves it.
 
-    Models that a provider itself lists must have been read before this call (see `actors.runners.model_choice`).
+    If a provider lists its models itself, the caller must have read that list (see `actors.runners.model_choice`).
     """
     if not services.permissions(principal).allows_model(name):
         raise Rejected(Reason.MODEL_UNAVAILABLE, f"this principal may not use the model {name}")
@@ -38,7 +38,7 @@ def offered_model(services: Services, name: str, principal: str) -> Model:
 
 
 def model_refusal(services: Services, name: str, principal: str) -> LlmFailure:
-    """Return why no provider serves a model. If the principal may use only some models, the text names no others."""
+    """Return why no provider serves a model. For a principal limited to some models, the text lists no models."""
     failure = services.models.refusal(name)
     if services.permissions(principal).models is None:
         return failure
@@ -54,9 +54,10 @@ def served_model(services: Services, name: str) -> Model:
 
 
 def initial_mode(services: Services, wanted: Mode | None, cwd: str, principal: str) -> Mode:
-    """Return the mode of a new conversation: `wanted`, or the narrowest available mode if `wanted` is None.
+    """Return the mode of a new conversation: `wanted` or, if that is None, the default mode.
 
-    Raises Rejected if conversations of the principal cannot have this mode in this directory.
+    The default is restricted, or unrestricted if the sandbox cannot enforce restricted. Raises Rejected if
+    conversations of the principal cannot have this mode in this directory.
     """
     narrowest = Mode.RESTRICTED if services.sandbox.report.restriction_available else Mode.UNRESTRICTED
     mode = wanted or narrowest

@@ -12,20 +12,20 @@ Limits = Mapping["Quota", int]
 
 
 class Quota(StrEnum):
-    """The quotas, by their names in settings and refusals."""
+    """The quotas, with the names that settings and error messages use."""
 
     CONCURRENT_RUNS = "concurrent_runs"
     """Runs at the same time. A run is the work on a user's message, including that of sub-agents."""
     CONCURRENT_MODEL_REQUESTS = "concurrent_model_requests"
-    """Model requests of runs at the same time, including those of sub-agents. Further requests wait for their turn."""
+    """Model requests that runs and their sub-agents make at the same time. Further requests wait for their turn."""
     STREAMS = "streams"
     """Open streams at the same time. A call that waits, for example for the end of a run, counts as a stream."""
     CALLS_PER_SECOND = "calls_per_second"
-    """Calls per second. What one second leaves unused can be used in the next: at most twice as many calls at once."""
+    """Calls per second. Calls left unused in one second are added to the next: at most twice as many at once."""
     STORED_BYTES = "stored_bytes"
     """Bytes of stored messages, images, instructions and client tools.
 
-    For all principals together, the size of the database counts instead.
+    The limit for all principals together applies to the size of the database instead.
     """
     TOKENS_PER_DAY = "tokens_per_day"
     """Input and output tokens per day, which begins at midnight UTC."""
@@ -45,13 +45,13 @@ COSTS = (Quota.COST_PER_DAY, Quota.COST_PER_MONTH)
 MOST_MODEL_REQUESTS = 1_000
 """The maximum number of model requests that a server makes at the same time."""
 KEPT_SHARE = 4
-"""By default, one in this many concurrent model requests stays free for others when one principal has many."""
+"""One divided by this is the share of concurrent model requests that, by default, no single principal can occupy."""
 
 
 def fair_share(model_requests: int) -> int:
     """Return how many concurrent model requests a single principal may have by default, so that others get some.
 
-    `model_requests` is how many there are for all principals together; 0 stands for `MOST_MODEL_REQUESTS`.
+    `model_requests` is the limit for all principals together; 0 stands for `MOST_MODEL_REQUESTS`.
     """
     most = model_requests or MOST_MODEL_REQUESTS
     return max(most - max(most // KEPT_SHARE, 1), 1)
@@ -63,11 +63,11 @@ class QuotaSettings(Struct, frozen=True):
     together: Limits = {}
     """Limits for all principals together, including the server's own user."""
     each: Limits = {}
-    """Limits for each principal that is not in `named`."""
+    """Limits for each principal to which neither `named` nor `issuers` applies."""
     named: Mapping[str, Limits] = {}
-    """Limits for single principals, by their names."""
+    """Limits for single principals, by the principal's name."""
     issuers: Mapping[str, Limits] = {}
-    """Limits for each principal whose tokens come from an issuer, by the issuer's name."""
+    """Limits for each principal whose tokens come from an identity provider (issuer), by issuer. `named` goes first."""
 
     def of(self, principal: str) -> Limits:
         """Return the limits of a principal; "" stands for all principals together."""

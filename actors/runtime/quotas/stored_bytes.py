@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from actors.ports import Clock
 
 SECONDS = 10.0
-"""For how many seconds a measurement is valid at least."""
+"""The minimum number of seconds for which a measurement is valid."""
 COST = 100
 """A measurement is valid for at least this many times as long as it took: measuring takes at most 1 % of the time."""
 
@@ -45,8 +45,8 @@ class StoredBytes:
     def add(self, principal: str, more: int, limit: int) -> int:
         """Count `more` bytes as stored, unless the sum would exceed `limit`. Return how many bytes were stored before.
 
-        If they are not stored after all, they count until the next measurement. Raises the errors of the function that
-        measures.
+        If the caller then fails to store the bytes, they still count until the next measurement. Raises the errors of
+        the function that measures.
         """
         last = self._measured.setdefault(principal, _Measurement())
         with last.lock:
