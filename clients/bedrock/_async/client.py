@@ -148,7 +148,8 @@ class AsyncClient(AsyncClosing):
             model: The model of the agent; the server's default if None.
             slug: A readable handle; the server makes one up if empty.
             title: A title for people.
-            mode: "restricted", "workspace" or "unrestricted"; if None, restricted if the server can enforce that.
+            mode: "restricted", "workspace" or "unrestricted". If None: restricted, or unrestricted if the server cannot
+                enforce restricted.
             approval_policy: "auto", "ask_writes" or "ask_all"; the server's default if None.
             follow_up_policy: "always" or "completed_only"; the server's default if None.
             labels: Keys and values for the caller's own use.
@@ -159,8 +160,8 @@ class AsyncClient(AsyncClosing):
             client_tools: Tools that clients run for the agent: `ClientTool` declarations, or functions of this program,
                 which become tools as `AsyncConversation.tool` describes.
             generation: How the model is to answer; the model's defaults if None.
-            mcp_servers: MCP servers beside the operator's, if the operator allows it. The server connects to them in
-                the background, and a run has the tools that are known when it begins; see
+            mcp_servers: MCP servers in addition to the operator's, if the operator allows it. The server connects to
+                them in the background; a run can use those of their tools that are known when it begins. See
                 `ConversationInfo.mcp_servers`.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.

@@ -154,8 +154,8 @@ class AsyncTransport:
     async def _before_another(self, attempts: Attempts, failure: BedrockError, unsent: bool) -> None:
         """Wait before another attempt of a call, or raise `failure` if the call must not be tried again.
 
-        Returns at once if the server has rejected the token and another token is found. If the request was never sent
-        (`unsent`), it can be repeated safely: before `failure` is raised, a new connection is tried.
+        Returns at once if the server has rejected the token and another token is found. If no attempt is left but the
+        request was never sent (`unsent`), one more attempt is made on a new connection if that can be opened.
         """
         if isinstance(failure, Unauthenticated) and self._connection.look_again():
             return

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bedrock._shared.settings import Settings
 
 # gRPC's own retries are not used, because they exclude large requests, and calls whose responses have begun.
-# `Attempts` retries instead.
+# The class `Attempts` of this package decides about retries instead.
 _OPTIONS: list[tuple[str, str | int]] = [
     # While a call is open, gRPC notices a dead connection within 30 + 10 seconds.
     ("grpc.keepalive_time_ms", 30_000),
@@ -30,9 +30,9 @@ _OPTIONS: list[tuple[str, str | int]] = [
 
 
 CONNECT_SECONDS = 2.0
-"""How many seconds the client tries a new connection after a failed one, before it raises the failure.
+"""How many seconds an attempt to connect with a new channel may take, after a call found no connection.
 
-A channel that has failed only repeats its last error, so a new channel is tried.
+A new channel is opened because the old one only repeats its last error. If it cannot connect, that error is raised.
 """
 
 CONNECT_ENDS = frozenset(

@@ -7,8 +7,8 @@ as if the stream had never broken:
 * A durable event (one that the server has stored) is identified by its revision; events that are not newer than the
   last one are dropped.
 * A delta (a chunk of text) is identified by its slot (request id, attempt) and offset. A new stream does not repeat
-  deltas; its snapshot contains the text of the open slot so far. The part of that text that was not shown yet follows
-  once the stream has caught up, unless the slot has been closed by then.
+  deltas; its snapshot contains the text so far of the slot that is still streaming. The part of that text that was not
+  returned yet follows once the stream has caught up, unless the slot has ended by then.
 * The snapshot and `caught_up` are returned once, heartbeats never.
 """
 
@@ -47,7 +47,7 @@ class EventCursor:
     _snapshot_due: bool = field(init=False)
     _caught_up_due: bool = True
     _shown: dict[tuple[Slot, str], int] = field(default_factory=dict)
-    """The length of the text that was already returned for each attempt in progress, in code points."""
+    """The length of the text that was already returned, in code points, for each open attempt and kind of text."""
     _held: list[v1.Event] = field(default_factory=list)
     """Deltas with the unfinished text from a snapshot, held back until the stream has caught up."""
 

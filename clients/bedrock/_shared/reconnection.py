@@ -106,7 +106,7 @@ class Attempts:
     """Decides whether to repeat a call that did not reach a server, or whose response did not arrive completely."""
 
     def __init__(self, *, last: bool = False) -> None:
-        """Start before the first attempt. `last` sets the attribute of the same name."""
+        """Prepare for the first attempt of a call. `last` sets the attribute of the same name."""
         self.last = last
         """Whether no further attempt is allowed.
 

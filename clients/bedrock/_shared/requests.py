@@ -190,7 +190,7 @@ def latest_cycles(name: str) -> v1.ListRequestCyclesRequest:
 
 
 def child_name(conversation: str, kind: str, name: str) -> str:
-    """Return ``{conversation}/{kind}/{id}`` for a full name or an id; "" if `name` is empty."""
+    """Return ``{conversation}/{kind}/{id}``, where `name` is that full name or only the id; "" if `name` is empty."""
     child = name.rpartition(f"{kind}/")[2]
     return f"{conversation}/{kind}/{child}" if child else ""
 
@@ -203,7 +203,7 @@ def cycle_name(conversation: str, run: RequestCycle | str) -> str:
 def wait_for_cycle(
     conversation: str, run: RequestCycle | str, view: CycleView, seconds: float | None
 ) -> v1.WaitRequestCycleRequest:
-    """Make the request that waits for the end of a run, for at most `seconds`; None or more means `LONGEST_WAIT`."""
+    """Make the request that waits for the end of a run, for `seconds` or `LONGEST_WAIT`, whichever is shorter."""
     request = v1.WaitRequestCycleRequest(
         name=cycle_name(conversation, run), view=enum_value(v1.ListRequestCyclesRequest.View, view)
     )

@@ -75,8 +75,8 @@ def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> error
 def nothing_was_sent(error: grpc.RpcError) -> bool:
     """Return whether no server can have executed a failed call, because no connection could be made.
 
-    Returns False for a connection that was lost during the call, and for an error with metadata, which a server has
-    sent.
+    Returns False for a connection that was lost during the call, and for an error with metadata, because only a server
+    can have sent that.
     """
     call = cast("grpc.Call", error)  # gRPC raises the call object itself as the error
     if error.code().name != "UNAVAILABLE" or not (error.details() or "").startswith(_NO_CONNECTION):

@@ -46,7 +46,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
         note: str = "",
         timeout: float | None = None,
     ) -> ConversationInfo:
-        """Approve a tool call, or the change to a wider mode.
+        """Approve a tool call, or the change to a wider mode that the agent has asked for.
 
         Args:
             approval: The approval, its name, or the id of its tool call.
@@ -69,7 +69,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
         rule: ApprovalRule | None = None,
         timeout: float | None = None,
     ) -> ConversationInfo:
-        """Refuse a tool call, or the change to a wider mode; the agent reads the refusal and the note.
+        """Refuse a tool call, or a requested change to a wider mode; the agent reads the refusal and the note.
 
         With a rule, one of `approval.suggestions`, later calls that match the rule are denied without asking. Raises
         the same errors as `approve`.
@@ -86,7 +86,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
                 yield ApprovalRule.from_proto(rule)
 
     async def approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> ApprovalRule:
-        """Return an approval rule. `rule` is the rule, its name or its id; an operator's rule needs its name.
+        """Return an approval rule. `rule` is the rule, its name or, for a rule of this conversation, its id.
 
         Raises NotFound if there is no such rule.
         """
