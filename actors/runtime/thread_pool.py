@@ -72,7 +72,7 @@ class ThreadPool:
                 if thread in self._idle:
                     self._idle.remove(thread)
                     return None
-        return thread.jobs.get()  # no longer idle: the pool is about to put a job, or None to end the thread
+        return thread.jobs.get()  # `run` or `close` took this thread off the idle list, and now sends a job or None
 
 
 class _PooledThread(threading.Thread):

@@ -50,7 +50,7 @@ class Answer(str):
     run: str
     """The resource name of the run."""
     usage: Usage
-    """The usage of the model's responses in this run. Usage of sub-agents is in their own conversations."""
+    """The token usage of the model's responses in this run; that of sub-agents is in their own conversations."""
     output: Any
     """The JSON value that the run ended with; None if the message had no output schema."""
 

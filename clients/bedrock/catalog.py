@@ -60,7 +60,7 @@ class Model(Wrapper[v1.Model]):
     usable_window_tokens: int
     """How many tokens of the context window a conversation can use."""
     limits_assumed: bool
-    """Whether the limits above are assumed, because the provider did not report them."""
+    """Whether the token limits of this object are assumed, because the provider did not report them."""
     images: bool
     """Whether the model accepts images."""
     default: bool
@@ -141,7 +141,7 @@ class Sandbox(Wrapper[v1.GetServerInfoResponse.Sandbox]):
     kernel_bounds_memory: bool
     """Whether the kernel limits the memory of all processes of a tool; if not, the server measures it."""
     workspace_available: bool
-    """Whether conversations can use the workspace mode, if their working directory is suitable."""
+    """Whether conversations can use the workspace mode. For some directories it is refused even then."""
     workspace_reason: str
     """Why the workspace mode is not available, and what an operator can do about it."""
 
@@ -187,9 +187,9 @@ class Limits(Wrapper[v1.GetServerInfoResponse.Limits]):
     default_sub_agent_timeout: timedelta
     """Default time limit of a sub-agent."""
     max_sub_agent_turns: int
-    """Maximum turns that a task may ask for."""
+    """Maximum number of turns that the task of a sub-agent may ask for."""
     max_sub_agent_timeout: timedelta
-    """Maximum time limit that a task may ask for."""
+    """Maximum time limit that the task of a sub-agent may ask for."""
     max_streams: int
     """Maximum number of streams that are open on the server at the same time."""
     heartbeat_interval: timedelta
@@ -231,7 +231,7 @@ class McpServer(Value[v1.McpServer]):
     read_only_tools: tuple[str, ...] = ()
     """The tools that change nothing, by the MCP server's own names. Only these tools run in restricted mode."""
     state: McpServerState | Literal[""] = ""
-    """The state of the connection. Set by Bedrock, like the fields below."""
+    """The state of the connection. Set by the Bedrock server, like `error` and `tools`."""
     error: str = ""
     """Why the connection failed, or how to log in; empty in other states."""
     tools: tuple[str, ...] = ()
@@ -270,7 +270,7 @@ class Node(Wrapper[v1.Node]):
     incarnation: int
     """A number that no other node ever has. Zero for a server that shares its database with no other."""
     name: str
-    """The operator's name for the server; empty unless the server shares its conversations with other servers."""
+    """The operator's name for the server; empty if the server shares its database with no other."""
     address: str
     """The address for other nodes, "host:port"; empty if the server shares its database with no other."""
     version: str

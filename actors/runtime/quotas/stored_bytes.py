@@ -1,4 +1,4 @@
-"""Measures how many bytes principals have stored, but not too often: between measurements, added bytes are counted."""
+"""Measures now and then how many bytes each principal has stored; in between, bytes that are added are counted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Measurement:
 
 
 class StoredBytes:
-    """Measures how many bytes principals have stored. Safe to call from any thread; `of` blocks while it measures."""
+    """Tells how many bytes each principal has stored. Safe to call from any thread; `of` and `add` block to measure."""
 
     def __init__(self, measure: Callable[[str], int], clock: Clock) -> None:
         self._measure, self._clock = measure, clock

@@ -85,7 +85,7 @@ class AsyncClient(AsyncClosing):
             timeout: Seconds that one call may take. Streams of events have no such limit.
             reconnect_for: Seconds for which a broken stream of events is tried again before its error is raised.
             on_disconnect: Called when a stream of events has broken and will be resumed, with the error and the seconds
-                until the next attempt; called by the code that iterates over the stream.
+                until the next attempt. It is called within the iteration over the stream, which waits for its return.
 
         Raises:
             Misconfigured: The token would be sent in the clear to another machine, a file cannot be read, or other

@@ -30,7 +30,7 @@ Sent = v1.SendMessageResponse | v1.SpawnSubAgentsResponse
 
 
 class AsyncSending(AsyncStream[Event]):
-    """A stream of events that sends a message when it is first read. Awaiting the object sends the message only."""
+    """A stream of events that sends a message when it is first read. Awaiting the object only sends the message."""
 
     message: Message
     """The message as the server stored or queued it. Not set before the server accepted the message."""

@@ -19,7 +19,7 @@ def main() -> None:
     from bedrock.cli.app import bedrock  # noqa: PLC0415
     from bedrock.cli.text import safe_streams  # noqa: PLC0415
 
-    safe_streams.install()  # not removed again: a traceback, which is printed last, may contain control characters
+    safe_streams.install()  # until the process ends: even a final traceback may contain control characters
     try:
         bedrock.main(prog_name="bedrock")
     finally:

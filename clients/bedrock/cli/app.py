@@ -85,7 +85,7 @@ class Commands(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse the options before the command's name; --help and --version print their text and exit here."""
+        """Parse the options that precede the command's name. --help and --version print their text and exit."""
         with exits.reported_errors():
             return super().make_context(info_name, args, parent, **extra)
 

@@ -46,7 +46,7 @@ class ChatHistory(FileHistory):
         try:
             check_private(path.parent)
         except (NotPrivateError, OSError):
-            super().__init__(os.devnull)  # returns before `chmod`, which as root would change the null device
+            super().__init__(os.devnull)  # no `chmod` then: as root it would change the null device
             return
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))

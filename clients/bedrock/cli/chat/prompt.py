@@ -41,8 +41,8 @@ REDRAW_SECONDS = 0.03
 #: letter the start of a text.
 ANSWER_SECONDS = 0.5
 #: The text or tool output that is streaming in is shown in at most TAIL_LINES lines, and in at most 1 / TAIL_SHARE of
-#: the terminal's rows. Lines that a resize scrolls away cannot be erased, so they must still fit if the terminal
-#: becomes half as wide.
+#: the terminal's rows. If these lines were scrolled off the screen, they could not be erased any more; so there are few
+#: enough to fit even when the terminal becomes half as wide and each of them takes two rows.
 TAIL_LINES, TAIL_SHARE = 8, 4
 
 _STYLE = {
@@ -77,7 +77,7 @@ class ChatPrompt:
             completer=ChatCompleter(session),
             complete_while_typing=Condition(lambda: self.typed.text.startswith("/")),
             prompt_continuation="  ",
-            erase_when_done=True,  # the text is printed when its event arrives
+            erase_when_done=True,  # the message is printed when the server reports it in an event
             refresh_interval=TICK,
             color_depth=None if paint.enabled else ColorDepth.DEPTH_1_BIT,
             style=Style.from_dict(_STYLE),
@@ -109,7 +109,7 @@ class ChatPrompt:
             print_line(line)
 
     async def run(self) -> None:
-        """Read input until the chat is over. If the prompt ends before, e.g. because of an error, show it again."""
+        """Read input until the chat is over. If the prompt ends earlier, e.g. after an interrupt, show it again."""
         text = ""
         while not self.session.over.is_set():
             try:
@@ -170,8 +170,8 @@ class ChatPrompt:
         are echoed and Enter becomes Ctrl-J, a new line.
         """
         if self._app.is_running:
-            # the context manager is never left: the one that the prompt entered restores the settings from before the
-            # chat
+            # This context manager is never left. When the prompt ends, it leaves its own one, which restores the
+            # terminal's settings from before the chat.
             self._app.input.raw_mode().__enter__()
             self._renderer.erase()
             self._renderer.request_absolute_cursor_position()

@@ -57,7 +57,7 @@ class PromptRenderer(Renderer):
         super().erase(leave_alternate_screen)
 
     def _print(self, lines: list[SafeText], size: Size) -> None:
-        """Print lines in place of the prompt. The free rows below are computed, because asking the terminal is slow."""
+        """Erase the prompt and print lines there. Compute how many rows remain below: asking the terminal is slow."""
         drawn = self._last_screen.height if self._last_screen is not None else 0
         room = max(self._min_available_height, drawn) if self._min_available_height else 0
         self.erase()

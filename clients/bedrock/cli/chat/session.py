@@ -145,7 +145,7 @@ class ChatSession:
         self.over.set()
 
     def _observe(self, event: Event) -> None:
-        """Continue in the successor when a summary that `compact` requested is complete; stay if it was cancelled."""
+        """Continue in the successor when a summary that `compact` requested is complete, unless it was cancelled."""
         kind = self.view.state.kind
         if not self._compacting or event.kind != "state_changed":
             return

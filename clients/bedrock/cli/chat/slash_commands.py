@@ -252,7 +252,7 @@ async def _rewind(chat: ChatActions, number: str) -> None:
 
 
 async def _go_on_in(chat: ChatActions, fork: AsyncConversation | None) -> None:
-    """Continue this chat in a fork of its conversation; do nothing if `fork` is None, because it was refused."""
+    """Continue this chat in a fork of its conversation; do nothing if `fork` is None (the server refused to fork)."""
     before, busy = chat.view.slug, chat.view.busy
     now = None if fork is None else await chat.attempt(fork.get())
     if now is not None:

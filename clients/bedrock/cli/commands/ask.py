@@ -178,7 +178,7 @@ def _schema(path: str) -> dict[str, Any]:
 
 
 def _is_piped() -> bool:
-    """Return whether standard input is a pipe or a file. Other kinds, such as a service's idle input, may never end."""
+    """Return whether standard input is a pipe or a file. Other kinds, e.g. a terminal, may never reach their end."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError):
@@ -223,7 +223,7 @@ def _reply(conversation: Conversation, asked: Question) -> None:
 
 
 def _answer_at_terminal(conversation: Conversation, form: QuestionForm) -> None:
-    """Ask the user to fill in a form, and send it; again if the server rejects it. Decline if the input ends."""
+    """Ask the user to fill in a form, and send it; if the server rejects it, ask again. Decline if the input ends."""
     while True:
         try:
             content = fill_in(form, err=True)

@@ -46,7 +46,8 @@ NOT_FOR_THE_DEMO = (
     "mcp_servers",
     "generation",
 )
-#: How many of the latest conversations are checked for runs that stop when the chat's own server ends.
+#: At the end of a chat with a server of its own, only this many of the latest conversations are checked for runs that
+#: the end of the server stops.
 OTHERS = 50
 
 

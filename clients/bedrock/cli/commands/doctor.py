@@ -62,7 +62,7 @@ class Finding:
 def doctor(ctx: click.Context, config: str | None, output: str) -> None:
     """Check the server, the connection to it, and this machine. Exit code 0 if nothing fails.
 
-    On the machine of the server also its database, if the settings name one.
+    On the machine of the server, its database is checked, too, if the settings name one.
     """
     findings = list(_examine(ctx.find_root().obj, config))
     if output == "json":
@@ -156,7 +156,7 @@ def _sandbox(sandbox: Sandbox) -> Finding:
 
 
 def _tool_limits(sandbox: Sandbox) -> Finding:
-    """Report whether the kernel limits a tool's processes and memory, or the server, which notices an excess later."""
+    """Report what limits a tool's processes and memory: the kernel or the server, which notices an excess later."""
     keepers = {True: "bounded by the kernel", False: "counted by the server, which ends a tool that has too much"}
     bounded = {"processes": sandbox.kernel_bounds_processes, "memory": sandbox.kernel_bounds_memory}
     by = {keeper: [name for name, kernel in bounded.items() if kernel is which] for which, keeper in keepers.items()}

@@ -27,7 +27,7 @@ _Asked = TypeVar("_Asked", Approval, Question)
 
 _LIMIT = click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
 _NAME = click.argument("name", required=False, type=CONVERSATION)
-#: Maximum columns of an approval's input, or of a question's text.
+#: Maximum columns of the input of a tool call that needs approval, or of a question's text.
 _ABOUT_COLUMNS = 300
 
 
@@ -113,7 +113,7 @@ def _open_questions(client: Client, name: str | None, limit: int) -> tuple[list[
 
 
 def _first(limit: int, pages: Iterable[tuple[Iterable[_Asked], Iterable[str]]]) -> tuple[list[_Asked], list[str]]:
-    """Return the first `limit` items from pages, and the names of conversations that cannot be read."""
+    """Return the first `limit` items from pages, and the names of unreadable conversations on the pages read so far."""
     found: list[_Asked] = []
     unreadable: dict[str, None] = {}
     for asked, damaged in pages:

@@ -106,7 +106,7 @@ def _why_asked(rule: ApprovalRule | None) -> SafeText:
 
 
 def made_rule(rules: Iterable[ApprovalRule], wanted: ApprovalRule) -> ApprovalRule | None:
-    """Return the rule that was created when the user chose the suggestion `wanted`; None if it was deleted since."""
+    """Return the rule that was created when the user chose the suggestion `wanted`; None if it was deleted again."""
     alike = (rule for rule in rules if (rule.kind, rule.subject) == (wanted.kind, wanted.subject))
     return max((rule for rule in alike if rule.origin == "conversation"), key=_age, default=None)
 
@@ -159,7 +159,7 @@ def parse_reply(text: str, asked: Asked | None) -> Reply | None:
 
 
 def rules_by_key(asked: Asked | None) -> dict[str, ApprovalRule]:
-    """Return the approval rules that a question suggests, by the keys that choose them: the first rule of each kind."""
+    """Return the first approval rule of each kind that a question suggests, by the key that the user presses for it."""
     rules: dict[str, ApprovalRule] = {}
     for rule in asked.suggestions if isinstance(asked, Approval) else ():
         if rule.kind in RULE_KEYS:

@@ -73,7 +73,7 @@ class Outage:
             looking.cancel()
 
     async def _look(self) -> None:
-        """Open test streams until one starts: the resumed stream itself yields nothing until there is a new event."""
+        """Open test streams until one starts: the resumed stream itself yields nothing before the next event."""
         while True:
             await asyncio.sleep(RETRY_SECONDS)
             if await self._begins():

@@ -86,7 +86,7 @@ class ConversationView:
 
         Args:
             now: The time, by the same clock as in `observe`.
-            wall: Wall-clock time, to count down to the next attempt.
+            wall: Wall-clock time, to count down to the next attempt of a model request.
             width: Maximum columns; the last parts are omitted first.
             keys: Text about keys, which is shown during a run.
         """

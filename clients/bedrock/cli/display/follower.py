@@ -126,7 +126,7 @@ class Onlooker:
                     if name not in tree.at_work:  # the sub-agent never started
                         return
                 await asyncio.sleep(LOOKUP_SECONDS)
-        except BedrockError:  # without its events, only its parent's reports are shown
+        except BedrockError:  # the tree then shows only what the parent's events report
             pass
         finally:
             tree.unfollow(name)

@@ -91,7 +91,7 @@ class Listing:
     def lines(self, paint: Paint, width: int, height: int) -> list[SafeText]:
         """Return the table in at most `width` columns and `height` lines.
 
-        If there is no room for all conversations, the last line counts the others.
+        If there is no room for all conversations, the last line says how many are omitted.
         """
         latest = sorted(self._active.values(), key=lambda each: each.update_time, reverse=True)
         if not latest:
