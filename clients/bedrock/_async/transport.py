@@ -186,7 +186,7 @@ class AsyncTransport:
         return ready
 
     async def pause(self, seconds: float) -> None:
-        """Wait before another attempt, at most until the client is closed, and look up the server again.
+        """Wait `seconds`, or until the client is closed, and then look up the server again for the next attempt.
 
         Raises:
             Unavailable: The client is closed.

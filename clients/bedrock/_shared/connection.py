@@ -84,7 +84,7 @@ class Connection(Generic[ChannelT]):
             ServerNotRunning: No process listens at the Unix socket.
         """
         settings = self._find()
-        if has_no_listener(settings.target):  # checked first: closing a synchronous gRPC channel takes 0.2 seconds
+        if has_no_listener(settings.target):  # a channel opened in vain takes 0.2 s to close
             raise ServerNotRunning(f"no Bedrock server is running: no process listens at {settings.target}")
         return settings, self._open_channel(settings)
 

@@ -105,7 +105,7 @@ class EventCursor:
             case "deleted":
                 self.deleted = True
                 return [event]
-            case None:  # only newer versions define this kind of event
+            case None:  # a kind of event that only newer versions of this package know
                 self._durable(event)
                 return []
             case _:

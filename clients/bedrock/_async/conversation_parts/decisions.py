@@ -108,8 +108,8 @@ class AsyncConversationDecisions(AsyncConversationBase):
         """Make a rule about later tool calls and return it. An older rule about the same subject is replaced.
 
         Args:
-            action: "allow" runs matching calls without asking, "ask" asks a person under every policy, "deny" never
-                runs them and tells the agent why.
+            action: "allow" runs matching calls without asking, "ask" asks a person, whatever the approval policy,
+                "deny" never runs them and tells the agent why.
             tool: The name of a tool. Give exactly one of `tool`, `command`, `command_prefix`, `path`, `mcp_server`.
             command: An exact shell command.
             command_prefix: The words that shell commands begin with, e.g. "git status".

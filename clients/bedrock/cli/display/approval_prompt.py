@@ -130,7 +130,7 @@ def question_title(asked: Asked) -> SafeText:
 
 
 def offers_workspace(asked: Asked | None) -> bool:
-    """Return whether the agent asks for a wider mode than workspace, so that a person can grant only workspace."""
+    """Return whether the agent asks for a wider mode than workspace, so that a person can grant workspace instead."""
     return isinstance(asked, Approval) and asked.mode_upgrade is not None and asked.mode_upgrade.mode != "workspace"
 
 
