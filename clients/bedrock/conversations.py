@@ -55,7 +55,7 @@ class Budget(Value[v1.Budget]):
     """Spending limits of a conversation. Zero, the default, means no limit; None raises TypeError."""
 
     run_tokens: int = 0
-    """Maximum tokens of one run, counted as in `Usage`."""
+    """Maximum tokens of one run: the sum of input and output, as in `Usage.total_tokens`."""
     conversation_tokens: int = 0
     """Maximum tokens of all runs together, including side queries such as those for titles."""
     conversation_cost_micros: int = 0
@@ -71,7 +71,8 @@ class Instructions(Value[v1.Instructions]):
     replace: bool = False
     """Whether `text` replaces the server's own prompt and the repository's instruction files.
 
-    The server's sentences about the working directory, the modes and its notices to the agent stay in the prompt.
+    In both cases the prompt contains the server's sentences about the working directory, about the modes, and about
+    the notices that the server sends to the agent.
     """
 
 
@@ -141,7 +142,7 @@ class Generation(Value[v1.Generation]):
 
 @dataclass(frozen=True, slots=True)
 class ConversationInfo(Wrapper[v1.Conversation]):
-    """A conversation as it was when the server answered. To call its methods, use `Conversation`."""
+    """The data of a conversation at the time of the server's answer. To act on it, use the class `Conversation`."""
 
     name: str
     """The resource name, ``conversations/{id}``. It never changes."""
@@ -173,7 +174,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     Empty if this is no fork.
     """
     forked_at: str
-    """The resource name, in `forked_from`, of the last request cycle that was copied; empty if this is no fork."""
+    """The resource name of the last run (request cycle) of `forked_from` that the fork copied; empty if no fork."""
     continuation_summary: str
     """The summary that was written when the context was used up; empty before that."""
     create_time: datetime
@@ -226,7 +227,7 @@ class ConversationListEvent(Wrapper[v1.WatchConversationsResponse]):
     """A change to the list of conversations. Only the attribute that `kind` names is set."""
 
     conversation_changed: ConversationInfo | None
-    """The conversation as it is now: it existed when the stream began, is new, or has changed."""
+    """The conversation as it is now: one that existed when the stream began, or was created or changed since."""
     conversation_deleted: str
     """The resource name of a conversation that was deleted."""
     conversation_unmatched: str
@@ -252,9 +253,9 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
     run: str
     """The resource name of the run that was cancelled; empty if there was none."""
     llm_request_id: str
-    """The request to the model that was aborted; empty if there was none."""
+    """The id of the request to the model that was aborted; empty if there was none."""
     tool_use_ids: tuple[str, ...]
-    """The tool calls that were stopped or never started, in the order in which the model asked for them."""
+    """Ids of the tool calls that were stopped or never started, in the order in which the model asked for them."""
     sub_agents: tuple[str, ...]
     """The resource names of the sub-agents that are being stopped."""
     returned_steers: tuple[QueuedMessage, ...]
@@ -263,13 +264,13 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
     They are not in the history; send them again if needed.
     """
     discarded_follow_ups: tuple[QueuedMessage, ...]
-    """Queued follow-ups that `discard_queued` has removed."""
+    """Follow-ups that were removed from the queue, because the cancel had `discard_queued` set."""
     surviving_jobs: tuple[str, ...]
     """Handles of the background jobs that continue to run."""
     revision: int
     """The number of the conversation's last stored event after the cancel."""
     ended_jobs: tuple[str, ...]
-    """Handles of the background jobs that `kill_jobs` has ended."""
+    """Handles of the background jobs that were ended, because the cancel had `kill_jobs` set."""
     unrecorded: bool
     """Whether the cancel took effect but is not stored yet, for example because the disk is full."""
 
@@ -285,9 +286,9 @@ class SetModeResult(Wrapper[v1.SetModeResponse]):
     surviving_tool_use_ids: tuple[str, ...]
     """Ids of tool calls that continue to run with more rights than the new mode allows; at most one."""
     ended_jobs: tuple[str, ...]
-    """Handles of background jobs that `stop_running` has ended."""
+    """Handles of background jobs that were ended, because the call had `stop_running` set."""
     stopped_tool_use_ids: tuple[str, ...]
-    """Tool calls that `stop_running` has ended."""
+    """Ids of tool calls that were ended, because the call had `stop_running` set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +315,10 @@ class Task:
     """The task as text. It must be complete, because the sub-agent does not see the conversation."""
     model: str = ""
     max_turns: int = 0
-    """Maximum number of turns, besides a last turn to submit a result; zero for the server's default."""
+    """Maximum number of turns (model requests); zero for the server's default.
+
+    After the last one, the sub-agent gets one more turn, in which it can only submit its result.
+    """
     timeout: float = 0.0
     """Time limit in seconds; zero for the server's default."""
     read_first: Sequence[str] = field(default=(), hash=False)

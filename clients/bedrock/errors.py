@@ -152,9 +152,9 @@ class BedrockError(Exception):
         self.message = message
         """The error message for people. Programs should use the class or `reason` instead."""
         self.reason = reason
-        """The name of the refusal reason, e.g. "AGENT_BUSY". Empty if the failure was not the server's answer."""
+        """The name of the refusal reason, e.g. "AGENT_BUSY". Empty if the error is not a refusal by the server."""
         self.code = code
-        """The name of the gRPC status code, e.g. "FAILED_PRECONDITION". Empty if there was no call."""
+        """The name of the gRPC status code, e.g. "FAILED_PRECONDITION". Empty if the error did not arise in a call."""
         self.fields = dict(fields or {})
         """The invalid fields of the request, with an explanation for each field name."""
         self.metadata = dict(metadata or {})
@@ -270,7 +270,7 @@ class NotExhausted(FailedPrecondition):
 
 
 class NotForkable(FailedPrecondition):
-    """No fork is possible at that point: no request cycle has ended, or the context was full or used up by then."""
+    """No fork is possible at the given run: no run has ended yet, or the context was full or used up at its end."""
 
     hint = "Fork at an earlier request cycle, if there is one."
 
@@ -304,7 +304,7 @@ class InvalidArgument(BedrockError):
 
 
 class GenerationUnsupported(InvalidArgument):
-    """The model cannot do what `generation` asks for; the text names each setting."""
+    """The model does not support a setting of `generation`; the error message names each unsupported one."""
 
     hint = "Leave the setting out, or choose another model; `bedrock models NAME` says what one can do."
 
@@ -346,7 +346,7 @@ class PermissionDenied(BedrockError):
 
 
 class McpNotAllowed(PermissionDenied):
-    """The operator of the server does not allow the MCP server that a client names."""
+    """The operator of the server does not allow the MCP server that the call names."""
 
     hint = "The operator can allow it, in the server's settings: [mcp_from_clients]."
 
@@ -364,8 +364,8 @@ class QueueFull(ResourceExhausted):
 class QuotaExceeded(ResourceExhausted):
     """A quota of this client's principal, or of the server as a whole, is used up; `metadata` names it.
 
-    `retry_after` is the number of seconds until the quota may allow calls again. For tokens and costs, that can be
-    hours: until they are counted from zero again.
+    `retry_after` is the number of seconds until the quota may allow calls again. For tokens and costs per day or month,
+    that is when the next day or month begins.
     """
 
     hint = "`bedrock quota` shows what is used and when it is counted anew; the operator of the server sets it."

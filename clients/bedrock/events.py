@@ -194,7 +194,7 @@ class Retrying(Wrapper[v1.Event.Retrying]):
 
 @dataclass(frozen=True, slots=True)
 class StreamDiscarded(Wrapper[v1.Event.StreamDiscarded]):
-    """The text deltas of one attempt no longer count: their text is not in the history, and should be removed."""
+    """The text deltas of one attempt no longer count: their text is not in the history. Remove it from the display."""
 
     llm_request_id: str
     """Id of the request to the model."""
@@ -218,7 +218,7 @@ class ToolTreeReaped(Wrapper[v1.Event.ToolTreeReaped]):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """How a run ended, or why a queued message never became a run."""
+    """How a run ended, or why a queued message never started a run."""
 
     reason: StopReason | Literal["deleted", "withdrawn", ""]
     """"completed", "interrupted" or "error"; "withdrawn" or "deleted" if the run never began."""
@@ -298,7 +298,7 @@ class Event(Wrapper[v1.Event]):
 
     @property
     def fate(self) -> Fate | Literal[""]:
-        """What became of a queued message: "queued", "delivered", "returned", "discarded" or "withdrawn".
+        """The present status of a queued message: "queued", "delivered", "returned", "discarded" or "withdrawn".
 
         Empty for all other events.
         """

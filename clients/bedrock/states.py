@@ -63,7 +63,7 @@ class ApprovalRule(Wrapper[v1.ApprovalRule]):
     """
 
     name: str
-    """The resource name; empty in a suggestion."""
+    """The resource name; empty if the rule is only suggested and not stored."""
     action: RuleAction
     """What happens to matching calls: "allow", "ask" or "deny"."""
     tool: str
@@ -286,7 +286,7 @@ class LlmRequestingDetail(Wrapper[v1.ConversationState.LlmRequesting]):
 
 @dataclass(frozen=True, slots=True)
 class AwaitingApprovalDetail(Wrapper[v1.ConversationState.AwaitingApproval]):
-    """Open approvals. A person must answer all of them before any tool call of the response runs."""
+    """Open approvals. A person must answer all of them before any tool call of the model's response runs."""
 
     pending: tuple[Approval, ...]
     """The open approvals, in the order in which the model asked for the tool calls."""
@@ -305,11 +305,11 @@ class ToolExecutingDetail(Wrapper[v1.ConversationState.ToolExecuting]):
     retry_time: datetime | None
     """When the next attempt starts; None while the call runs."""
     remaining_count: int
-    """How many calls of the response are still to be started."""
+    """How many tool calls of the model's response are still to be started."""
     completed_count: int
-    """How many calls of the response have ended."""
+    """How many tool calls of the model's response have ended."""
     deadline: datetime | None
-    """When the call times out unless a client answers; None for the server's own tools."""
+    """When a call of a client tool times out unless a client answers; None for calls of the server's tools."""
     questions: tuple[Question, ...]
     """The open questions of the running tool to a person, oldest first."""
 
@@ -339,7 +339,7 @@ class FailedDetail(Wrapper[v1.ConversationState.Failed]):
     error: RunError
     """Why the sub-agent failed."""
     partial_result: str
-    """The last text that the sub-agent wrote; empty if there is none, or if the sub-agent reported the failure."""
+    """The last text that the sub-agent wrote; empty if there is none, or if it reported its failure itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +371,7 @@ class ConversationState(Wrapper[v1.ConversationState]):
 
     @property
     def failure(self) -> RunError | None:
-        """Why the last run, or the sub-agent, failed; None in states other than "error" and "failed"."""
+        """Why the last run failed (state "error") or the sub-agent failed (state "failed"); None in other states."""
         return self.error if self.failed is None else self.failed.error
 
     @property

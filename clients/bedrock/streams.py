@@ -93,7 +93,7 @@ class Stream(Closing, Generic[T]):
         return Stream(converted())
 
     def close(self) -> None:
-        """Stop reading and end the call. Runs continue on the server."""
+        """Stop reading and end the call. A run that the stream reports on continues on the server."""
         self._first.clear()
         self._items.close()
 
@@ -135,7 +135,7 @@ class AsyncStream(AsyncClosing, Generic[T]):
         return AsyncStream(converted())
 
     async def close(self) -> None:
-        """Stop reading and end the call. Runs continue on the server."""
+        """Stop reading and end the call. A run that the stream reports on continues on the server."""
         self._first.clear()
         await self._items.aclose()
 

@@ -121,7 +121,10 @@ EventKind = Literal[
     "client_tool_call_changed",
     "question_changed",
 ]
-"""The names of an event's data fields in the gRPC API, and "reasoning_delta". Heartbeats are not yielded."""
+"""The names of the kinds of events: of an event's data fields in the gRPC API, and "reasoning_delta".
+
+Heartbeats have no name here, because the client does not yield them.
+"""
 ListEventKind = Literal[
     "conversation_changed", "conversation_deleted", "conversation_unmatched", "caught_up", "heartbeat"
 ]

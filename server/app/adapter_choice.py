@@ -167,8 +167,8 @@ def retention(config: Config) -> Retention:
 def pinned(config: Config, opened: ExitStack) -> frozenset[int] | None:
     """Run this process only on the configured CPUs until `opened` closes.
 
-    Returns all CPUs that tools may use; None if the settings do not restrict the server. Raises ConfigError if this
-    process may use none of the configured CPUs.
+    Returns the CPUs that the process was allowed to use before, which its tools may still use; None if the settings do
+    not restrict the server. Raises ConfigError if the process is allowed to use none of the configured CPUs.
     """
     try:
         return opened.enter_context(running_on(config.cpus))
@@ -187,7 +187,7 @@ def tool_sandbox(
 ) -> ToolHostSandbox:
     """Return the sandbox for tools, which hides the server's own files and its socket from them.
 
-    Waits until `report`, on what the sandbox can enforce, is complete.
+    Waits for the result of `report`, which tells what the sandbox can enforce on this machine.
 
     Raises:
         CannotStartError: The machine cannot enforce the sandbox that the settings demand.
@@ -291,7 +291,7 @@ def issued_tokens(config: Config) -> Issued:
 
 
 def model_catalog(config: Config, timers: Timers) -> Catalog:
-    """Return the catalog of the configured models. Raises ConfigError if a model or provider is configured wrongly."""
+    """Return the catalog of available models. Raises ConfigError if a model or provider is configured wrongly."""
     try:
         return Catalog(
             providers(config),

@@ -32,7 +32,7 @@ _ADVICE = (
     ("too many", "Give it more connections (max_connections): each node takes 19."),
     ("", "Does PostgreSQL run there, and does it listen at that address (listen_addresses)?"),
 )
-"""Pairs of a text and the advice to give if the error of a failed connection contains that text.
+"""Pairs of a text to look for in the error of a failed connection, and the advice to give if it is found.
 
 The last text is empty, so that its advice is given for any other error.
 """
@@ -49,9 +49,9 @@ class DatabaseFinding(NamedTuple):
 
 
 def findings_of_settings(file: str | None) -> Iterator[DatabaseFinding]:
-    """Yield the results of all checks for this machine's settings.
+    """Check the database and the disk of the data directory that the settings name, and yield the results.
 
-    If no database is set, only problems are reported.
+    `file` is the settings file; None for the usual one. If no PostgreSQL database is set, only problems are reported.
     """
     try:
         config = load({}, file=Path(file) if file else None)
@@ -147,7 +147,7 @@ def _nodes(report: DatabaseReport, config: Config) -> DatabaseFinding:
 
 
 def _refusal(node: LivingNode, here: ClusterSettings | None) -> str:
-    """Return why a server with the settings `here` would refuse to start beside this node, and what to do about it.
+    """Return why a server with the settings `here` would not start while `node` uses the same database, and a remedy.
 
     Returns "" if the server would start.
     """

@@ -27,7 +27,7 @@ def probed(config: Config) -> SandboxReport:
 def probing(config: Config) -> Future[SandboxReport]:
     """Start `probed` on a thread of its own, and return a future for the result.
 
-    `probed` mostly waits for processes, so the caller can import modules meanwhile; the thread imports none.
+    Meanwhile the caller can import modules: `probed` mostly waits for processes, and imports nothing itself.
     """
     threads = ThreadPoolExecutor(1, thread_name_prefix="bedrock-probe")
     try:

@@ -61,8 +61,8 @@ def run(
     """Serve until a signal requests the shutdown. Call `announce` with a line of text once the server is ready.
 
     `report` is a future for what the sandbox can enforce, as returned by `probing`; None to find it out now. With
-    `until_eof`, the server also stops when the other end of its standard input, a pipe, is closed. So a server that
-    another program has started ends with that program. Raises CannotStartError or ConfigError.
+    `until_eof`, the server also stops when its standard input ends, so that it ends together with the program that
+    started it and holds the other end of the pipe. Raises CannotStartError or ConfigError.
     """
     with Deadline() as deadline, ending_at_once(), wire(config, report) as wired:
         try:
@@ -78,7 +78,7 @@ def run(
             with asyncio.Runner(loop_factory=SparingLoop) as runner:
                 runner.run(_serve(config, wired, announce, deadline, until_eof))
         finally:
-            end_at_once()  # closing the event loop has restored Python's handler of SIGINT
+            end_at_once()  # set again: at its end, the event loop has reset the handler of SIGINT to Python's default
     log.info("stopped")
 
 
@@ -153,7 +153,10 @@ async def _measure_loop(telemetry: Telemetry) -> None:
 
 
 def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
-    """Log what the sandbox can enforce. Called once the server runs, so that a failed start logs only its reason."""
+    """Log what the sandbox can enforce, and warn of the server's files that tools may read (`exposed`).
+
+    Called once the server runs, so that a failed start logs only the reason of the failure.
+    """
     log.info("%s", sandbox_line(report))
     if report.restriction_available and not report.workspace_available:
         log.warning("the workspace mode is not available: %s", report.workspace_reason)
@@ -195,8 +198,8 @@ def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listene
 async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyncio.Event) -> None:
     """Shut down gracefully: refuse new work, let running agents finish, interrupt the rest, and end streams and calls.
 
-    An agent is interrupted if it runs longer than the drain time. Once no agent runs, other nodes of the cluster may
-    take over the conversations.
+    An agent is interrupted if it still runs at the end of the drain time, which ends early if `hurry` is set. Once no
+    agent runs, other nodes of the cluster may take over the conversations.
     """
     supervisor = wired.supervisor
     await endpoint.withdraw()

@@ -113,7 +113,10 @@ def _note_of_server(server: McpServer, config: Config) -> str:
 
 
 def _note_of(rule: ApprovalRule) -> str:
-    """Return a warning if the rule names a tool that the server does not have; "" if the tool exists or may exist."""
+    """Return a warning if the rule names a tool that the server does not have.
+
+    Returns "" for a tool of the server, for one of an MCP server, which cannot be checked, and if no tool is named.
+    """
     toolbox = StandardToolbox()
     ours = {spec.name for sub_agent in (False, True) for spec in toolbox.specs(sub_agent=sub_agent)}
     known = not rule.tool or rule.tool in ours or rule.tool.startswith(MCP_PREFIX)

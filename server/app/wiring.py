@@ -83,11 +83,11 @@ EXPORT_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Wiring:
-    """The parts of a server, except its network side."""
+    """The parts of a server, except the gRPC server."""
 
     services: Services
     hub: EventHub
-    """The same event bus as in `services`, with the methods that streams of events to clients need."""
+    """The event bus of `services`, without its wrapper for telemetry: has the methods that clients' streams need."""
     supervisor: Supervisor
     housekeeper: Housekeeper
     authentication: Authentication
@@ -99,12 +99,15 @@ class Wiring:
     access: NodeAccess | None
     """What this server needs for calls to and from other nodes of the cluster; None if it is not in a cluster."""
     connect: Callable[[], None]
-    """Connects to the configured MCP servers. Called once the server is ready, because importing the client is slow."""
+    """A function that connects to the configured MCP servers.
+
+    Called only when the server is ready, because importing the MCP client is slow.
+    """
     exposed: tuple[str, ...] = ()
     """The server's own files that lie in directories shared with other programs.
 
-    Tools cannot see these files as they are when a tool call starts, but a file that is replaced during the call
-    becomes visible to it.
+    The sandbox hides these files from a tool call when the call starts. But if a file is replaced during the call, the
+    tool can read the new one.
     """
 
 
@@ -259,7 +262,7 @@ def _services(
 
 @contextmanager
 def _refusing_start() -> Generator[None]:
-    """Raise CannotStartError instead of an error about the data directory, the store or the token."""
+    """Convert errors about the data directory, the store or the token to CannotStartError, in the `with` block."""
     try:
         yield
     except (DataDirectoryBusyError, StoreError, TokenUnusableError, NotPrivateError) as error:
@@ -300,7 +303,7 @@ def _gauges(
 
 def _observed(services: Services, telemetry: FanOut) -> Services:
     bus = ObservedBus(services.bus, telemetry, services.clock, own_tools(services.toolbox))
-    telemetry.add(bus)  # so that the bus sees commands, too: a command may begin or stop a run
+    telemetry.add(bus)  # so that the bus is told of commands, too: a command may be why a run begins or stops
     return dataclasses.replace(
         services,
         bus=bus,

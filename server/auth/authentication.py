@@ -186,7 +186,7 @@ class Authentication:
             certificate = b"".join(connection.get("x509_pem_cert", ())).decode("ascii", "replace")
             who = self._identified(await self.authorizer.identity(metadata, Peer(address, certificate)))
         if self._certificates is None or (who is None and bearer(metadata) is not None):
-            return who  # even a valid certificate does not make up for a wrong token
+            return who  # a call with a wrong token is refused (None), even if it has a valid certificate
         return self._certificates.caller_of(who, connection)
 
     def _by_certificate_alone(
@@ -265,7 +265,7 @@ class Authentication:
         except TokenUnusableError as error:
             if self._failure != str(error):
                 log.error("no token of a principal is accepted: %s", error)
-            self._tokens, self._version, self._failure = {}, None, str(error)  # None: the next check reads again
+            self._tokens, self._version, self._failure = {}, None, str(error)  # version None: read again at next check
         else:
             self._version, self._failure = version, ""
 

@@ -29,7 +29,7 @@ class _Table(Generic[Kept]):
         self._file = PrivateFile(path)
         self._decoder = decoder
         self._what = what
-        """What error messages call the values."""
+        """The word for the stored values in error messages, e.g. "logins"."""
 
     def read(self) -> dict[str, Kept]:
         """Return the values by server name; {} if there is no file.

@@ -1,4 +1,4 @@
-"""Reads and writes files with secrets in the data directory, which several programs of one user may change."""
+"""Reads and writes files with secrets in the data directory. Several programs of the same user may change a file."""
 
 from __future__ import annotations
 

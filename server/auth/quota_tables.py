@@ -23,9 +23,10 @@ def quota_settings(
 ) -> QuotaSettings:
     """Read the quotas in [quotas], [principal_defaults.quotas] and the tables of principals and of issuers' templates.
 
-    The quotas of a principal, or those of its issuer's template, override the defaults key by key. Only [quotas]
-    applies to the server's own user. If there are principals or issuers, each principal's default includes a share of
-    the concurrent model requests. Raises ValueError with a text such as "quotas.concurrent_runs: why".
+    The quotas of a principal, or those of its issuer's template, override the defaults key by key. Only [quotas], the
+    limits of all callers together, applies to the server's own user. If there are principals or issuers, and no default
+    for concurrent model requests is set, each principal may have a share of those that [quotas] allows. Raises
+    ValueError with a text such as "quotas.concurrent_runs: why".
     """
     if not isinstance(defaults, dict) or defaults.keys() - {"quotas"}:
         raise ValueError("principal_defaults: must be a table with the key quotas")

@@ -53,9 +53,9 @@ class Refusals:
         self._seen: Counter[Key] = Counter()
         """How often each refusal of this period was repeated."""
         self._different: Counter[str] = Counter()
-        """How many different refusals each principal had in this period."""
+        """How many different refusals of each principal were recorded in this period."""
         self._left_out: Counter[str] = Counter()
-        """How many refusals each principal had in this period beyond the maximum of recorded ones."""
+        """How many refusals of each principal were only counted in this period, because a maximum had been reached."""
         self._waiting: list[AuditEntry] = []
         self._window: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None

@@ -41,7 +41,10 @@ def what_happened(error: BedrockError) -> str:
 
 
 def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
-    """Return what the user can do about an error, in terms of commands or keys; "" if the message says it already."""
+    """Return a hint about what the user can do after an error: a command to enter or, in a chat, a key to press.
+
+    Returns "" if the error's message contains the hint already.
+    """
     if _missing_conversation(error):
         return "`bedrock ls` lists those that there are."
     if isinstance(error, ModeUnavailable) and error.metadata.get("cause") == "directory":

@@ -18,8 +18,8 @@ def prepare() -> None:
     """Make decoding of input strict and encoding of output lenient, and replace closed standard streams.
 
     A closed standard input is replaced by an empty one, standard output by one on which all writes fail, standard error
-    by one that discards. Otherwise a file opened later would get the descriptor of a closed stream, and the text
-    written to it.
+    by one that discards. Otherwise a file that is opened later would get the descriptor of the closed stream, and text
+    meant for the stream would be written to that file.
     """
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), closefd=False)

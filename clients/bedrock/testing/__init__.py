@@ -38,7 +38,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is first used: pytest loads the plugin in every project that has this package."""
+    """Import a name of this package only when it is first used.
+
+    This keeps pytest fast in projects that have the package installed but do not use it: pytest loads its plugin there,
+    too.
+    """
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

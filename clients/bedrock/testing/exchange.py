@@ -143,10 +143,10 @@ class Gate:
         return "a gate"
 
     def wait(self, timeout: float = PATIENCE) -> Exchange:
-        """Wait until the next answer arrives at the gate, and return the answer's request. The gate stays closed.
+        """Wait until an answer is held back by the gate, and return the request to be answered. The gate stays closed.
 
         Raises:
-            AssertionError: No answer has arrived within `timeout` seconds.
+            AssertionError: No answer was held back within `timeout` seconds.
         """
         try:
             return self._arrived.get(timeout=timeout)

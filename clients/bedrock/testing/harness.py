@@ -1,4 +1,4 @@
-"""`Bedrock`, the object that tests use: the model's script, clients of a private server, and waits with time limits."""
+"""`Bedrock`, the object that tests use: a scripted model, clients of a private server, and waits with time limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Named(Protocol):
 
 
 class Bedrock:
-    """A server for one test, which begins without conversations and with an empty script.
+    """A server for one test. At first it has no conversations, and its model has no prepared answers (empty script).
 
     All waits have a time limit.
     """
@@ -62,13 +62,14 @@ class Bedrock:
 
         Args:
             conversation: A conversation object of either client, or a conversation's name.
-            wanted: The kind, or a function of an event. The first event is a snapshot of the present state.
-            after_revision: Begin with the events after this revision instead; 0 for all.
+            wanted: The kind, or a function that gets an event and returns whether it is the wanted one.
+            after_revision: Look at the stored events after this revision first; 0 for all of them. If None, the first
+                event is a snapshot of the present state, and earlier events are not looked at.
             timeout: Maximum seconds to wait.
 
         Raises:
-            AssertionError: No such event came in time, or before the conversation was deleted; the text lists the
-                events that came instead.
+            AssertionError: No such event came within `timeout` seconds, or the conversation was deleted before; the
+                text lists the events that came instead.
         """
         name = conversation if isinstance(conversation, str) else conversation.name
         seen: deque[str] = deque(maxlen=_SHOWN)
@@ -101,9 +102,10 @@ class Bedrock:
         return event.state
 
     def close(self) -> list[str]:
-        """Delete all conversations, which ends their work.
+        """Delete all conversations, which ends their work. Return descriptions of problems; empty if there are none.
 
-        Returns descriptions of what the test left behind or got wrong; empty if there is nothing.
+        Problems are a crashed server, running work and processes that the test left behind, mistakes in scripts, and
+        scripted answers that no request asked for.
         """
         problems: list[str] = []
         try:
@@ -127,7 +129,7 @@ class Bedrock:
     def _left_in(self, name: str) -> Iterator[str]:
         try:
             info = self.client.conversation(name).get()
-            if info.state.kind == "cancelling":  # a cancelled run ends by itself
+            if info.state.kind == "cancelling":  # not reported as a problem: the cancelled run ends within seconds
                 self.wait_for_event(name, lambda event: event.state is not None and event.state.kind != "cancelling")
                 info = self.client.conversation(name).get()
         except NotFound:

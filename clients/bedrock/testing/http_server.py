@@ -17,9 +17,9 @@ __all__ = ["KEPT_STREAM_HEAD", "STREAM_HEAD", "HttpScript", "Received", "Scripte
 __all__ += ["chunked", "whole"]
 
 KEPT_STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-"""The head of an event stream after which the connection can be used for another request."""
+"""The head of an HTTP response with server-sent events, after which the client may use the connection again."""
 STREAM_HEAD = KEPT_STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
-"""The head of an event stream after which the connection is closed."""
+"""The head of an HTTP response with server-sent events, after which the connection is closed."""
 
 _JOIN_SECONDS = 10.0
 
@@ -87,7 +87,7 @@ class Received:
 HttpScript: TypeAlias = Callable[[ServedConnection], None]
 """A function that serves one connection. It is called on a thread of its own.
 
-If it raises OSError, that ends this connection and nothing else.
+An OSError that it raises closes this connection, and is otherwise ignored.
 """
 
 
@@ -152,9 +152,9 @@ class ScriptedServer:
 
 
 def whole(status: int, body: bytes, content_type: str = "application/json", **headers: str) -> bytes:
-    """Return a complete HTTP response with its length.
+    """Return a complete HTTP response, including the header `content-length`.
 
-    The connection closes after it unless a header says otherwise.
+    Unless `headers` has another value for `connection`, the response says that the connection closes after it.
     """
     lines = [f"HTTP/1.1 {status} Fake", f"content-type: {content_type}", f"content-length: {len(body)}"]
     headers.setdefault("connection", "close")

@@ -27,15 +27,16 @@ class ModelServer(ScriptedServer):
         models: Sequence[str] = (),
         check: Callable[[bytes], object] | None = None,
     ) -> None:
-        """`models` are the names that the provider lists; if empty, listing fails with 404.
+        """`models` are the names in the provider's list of models; if empty, requests for the list fail with 404.
 
-        `check` is called with each request's body, and raises an exception if the body is wrong.
+        `check` is called with the body of each request for an answer, and raises an exception if the body is wrong;
+        `faults` collects these exceptions.
         """
         super().__init__(self._serve, tls=tls)
         self.model = model or ScriptedModel()
         self.models = tuple(models)
         self.faults: list[str] = []
-        """The errors that `check` raised."""
+        """The paths of the requests that `check` found wrong, each with the text of the exception."""
         self._check = check
 
     @property

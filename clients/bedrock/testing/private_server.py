@@ -133,6 +133,6 @@ class PrivateServer:
             "ANTHROPIC_API_KEY": "the-scripted-model-needs-none",
             "ANTHROPIC_BASE_URL": self.provider.url,
             "BEDROCK_SMALL_MODEL": "none",  # no side queries such as for titles, which no script expects
-            "LC_BEDROCK_TEST": self._marker,  # tools get all variables LC_…, so this one marks their processes, too
+            "LC_BEDROCK_TEST": self._marker,  # the server passes LC_… on to tools, so this marks their processes
             **self._more,
         }

@@ -82,7 +82,10 @@ class Script:
 
     @contextmanager
     def held(self) -> Generator[Gate]:
-        """Hold back all answers until the end of the ``with`` block; `wait` of the yielded gate waits for a request."""
+        """Hold back all answers until the ``with`` block ends or the yielded gate is opened.
+
+        The gate's method `wait` waits for a request whose answer is held back.
+        """
         gate = Gate()
         self._gates.append(gate)
         self._gate = gate
@@ -131,7 +134,7 @@ class Script:
             refuses(400, message=f"the test's play raised {error!r}")(exchange)
 
     def release(self) -> None:
-        """Open all gates, and let every answer that waits be sent."""
+        """Open all gates of this script, and set `go` of all its requests, so that no answer is held back."""
         for gate in self._gates:
             gate.open()
         for exchange in list(self.requests):

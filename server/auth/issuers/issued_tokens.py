@@ -109,8 +109,8 @@ class IssuedTokens:
 def _unproven(part: bytes) -> dict[str, Any]:
     """Decode the header or the claims of a token before its signature is verified. Raises ValueError or RecursionError.
 
-    PyJWT is used only once a token names a known key: it handles each byte in Python, so that strangers could keep the
-    event loop busy with long tokens.
+    Only tokens that name a known key are parsed with PyJWT. As it handles each byte in Python, strangers could
+    otherwise keep the event loop busy with long tokens.
     """
     found = json.loads(base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4)))
     if not isinstance(found, dict):

@@ -33,7 +33,7 @@ KNOWN_PRINCIPALS = 4_096
 
 
 class Template:
-    """Creates principals, all from one table of the settings, for an issuer's users whom the settings do not name.
+    """Creates principals for those users of an issuer whom the settings do not name. All get the rights of one table.
 
     Safe to use from any thread.
     """
@@ -60,7 +60,7 @@ class Template:
             return None
         try:
             return principal_from_table(self._where, self._prefix + value, self._table_of(value))
-        except ValueError:  # the directory with this value in its path is one that no principal may have
+        except ValueError:  # with this value, a directory of the template is one that no principal may use
             return None
 
     def _table_of(self, value: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Issuer(Struct, frozen=True):
     """The URL of the issuer's keys; "" if they are in a file."""
     jwks_file: Path | None = None
     ca_bundle: Path | None = None
-    """A PEM file with the certificate authorities to trust for `jwks_url`; None for the usual ones."""
+    """A PEM file with the certificate authorities to trust for `jwks_url`; None for those of the package certifi."""
     algorithms: tuple[str, ...] = USUAL_ALGORITHMS
     leeway_seconds: float = 30.0
     """How far the issuer's clock and this machine's may differ, in seconds."""

@@ -23,14 +23,14 @@ def in_order(agents: Iterable[ConversationInfo]) -> list[ConversationInfo]:
 
 
 def rows(agents: Iterable[ConversationInfo]) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for each sub-agent. Each row begins with the id, because sub-agents have no slugs."""
+    """Yield a table row for each sub-agent. It begins with the id, because sub-agents have no short name (slug)."""
     for agent in in_order(agents):
         state = agent.state.kind.replace("_", " ")
         yield (_id(agent), state, _took(agent), f"{agent.total_usage.total_tokens:,}", agent.title)
 
 
 def lines(agents: Sequence[ConversationInfo], paint: Paint) -> Iterator[SafeText]:
-    """Yield a line for each sub-agent: how it ended, or that it is at work."""
+    """Yield a line for each sub-agent: its id, task, running time and tokens, and a mark of how it ended, if it did."""
     for agent in in_order(agents):
         figures = f"{_took(agent)} · {agent.total_usage.total_tokens:,} tokens"
         line = f"{_id(agent)}  {one_line(agent.title, 60)} · {figures}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.states import ConversationState
 
-#: The fewest columns in which a sub-agent's task is shown, even in a narrow terminal.
+#: The minimum width, in columns, of a sub-agent's task, even if the terminal is too narrow for it.
 LEAST_TASK = 12
 
 
@@ -29,8 +29,8 @@ class AgentView:
     began: datetime | None = None
     ended: datetime | None = None
     followed: bool = False
-    """Whether the events of the sub-agent's own conversation are received, too. If so, the end of the sub-agent is
-    printed from these events, because they have more details than the parent's."""
+    """Whether the program receives the events of the sub-agent's own conversation, too. If so, it waits for them before
+    it prints the end of the sub-agent, because they have more details than the parent's events."""
     seen_to_the_end: bool = False
     end_printed: bool = False
     """Whether the end of the sub-agent has been printed."""
@@ -67,7 +67,7 @@ class AgentView:
 
     @property
     def end_to_print(self) -> bool:
-        """Whether the end of the sub-agent is to be printed now: it is known in full, and was not printed yet."""
+        """Whether to print the end of the sub-agent now: it was not printed yet, and no further details will arrive."""
         return bool(self.status.outcome) and not self.end_printed and (self.seen_to_the_end or not self.followed)
 
     def figures(self, until: datetime) -> list[str]:
@@ -122,7 +122,10 @@ class AgentTree:
         return [agent.status.name for agent in self._in_order() if not agent.status.outcome]
 
     def follow(self) -> list[str]:
-        """Mark the running sub-agents as followed, and return the names of those that were not followed before."""
+        """Mark the running sub-agents as followed, and return the names of those that were not followed before.
+
+        The caller must subscribe to the events of the sub-agents that are returned.
+        """
         found = [
             agent for agent in self._in_order() if self.waiting and not agent.status.outcome and not agent.followed
         ]
@@ -131,7 +134,7 @@ class AgentTree:
         return [agent.status.name for agent in found]
 
     def unfollow(self, name: str) -> None:
-        """Mark a sub-agent as no longer followed: from now on only its parent's reports count."""
+        """Mark a sub-agent as no longer followed: only its parent's events will tell how it ends."""
         for agent in self._agents.values():
             if agent.status.name == name:
                 agent.followed = False
@@ -148,7 +151,7 @@ class AgentTree:
                 yield _ending(agent, paint)
 
     def roll(self, paint: Paint) -> Iterator[SafeText]:
-        """Yield a line for each running sub-agent, for a user who opens the conversation while they run."""
+        """Yield a line for each running sub-agent, for a user who opens the conversation while sub-agents run."""
         for agent in self._in_order() if self.waiting else ():
             if not agent.status.outcome:
                 task = one_line(agent.status.task, 100)

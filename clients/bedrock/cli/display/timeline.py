@@ -1,4 +1,4 @@
-"""Timelines of runs as lines: model requests with times, tool calls by kind with durations, and how runs ended."""
+"""Formats the timeline of a run as lines of text: model requests with their times, tool calls with their durations."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
 #: Maximum columns of a line if the output is not a terminal.
 WIDTH = 80
-#: How many columns precede the text in a line about a model request, and in a line about tools.
+#: The width, in columns, of what precedes the text: in a line about a model request, and in a line about tool calls.
 _BEFORE_TEXT, _BEFORE_TOOLS = 15, 17
-#: The fewest columns in which a text is shown, even in a narrow terminal.
+#: The minimum width of a text, in columns, even if the terminal is too narrow for it.
 _LEAST = 20
 
 
 def timeline_of(cycles: Iterable[RequestCycle], paint: Paint, width: Width | None = None) -> Iterator[SafeText]:
-    """Yield the lines for request cycles that were read with the view "full"; an empty line precedes each cycle.
+    """Yield the timelines of runs (request cycles) as lines; an empty line precedes each run.
 
-    `width` returns the maximum columns of a line. Long texts are truncated.
+    The `cycles` must have been requested from the server with the view "full". `width` returns the maximum columns of
+    a line. Long texts are truncated.
     """
     for cycle in cycles:
         yield SafeText()
@@ -126,7 +127,7 @@ class _Timeline:
 
 
 def _local(time: datetime) -> datetime:
-    """Return a time in the time zone of this machine; unchanged if that is not within the years 1 to 9999."""
+    """Return a time in the time zone of this machine; unchanged if the result were not within the years 1 to 9999."""
     try:
         return time.astimezone()
     except (OverflowError, ValueError):
@@ -134,7 +135,7 @@ def _local(time: datetime) -> datetime:
 
 
 def _is_timed(cycle: RequestCycle) -> bool:
-    """Return whether the start of a cycle is known. A cycle that was computed from a file may have no start time."""
+    """Return whether the start of a run is known. A run that was read from an exported file may have no start time."""
     return cycle.proto.HasField("start_time")
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: The input fields that say most about a call, the best first. The first one that a call has is shown without its name.
+#: Names of a tool's arguments that describe a call best, the best first. Of these, the first one that a call has is
+#: shown, without its name.
 _TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")
 
 

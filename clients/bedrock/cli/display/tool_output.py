@@ -58,13 +58,13 @@ class ToolOutput:
         self._count = 0
 
     def unfinished(self, room: int) -> list[SafeText]:
-        """Return the end of the current tool's output, in at most `room` lines."""
+        """Return the end of the output of the tool call that still runs, in at most `room` lines."""
         lines = [*self._latest, *self._flow.tail]
         total = self._count + len(self._flow.tail)
         return self._end(lines, total, room if total <= room else room - 1)
 
     def feed(self, piece: str) -> None:
-        """Add live output of the current tool."""
+        """Add a piece of the output of the tool call that runs."""
         lines = self._flow.feed(piece)
         self._latest.extend(lines)
         self._count += len(lines)
@@ -72,7 +72,7 @@ class ToolOutput:
     def result(self, result: ToolResult, call: ToolCall | None, *, known: bool = False) -> None:
         """Print how a call ended, and the end of its output.
 
-        With `known`, the output is the text of a denial that was printed already, and is not printed again.
+        With `known`, the output is only the reason why the call was denied. It was printed before, and is not repeated.
         """
         diff = result.display.get("diff")
         text = self._with_streamed(self._paint.clean(for_people(result)))
@@ -100,9 +100,9 @@ class ToolOutput:
             self._write(self._paint.dim(f"  │ … {counted(len(lines) - OUTPUT_LINES, 'more line')}"))
 
     def all(self, number: int, running: ToolCall | None) -> list[SafeText]:
-        """Return a call and all that it printed, as lines: `number` 1 is the latest call, which may still run.
+        """Return a tool call and its whole output, as lines: `number` 1 is the latest call, which may still run.
 
-        The list is empty if there is no such call.
+        The list is empty if there is no call with this number, or its output is no longer kept.
         """
         kept = [*self._kept, *([Output(running, self._paint.clean(self._flow.text))] if self._flow.text else [])]
         if not 1 <= number <= len(kept):

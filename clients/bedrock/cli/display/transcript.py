@@ -64,7 +64,7 @@ class Transcript:
         self._denied: set[str] = set()
         """The ids of denied calls. Their denials are printed already, so their results need not be printed."""
         self._summing = False
-        """Whether a summary is being written; its heading is printed already."""
+        """Whether the model is writing the summary of a full conversation, below a heading that is already printed."""
         self.goes_on = False
         """Whether the chat continues in a successor conversation once the conversation is summarized."""
         self.agents = AgentTree()

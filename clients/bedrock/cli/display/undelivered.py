@@ -1,6 +1,6 @@
-"""Reads and prints outcomes that stored messages do not contain: those of queued messages, and interrupted runs.
+"""Reads and prints what the stored messages of a conversation do not show: undelivered messages and interrupted runs.
 
-Each outcome is shown as a line of text, in chronological order among the messages.
+Each is printed as one line that tells its outcome, in chronological order among the messages.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Fate: TypeAlias = QueuedMessage | RequestCycle
 def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list[Fate]:
     """Return queued messages and interrupted runs, to be printed among `messages`.
 
-    The queued messages are those that still wait, and those that have left the queue since the first of `messages` was
-    stored. The runs are those to which `messages` belong.
+    Includes all messages that still wait in the queue, those that left the queue after the first of `messages` was
+    stored, and those of the interrupted runs to which any of `messages` belongs.
     """
     if not messages:
         return []
@@ -46,10 +46,11 @@ def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list
 
 
 async def fates_of_snapshot(conversation: AsyncConversation, snapshot: Snapshot) -> list[Fate]:
-    """Return a snapshot's queued messages, and the outcomes between its first message and the snapshot.
+    """Return the queued messages and interrupted runs to be printed among the messages of a snapshot.
 
-    Outcomes are messages that left the queue, and interrupted runs. Later outcomes are in the events after the
-    snapshot.
+    Includes the messages in the queue at the time of the snapshot, those that left the queue between the snapshot's
+    first message and the snapshot, and runs that were interrupted before the snapshot. What happens after the snapshot
+    is reported by later events.
     """
     if not snapshot.messages:
         return []
@@ -72,8 +73,8 @@ async def fates_of_snapshot(conversation: AsyncConversation, snapshot: Snapshot)
 def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[Message | Fate]:
     """Yield messages in order, and between them the outcomes of undelivered messages and of interrupted runs.
 
-    An outcome is placed at the time when it was decided. If a discarded message is in the history, its outcome comes
-    right after it. Messages that still wait come at the end.
+    An outcome is placed at the time when it was decided. The outcome of a discarded message, which is itself one of
+    `messages`, comes right after it. Messages that still wait in the queue come at the end.
     """
     dropped: dict[str, Fate] = {}
     others: deque[Fate] = deque()
@@ -116,7 +117,10 @@ def _runs(messages: Iterable[Message]) -> set[str]:
 
 
 def _cut_short(cycle: RequestCycle, runs: set[str]) -> list[RequestCycle]:
-    """Return [cycle] if it is one of `runs` and no message shows how it ended, else []. Remove it from `runs`."""
+    """Return [cycle] if it is one of `runs` and no stored message shows how it ended, else [].
+
+    In both cases the cycle is removed from `runs`.
+    """
     is_shown = cycle.stop_reason != "interrupted" or cycle.stop_detail == "not_run"
     wanted = cycle.name in runs
     runs.discard(cycle.name)
@@ -132,7 +136,8 @@ def _decided(entry: Fate) -> datetime:
 def _is_before(entry: Fate, message: Message) -> bool:
     """Return whether an outcome was decided before a message was stored.
 
-    At equal times, the outcome of another run counts as earlier: a run may end and the next one begin at the same time.
+    If both times are equal, the outcome counts as earlier only if it belongs to another run than the message: one run
+    may end at the very time at which the next one begins.
     """
     decided, stored = _decided(entry), message.create_time
     run = entry.name if isinstance(entry, RequestCycle) else entry.message.request_cycle

@@ -31,8 +31,8 @@ _HTML_BLOCK = re.compile(r"(?m)^<")
 
 _JOINER = re.compile("(?<=[\ufe0f\U0001f000-\U0001faff])\u200d")
 _JOINT = "\U000e0001"
-"""Replaces the character that joins emoji while lines are measured: terminals differ in the width of joined emoji, and
-separate ones are the widest.
+"""Replaces the character that joins several emoji into one (U+200D) while the width of lines is computed. Each emoji
+then counts separately, because some terminals show them so, and a line must fit there, too.
 """
 
 _MARK = re.compile(r" *(?:[│●◦?·⋯↻■✓✗>•] )?(?: *\d+\. )? *")
@@ -86,7 +86,7 @@ class _Block(Markdown):
 def markdown(text: str, width: int) -> list[SafeText]:
     """Render one block to lines of at most `width` columns, with no control sequences except colours.
 
-    HTML is shown as it was written, and links with their targets.
+    HTML tags are shown as text, and each link is followed by its address.
     """
     console = _console()
     block = _Block(_JOINER.sub(_JOINT, text))
@@ -146,7 +146,7 @@ def _console() -> Console:
 
 
 def _line(segments: Iterable[Segment]) -> SafeText:
-    """Join the segments into coloured text; control characters from HTML entities are made safe here."""
+    """Join segments of `rich` into coloured text. Replace control characters, which HTML entities may have added."""
     parts: list[str] = []
     for text, style, _ in reversed([segment for segment in segments if not segment.control]):
         clean = for_terminal(text.replace("\n", "").replace(_JOINT, "\u200d"))

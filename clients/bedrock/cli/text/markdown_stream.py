@@ -16,7 +16,8 @@ from bedrock.cli.text.safe_text import SafeText, for_terminal
 if TYPE_CHECKING:
     from bedrock.cli.text.style import Paint, Width
 
-#: Maximum lines of code that are parsed to colour the last of them. Constructs that began earlier are not seen.
+#: How many lines of code are parsed to colour the last of them. A construct that began before these lines, such as a
+#: long string, is not recognised.
 CONTEXT_LINES = 40
 #: The indent of code.
 CODE_INDENT = "    "
@@ -145,7 +146,7 @@ class MarkdownFlow:
         return [self._paint.text(" " * fence.indent, CODE_INDENT, shown) if shown else SafeText()]
 
     def _end(self) -> list[SafeText]:
-        """Close the open block and return its lines; [] within a code block."""
+        """Close the open block and return its lines; [] if no block is open, as within a code block."""
         if self._fence is not None:
             return []
         block, self._block = self._block, []

@@ -24,5 +24,5 @@ def reflows(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def rows_taken(cells: Iterable[int], columns: int) -> int:
-    """Return how many rows lines of these widths take on a terminal of `columns` columns that wraps long lines."""
+    """Return the number of rows needed for lines with the widths `cells`, in a terminal that wraps at `columns`."""
     return sum(max(1, -(-taken // max(1, columns))) for taken in cells)

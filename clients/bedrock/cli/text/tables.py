@@ -31,11 +31,11 @@ _GAP = "  "
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, paths: str = "", none: str = "") -> None:
-    """Print a table: fitted to a terminal, or with a tab between the cells and whole values for a pipe.
+    """Print a table. At a terminal its columns are aligned and truncated; in a pipe the cells are whole, tab-separated.
 
     The first column contains names that users pass to other commands, and is never truncated. `paths` is the head of
     the column of directories: at a terminal the home directory is shown as ~, and a path that is too long is truncated
-    at its start. Without a row a terminal shows the sentence `none` in place of the table, and a pipe gets nothing.
+    at its start. If there are no rows, the sentence `none` is printed at a terminal, and nothing in a pipe.
     """
     room, paint = columns(sys.stdout), Paint.for_stream(sys.stdout)
     if room is None:
@@ -54,10 +54,11 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, paths: st
 
 
 def fitted(rows: Iterable[Sequence[str]], room: int, paths: int | None = None) -> list[SafeText]:
-    """Lay out rows as a table of at most `room` columns of text. `paths` is the index of the column of directories.
+    """Lay out rows as a table that is at most `room` characters wide. `paths` is the index of the directory column.
 
-    If the table is too wide, its widest columns shrink, but never the first one, and none to less than LEAST. Columns
-    no wider than SHORT shrink only after all others. If that is not enough, lines are longer than `room`.
+    If the table is too wide, its widest columns are truncated, but never the first one, and none to less than LEAST.
+    Columns no wider than SHORT are truncated only after all others. If that is not enough, the table is wider than
+    `room`.
     """
     flattened = [
         [" ".join(for_terminal(with_tilde(cell) if at == paths else cell).split()) for at, cell in enumerate(row)]
