@@ -135,7 +135,7 @@ class Generation(Value[v1.Generation]):
     reasoning_effort: ReasoningEffort | Literal[""] = ""
     """How much the model reasons before it answers; the model's default if empty."""
     temperature: float | None = None
-    """The sampling temperature, from 0 to 2; None for the model's default. Most models that reason accept none."""
+    """The sampling temperature, from 0 to 2; None for the model's default. Most reasoning models refuse any value."""
     max_output_tokens: int | None = None
     """Maximum tokens of one answer, including those of its reasoning; None for the model's default."""
 
@@ -333,7 +333,7 @@ class Task:
         """Return the task as a protobuf message.
 
         Raises:
-            TypeError, ValueError: A value does not fit; the text names the field.
+            TypeError, ValueError: A value is invalid; the text names the field.
         """
         made = new_message(
             v1.SpawnSubAgentsRequest.Task,

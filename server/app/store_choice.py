@@ -150,9 +150,9 @@ def check_workspaces(settings: ClusterSettings) -> None:
 
 
 def _left_if_refused(cluster: PostgresCluster, _: object, error: BaseException | None, __: object) -> None:
-    """Leave the cluster if the start was refused; otherwise other nodes would wait for this node's lease to expire.
+    """Leave the cluster at once if the server cannot start (`error` is CannotStartError or ConfigError).
 
-    Has the signature of `__exit__`, for an ExitStack; other errors are ignored.
+    Otherwise other nodes would wait for this node's lease to expire. Has the signature of `__exit__`, for an ExitStack.
     """
     if isinstance(error, CannotStartError | ConfigError):
         with suppress(StoreError):

@@ -140,7 +140,7 @@ class Authentication:
         return None if token is None else self._caller(token)
 
     def _new_holder(self, text: bytes) -> Caller | None:
-        """Read the tokens again, in case this one is new, and return its caller.
+        """Read the list of tokens again, in case the token `text` is new, and return the token's caller.
 
         Returns None if the token is invalid.
         """

@@ -108,7 +108,7 @@ def list_(as_json: bool, file: Path | None, data_dir: str | None) -> None:
 @CONFIG
 @DATA_DIR
 def rotate(token_id: str, file: Path | None, data_dir: str | None) -> None:
-    """Give a token another secret, and print it. Calls with the one before are refused, and its streams end."""
+    """Give a token another secret, and print it. Calls with the old secret are refused, and their streams end."""
     text = _done(_config(file, data_dir), lambda tokens: tokens.rotate(token_id))
     if text is None:
         fail(f"there is no token {token_id}; `bedrock token list` shows them", USAGE)

@@ -71,7 +71,7 @@ def way_to_a_server(error: Unavailable, source: str = "") -> str:
 
 
 class CommandError(Exception):
-    """An error that ends the program with a text, what to do next, and an exit code."""
+    """An error that ends the program. It has a message, a hint about what to do next, and an exit code."""
 
     def __init__(self, message: str, hint: str = "", exit_code: int = FAILED) -> None:
         super().__init__(message)
@@ -100,7 +100,7 @@ class CommandError(Exception):
 
 
 def print_message(text: str) -> None:
-    """Print a message to standard error, sanitized, and wrapped at a terminal."""
+    """Print a sanitized message to standard error. If that is a terminal, wrap the message to its width."""
     say = folding(partial(print_line, err=True), columns(sys.stderr))
     for line in Paint.for_stream(sys.stderr).clean(text).lines():
         say(line)

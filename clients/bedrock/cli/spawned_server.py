@@ -144,7 +144,7 @@ class SpawnedServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            start_new_session=True,  # so that Ctrl-C reaches only the chat
+            start_new_session=True,  # so that Ctrl-C reaches only this process
         )
         self.address = self._wait_until_ready(self._child)
 

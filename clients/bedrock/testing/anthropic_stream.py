@@ -31,7 +31,7 @@ def delta(text: str) -> dict[str, Any]:
 def tool_calls(wanted: Iterable[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return the events of tool calls, given as pairs of name and input.
 
-    Their indexes begin at 1: the text has index 0.
+    The indexes of their content blocks begin at 1, because the answer's text has index 0.
     """
     events: list[dict[str, Any]] = []
     for index, (name, arguments) in enumerate(wanted, start=1):

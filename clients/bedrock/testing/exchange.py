@@ -127,7 +127,7 @@ An OSError that it raises is ignored: it means that the server has closed the co
 
 
 class Gate:
-    """A point at which the model's answers wait until the test opens it, or leaves the gate's ``with`` block."""
+    """Holds back answers of the scripted model until the test opens the gate, or leaves the gate's ``with`` block."""
 
     def __init__(self) -> None:
         self._opened = threading.Event()

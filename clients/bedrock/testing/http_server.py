@@ -92,7 +92,7 @@ An OSError that it raises closes this connection, and is otherwise ignored.
 
 
 class ScriptedServer:
-    """Answers each connection with the next script. The last script answers all further connections."""
+    """Serves each accepted connection with the next of its scripts. The last script serves all further connections."""
 
     def __init__(self, *scripts: HttpScript, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
         self._scripts = list(scripts)

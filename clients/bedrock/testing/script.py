@@ -21,7 +21,7 @@ _UNEXPECTED = "the script of the test has no answer for this request"
 
 
 class Script:
-    """The answers to the requests of one conversation, in order, or of all conversations that have no own script."""
+    """The answers to model requests, in order: to those of conversations with a certain text, or to all others."""
 
     def __init__(self, text: str = "", *plays: Play, otherwise: Play | None = None) -> None:
         """Start with `plays`, functions that each answer one request, in order.
@@ -31,7 +31,7 @@ class Script:
         """
         self.text = text
         self.requests: list[Exchange] = []
-        """All requests so far."""
+        """All requests that this script has received so far."""
         self.problems: list[str] = []
         """Mistakes of the test: requests that the script has no answer for, and answering functions that raised."""
         self._plays = deque(plays)
@@ -147,7 +147,7 @@ class Script:
 
 
 class ScriptedModel(Script):
-    """A server's model: one script for all conversations, and further scripts for conversations with a given text."""
+    """A server's model: a script for all conversations, and further ones for those that begin with a given text."""
 
     def __init__(self, *, otherwise: Play | None = None) -> None:
         super().__init__(otherwise=otherwise)

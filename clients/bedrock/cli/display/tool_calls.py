@@ -13,7 +13,7 @@ _TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")
 
 
 def telling(given: dict[str, Any], clean: Callable[[str], str], raw: str = "") -> str:
-    """Describe a call by its input `given` or, if that is empty, by the unparsed input `raw`.
+    """Describe a tool call by its input `given` or, if that is empty, by the unparsed input `raw`.
 
     `clean` makes texts safe to print.
     """
@@ -40,7 +40,7 @@ def _tasks(tasks: list[Any], clean: Callable[[str], str]) -> str:
 
 
 def headline(given: dict[str, Any], clean: Callable[[str], str]) -> str:
-    """Describe a call in one line, by the most informative part of its input; "" if there is none."""
+    """Describe a tool call in one line, by the most informative part of its input `given`; "" if there is none."""
     key = next((key for key in _TELLING if key in given), None)
     return "" if key is None else clean(str(given[key])).replace("\n", " ")
 

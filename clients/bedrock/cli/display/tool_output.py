@@ -1,4 +1,4 @@
-"""Prints the output of tools as it streams in, and how their calls ended."""
+"""Prints the output of tool calls as it streams in, and how each call ended."""
 
 from __future__ import annotations
 

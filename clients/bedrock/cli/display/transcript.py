@@ -62,7 +62,7 @@ class Transcript:
         self._calls: dict[str, ToolCall] = {}
         self._approvals: dict[str, Approval] = {}
         self._denied: set[str] = set()
-        """The ids of denied calls. Their denials are printed already, so their results need not be printed."""
+        """The ids of denied tool calls. That they were denied is printed already, so their results are not printed."""
         self._summing = False
         """Whether the model is writing the summary of a full conversation, below a heading that is already printed."""
         self.goes_on = False
