@@ -174,7 +174,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     Empty if this is no fork.
     """
     forked_at: str
-    """The resource name of the last run (request cycle) of `forked_from` that the fork copied; empty if no fork."""
+    """The resource name of the last run of `forked_from` that this fork contains, too; empty if this is no fork."""
     continuation_summary: str
     """The summary that was written when the context was used up; empty before that."""
     create_time: datetime

@@ -87,7 +87,7 @@ class Wiring:
 
     services: Services
     hub: EventHub
-    """The event bus of `services`, without its wrapper for telemetry: has the methods that clients' streams need."""
+    """The event bus of `services` without its telemetry wrapper. It has the methods that clients' streams need."""
     supervisor: Supervisor
     housekeeper: Housekeeper
     authentication: Authentication

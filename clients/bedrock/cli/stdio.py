@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-#: Seconds between checks whether the terminal or the reader of a pipe still exists.
+#: Seconds between two checks of whether the terminal, or the reader of the pipe, still exists.
 LOOK_SECONDS = 1.0
 
 

@@ -29,8 +29,8 @@ class ModelServer(ScriptedServer):
     ) -> None:
         """`models` are the names in the provider's list of models; if empty, requests for the list fail with 404.
 
-        `check` is called with the body of each request for an answer, and raises an exception if the body is wrong;
-        `faults` collects these exceptions.
+        `check` is called with the body of each request for an answer, and raises an exception if the body is wrong. The
+        exceptions are recorded in `faults`.
         """
         super().__init__(self._serve, tls=tls)
         self.model = model or ScriptedModel()

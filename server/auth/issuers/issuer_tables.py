@@ -33,7 +33,7 @@ KNOWN_PRINCIPALS = 4_096
 
 
 class Template:
-    """Creates principals for those users of an issuer whom the settings do not name. All get the rights of one table.
+    """Creates principals for users of an issuer whom the settings do not name, all with the rights in one table.
 
     Safe to use from any thread.
     """

@@ -28,8 +28,8 @@ _LEAST = 20
 def timeline_of(cycles: Iterable[RequestCycle], paint: Paint, width: Width | None = None) -> Iterator[SafeText]:
     """Yield the timelines of runs (request cycles) as lines; an empty line precedes each run.
 
-    The `cycles` must have been requested from the server with the view "full". `width` returns the maximum columns of
-    a line. Long texts are truncated.
+    The `cycles` must contain their steps and model requests (the view "full" in the gRPC API). `width` returns the
+    maximum columns of a line. Long texts are truncated.
     """
     for cycle in cycles:
         yield SafeText()

@@ -85,7 +85,7 @@ class Transcript:
         return self._output.all(number, running)
 
     def print_agent_ends(self) -> None:
-        """Print the ends of sub-agents that were not printed yet."""
+        """Print how sub-agents have ended, one line for each end that was not printed yet."""
         for line in self.agents.endings(self._paint):
             self._write(line)
 

@@ -29,8 +29,8 @@ Fate: TypeAlias = QueuedMessage | RequestCycle
 def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list[Fate]:
     """Return queued messages and interrupted runs, to be printed among `messages`.
 
-    Includes all messages that still wait in the queue, those that left the queue after the first of `messages` was
-    stored, and those of the interrupted runs to which any of `messages` belongs.
+    The list has the messages that still wait in the queue, the messages that left the queue after the first of
+    `messages` was stored, and the interrupted runs to which any of `messages` belongs.
     """
     if not messages:
         return []
@@ -48,9 +48,9 @@ def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list
 async def fates_of_snapshot(conversation: AsyncConversation, snapshot: Snapshot) -> list[Fate]:
     """Return the queued messages and interrupted runs to be printed among the messages of a snapshot.
 
-    Includes the messages in the queue at the time of the snapshot, those that left the queue between the snapshot's
-    first message and the snapshot, and runs that were interrupted before the snapshot. What happens after the snapshot
-    is reported by later events.
+    The list has the messages in the queue at the time of the snapshot, the messages that left the queue between the
+    snapshot's first message and the snapshot, and the interrupted runs to which messages of the snapshot belong. What
+    happens after the snapshot is reported by later events.
     """
     if not snapshot.messages:
         return []

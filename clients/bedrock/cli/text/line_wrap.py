@@ -46,7 +46,7 @@ class Flow(Protocol):
 
 
 class LineFlow:
-    """Breaks streaming text into lines and leaves it as it is otherwise. Implements `Flow`."""
+    """Breaks streaming text into lines that are safe to print, without rendering Markdown. Implements `Flow`."""
 
     def __init__(self, width: Width | None = None, clean: Callable[[str], SafeText] = for_terminal) -> None:
         """Prepare. `width` returns the maximum columns of a line, which is broken at blanks; None for no maximum.

@@ -127,7 +127,7 @@ def fitting(text: str, width: int) -> int:
 
 
 def _cells_of() -> Callable[[str], int]:
-    """Return a function that returns the columns of a character.
+    """Return a function that returns the width of a character in terminal columns.
 
     A variation selector counts as one column, because it may widen the character before it.
     """
