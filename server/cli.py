@@ -102,7 +102,7 @@ def _serve(config: Config, *, until_eof: bool) -> None:
     with ending_at_once(), collection_paused():
         from server.app.sandbox_choice import probing  # noqa: PLC0415
 
-        report = probing(config)  # runs while the modules below are imported
+        report = probing(config)  # a thread probes the sandbox while the modules below are imported
         from server import json_logs as logs  # noqa: PLC0415
         from server.app.adapter_choice import CannotStartError  # noqa: PLC0415
         from server.app.serving import run  # noqa: PLC0415

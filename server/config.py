@@ -32,14 +32,14 @@ class Config:
     listen: Listen | None = USUAL_LISTEN
     """The address to listen on besides the Unix socket in the data directory; None for no other address."""
     listen_tables: tuple[Listener, ...] = ()
-    """The addresses of the tables [[listen]] in the file, which replace `listen`."""
+    """The addresses of the tables [[listen]] in the settings file; they are used if `listen` is None."""
     log_level: str = "info"
     default_model: str = ""
     """The default model of conversations; "" for the default model of the first provider."""
     small_model: str = ""
-    """The model for side queries such as titles.
+    """The model for small requests beside the conversation, for example for its title.
 
-    "none" means no such queries, "" a small model of the same provider.
+    "none" means no such requests, "" a small model of the conversation's provider.
     """
     titles: bool = True
     """Whether a conversation without a title gets one from its first message."""
@@ -56,9 +56,9 @@ class Config:
     retention_archived_days: float = 0.0
     """How many days archived conversations are kept; 0 for ever."""
     retention_audit_days: float = 90.0
-    """How many days refused calls and deletions stay in the audit trail; 0 for any age.
+    """How many days refused calls and deletions stay in the audit trail; 0 for no time limit.
 
-    In any case, only the latest 100,000 are kept.
+    In either case, only the latest 100,000 of these entries are kept.
     """
     reflection: bool = False
     """Whether the server offers gRPC reflection, by which tools like grpcurl list its methods."""
@@ -75,7 +75,7 @@ class Config:
     otlp_endpoint: str = ""
     """The URL of a collector for traces and metrics, by OTLP over gRPC; "" for no collector."""
     otlp_contents: tuple[str, ...] = ()
-    """The names of the span attributes with contents of conversations that may be sent to the collector."""
+    """The names of those span attributes with conversation contents that the operator allows the collector to get."""
     sandbox: str = "auto"
     """How strictly the machine must be able to restrict tools: "A", "B", "none", or "auto" for the best it can do.
 
@@ -92,37 +92,37 @@ class Config:
     file: Path | None = None
     """The settings file; None if there is none."""
     providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
-    """The model providers in the file, by name. They may contain keys, so they are never shown."""
+    """The model providers in the settings file, by name. They may contain keys, so they are never shown."""
     models: Mapping[str, Any] = field(default_factory=dict)
-    """Context windows and prices of models in the file, by prefix of the model's name."""
+    """Context windows and prices of models in the settings file, by prefix of the model's name."""
     mcp_servers: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
-    """The MCP servers in the file. They may contain secrets, so they are never shown."""
+    """The MCP servers in the settings file. They may contain secrets, so they are never shown."""
     approval_rules: tuple[Mapping[str, Any], ...] = ()
-    """The operator's approval rules in the file, as they are written there."""
+    """The operator's approval rules in the settings file, not parsed yet."""
     principals: Mapping[str, Principal] = field(default_factory=dict)
-    """The principals in the file, by name, without the server's own user."""
+    """The principals in the settings file, by name, without the server's own user."""
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
-    """The quotas in the file: of each principal, and of all principals together."""
+    """The quotas in the settings file: of each principal, and of all principals together."""
     client_certificates: Mapping[str, Principal] = field(default_factory=dict)
-    """The principals that the file assigns to client certificates, by a name in the certificate."""
+    """The principals that the settings file assigns to client certificates, by a name in the certificate."""
     authorizer: AuthorizerSettings | None = None
-    """The operator's own authentication and authorization, in the file; None if there is none."""
+    """The operator's own class for authentication and authorization, from the settings file; None if there is none."""
     cluster: ClusterSettings | None = None
-    """How servers that share the database reach each other, in the file; None if this server does not share it."""
+    """How servers that share the database reach each other; None if this server does not share its database."""
     issuers: Mapping[str, Issuer] = field(default_factory=dict)
-    """The issuers in the file, by name: services that sign tokens of principals."""
+    """The issuers in the settings file, by name: services that sign tokens of principals."""
     mcp_from_clients: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Which MCP servers clients may add to a conversation, in the file.
+    """The table of the settings file that says which MCP servers clients may add to a conversation.
 
     It may contain secrets, so it is never shown.
     """
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment variables, in which API keys of well-known providers are looked up."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """Where each given setting comes from: the flag, the variable, or the file and the key."""
+    """Where each given setting comes from: a flag, an environment variable, or a key of the settings file."""
 
     def refusal(self, text: str) -> ConfigError:
-        """Return the error for a setting that turns out to be wrong when it is used. `text` is "NAME: REASON"."""
+        """Return the error for a setting that was parsed, but cannot be used. `text` is "NAME: REASON"."""
         setting, _, why = text.partition(": ")
         provider = setting.removeprefix("providers.").rpartition(".")[0]
         tables = (

@@ -112,8 +112,8 @@ class SharedLines(logging.Handler):
     """Writes lines to a stream. While one thread writes, other threads only queue their lines for that thread.
 
     With a lock around each write, as in `StreamHandler`, threads wait for one another: the writing thread releases the
-    interpreter's lock, and waits to get it back while it holds the stream's lock. The order of lines is kept. A line is
-    written when the call returns, or as soon as the current write ends.
+    interpreter's lock, and waits to get it back while it holds the stream's lock. The order of lines is kept. When
+    the call returns, a line has been written, or another thread that is writing will write it next.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -136,7 +136,7 @@ class SharedLines(logging.Handler):
         """Format and write a record. Errors go to `Handler.handleError`."""
         try:
             self._lines.append(self.format(record) + "\n")
-            # Just before the lock is released, another thread may queue a line for this one: check the queue again.
+            # Just before this thread releases the lock, another thread may still queue a line: check the queue again.
             while self._lines and self._writing.acquire(blocking=len(self._lines) > MOST_WAITING):
                 try:
                     self._write_all()

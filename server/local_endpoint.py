@@ -77,7 +77,7 @@ class LocalSocket:
     def look(self) -> None:
         """Restore missing files, with a warning in the log. A failure is logged only once per file."""
         if _inode(self._data_dir) != self._directory:
-            return  # the data directory was replaced, which the store reports: these files are of another process
+            return  # the data directory was replaced (the store reports that): its files are not those of this server
         self._look_at(self._socket, _inode(self._socket) == self._inode)
         self._look_at(self._address, _holds(self._address, self._line))
 

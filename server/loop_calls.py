@@ -29,8 +29,8 @@ class SparingLoop(asyncio.SelectorEventLoop):
     """An event loop that polls for input only when it is idle, or LOOK_SECONDS after its last poll.
 
     Other event loops poll in each iteration. A poll releases the interpreter's lock, which the loop must then get back
-    from busy threads, and sending one message to a client takes several iterations. In each iteration, this loop runs
-    the calls that `LoopCalls` has queued, so that no poll needs to wake it for them.
+    from busy threads, and sending one message to a client takes several iterations. In each iteration, this loop also
+    runs the calls that other threads have queued by `LoopCalls`, so that it notices them without a poll.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class SparingLoop(asyncio.SelectorEventLoop):
 
 
 class Rest(selectors.DefaultSelector):
-    """The selector with which a `SparingLoop` waits for input. Use in the event loop only, except `asleep`."""
+    """The selector with which the event loop `SparingLoop` waits for input. Use on its thread only, except `asleep`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,8 +55,8 @@ class Rest(selectors.DefaultSelector):
         Returns [] at once if the loop has other work and has polled less than LOOK_SECONDS ago.
         """
         self.asleep = timeout is None or timeout > 0
-        # `asleep` must be set before: a thread that queues its call too late for this line sees `asleep`, and wakes the
-        # loop.
+        # `asleep` was set first, because a thread may queue a call too late for the next line; the thread then sees
+        # `asleep`, and wakes the loop.
         begun = [begin() for begin in self.before]
         if any(begun):
             self.asleep, timeout = False, 0
@@ -72,8 +72,8 @@ class Rest(selectors.DefaultSelector):
 class LoopCalls:
     """A queue of function calls that other threads want the event loop to make.
 
-    To wake a sleeping loop, the calling thread writes to a socket, which releases the interpreter's lock. A
-    `SparingLoop` that is awake runs the calls in its next iteration, without such a write.
+    To wake a sleeping loop, the calling thread writes to a socket, which releases the interpreter's lock. While
+    the server's event loop (`SparingLoop`) is awake, no write is needed: it runs the calls in its next iteration.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -81,7 +81,7 @@ def raise_unless_cut(peer: NodeConnections) -> NoReturn:
 
 
 def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
-    """Convert the gRPC error of a failed call to another node to one of the exceptions of `forward`, and raise it.
+    """Raise the exception of `forward` that corresponds to the gRPC error of a failed call to another node.
 
     The trailing metadata shows whether a node or a proxy has answered: only nodes send a trailer with their address.
     """
@@ -118,7 +118,7 @@ class ForwardedStream(Stream):
         self.trailers: Metadata = ()
 
     def close(self) -> None:
-        """Cancel the call to the owner. May be called more than once."""
+        """Cancel the call to the node that owns the conversation. May be called more than once."""
         if self._calling is not None:
             self._calling.cancel()
 
@@ -127,10 +127,10 @@ class ForwardedStream(Stream):
             self.close()
 
     async def _open(self) -> None:
-        """Call the owner, and pass each message of its stream to the client, until the stream ends.
+        """Call the node that owns the conversation, and pass each message of its stream to the client.
 
-        Raises the exceptions of `forward`, and Rejected (SHUTTING_DOWN) if this server shuts down before the stream
-        ends.
+        Returns when the stream ends. Raises the exceptions of `forward`, and Rejected (SHUTTING_DOWN) if this server
+        shuts down earlier.
         """
         call = self._call
         async with self._peer.channel(call.lane) as channel:
@@ -152,5 +152,5 @@ class ForwardedStream(Stream):
                 raise_unless_cut(self._peer)
 
     async def _go_on(self) -> bool:
-        """Return False, which ends the stream: `_open` has already forwarded all of it."""
+        """Return False, which ends the stream: `_open` has already forwarded all messages."""
         return False

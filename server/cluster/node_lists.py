@@ -1,9 +1,9 @@
 """Lets clients of this node watch the list of all conversations in the cluster.
 
 While clients watch the list here, this node receives the list changes of every other node. A node sends to other nodes
-only the changes of its own conversations, as complete records, so that nothing is read again or sent back. If changes
-may have been missed (because a node joined, was lost or could not be reached), the clients' streams end, and the
-clients begin again with the whole list, as after any broken connection.
+only the changes of its own conversations, never changes that it has received, and it sends complete records, so that
+the receivers need not read the database. If changes may have been missed (because a node joined, was lost or could not
+be reached), the clients' streams end, and the clients begin again with the whole list, as after any broken connection.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class NodeListStream(Stream):
 
     async def _go_on(self) -> bool:
         self._woken.clear()
-        closing = self._streams.closing  # read before the changes: changes just before the shutdown are still sent
+        closing = self._streams.closing  # read before the changes, so that none from before the shutdown is lost
         changes = [change for change in self._watch.read() if not (change.elsewhere or change.outdated)]
         for start in range(0, len(changes), CHANGES_PER_FRAME):
             await self._out.send(_frame(changes[start : start + CHANGES_PER_FRAME]))

@@ -175,12 +175,15 @@ class NodeConnections:
         )
 
     def accepts(self) -> None:
-        """Record that the right node has answered, and has accepted this node's token."""
+        """Record that the expected node has answered at this address, and has accepted this node's token."""
         for outages in (self._refused, self._misled):
             outages.worked()
 
     def misled(self) -> None:
-        """Record that a wrong node answers at this address. Logs this only once, until the right node answers."""
+        """Record that another node than the expected one answers at this address.
+
+        Logs this only once, until the expected node answers.
+        """
         self._misled.failed(f"{self._called} is not what answers there: its cluster.address leads to another node")
 
     def _open(self) -> grpc.aio.Channel:
@@ -209,7 +212,7 @@ async def _until_ready(channel: grpc.aio.Channel, state: grpc.ChannelConnectivit
 
 
 def _wanted_elsewhere() -> bool:
-    """Return whether the current task itself was cancelled; closing a connection cancels only the calls on it."""
+    """Return whether somebody has cancelled the current task; False if only a closed connection has ended its call."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -99,7 +99,7 @@ class CallRouter:
         self.telemetry = telemetry
         self._store = store
         self.for_nodes: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-        """The handlers of calls that nodes make on their own behalf, by the full name of the method."""
+        """The handlers of calls that nodes make for themselves, not for a client, by the full name of the method."""
         self._loop = asyncio.get_running_loop()
         self._owners = ReadPool(THREADS, name="bedrock-owner")
         self._urgent_owners = ReadPool(1, name="bedrock-urgent-owner")
@@ -107,7 +107,7 @@ class CallRouter:
             ServingNode.DIRECTORY: cluster.place_of,
             ServingNode.FORK: cluster.place_of_fork,
         }
-        """The functions that find the node for calls which need a directory rather than a conversation's owner."""
+        """The functions that find a node with a certain directory, for calls that any such node can serve."""
         self.cluster.on_node_dead = self.peer_died
 
     @property
@@ -174,7 +174,7 @@ class ForwardedMethod:
     def behaviour(self, _raw: bytes, _origin: Callable[[], CommandOrigin]) -> Behaviour:
         """Return the function that serves one call.
 
-        The arguments are unused here; `RoutedMethod.behaviour` needs them.
+        The arguments are unused: they only match the parameters of `RoutedMethod.behaviour`.
         """
         return self._serve
 
@@ -195,11 +195,12 @@ class ForwardedMethod:
 
 
 async def served_here(router: CallRouter, behaviour: Behaviour, request: Any, context: Any, *, claims: bool) -> Any:
-    """Serve a call on this node, which first becomes the conversation's owner if `claims` or the request has images.
+    """Serve a call on this node.
 
+    If `claims` is True or the request has images, this node first becomes the owner of the conversation.
     Raises NotOwnerError if another node owns the conversation, and the errors of the method.
     """
-    if claims or _has_images(request):  # images are stored before the actor could claim the conversation
+    if claims or _has_images(request):  # images are stored before the actor claims the conversation
         conversation = await router.resolver.identify(conversation_in(request))
         await router.take(conversation)
     return await behaviour(request, context)
@@ -279,7 +280,7 @@ class RoutedMethod:
         try:
             subject = await self._subject(request)
         except ConversationNotFoundError:
-            return await self._behaviour(request, context)  # refuses the call: there is no conversation
+            return await self._behaviour(request, context)  # raises the error that there is no such conversation
         loop = asyncio.get_running_loop()
         until: float | None = None
         pause = 0.0
@@ -298,7 +299,7 @@ class RoutedMethod:
                     raise NotOwnerError("its owner lives, and cannot be called") from None
             if self._router.streams.closing:  # otherwise the shutdown would cancel the call during the pause below
                 raise Rejected(Reason.SHUTTING_DOWN)
-            if until is None:  # counts from the first failure, because a stream may have lasted for minutes before
+            if until is None:  # set after the first failure, because a stream may have run for minutes before it failed
                 left = context.time_remaining()
                 patience = LEAVING_SECONDS if self._router.some_leave else SEARCH_SECONDS
                 until = loop.time() + (patience if left is None else min(patience, left))

@@ -57,8 +57,8 @@ RETRY_SECONDS: dict[str, int] = {
 }
 """Seconds after which clients may repeat a refused call, by the reason of the refusal.
 
-The table contains only refusals whose cause soon passes by itself. A busy agent is no such cause: nobody knows how long
-the agent will work, and clients can wait for the end of its work with a stream.
+The table contains only refusals whose cause soon passes by itself. Refusals because an agent is busy are not included:
+nobody knows how long the agent will work, and clients can wait for the end of its work with a stream.
 """
 UNREAD = "the store cannot be read now: try again"
 """The error message for calls that only read, while the store does not answer."""
@@ -157,7 +157,7 @@ class UnauthenticatedError(Exception):
 
 
 class AuthorizerUnavailableError(Exception):
-    """The operator's authorizer class failed, so that it is unknown whether the call is allowed."""
+    """The authorizer, a class of the operator, has failed, so that it is unknown whether the call is allowed."""
 
     def __init__(self) -> None:
         super().__init__("the authorizer of this server does not answer as it should: try again later")

@@ -42,7 +42,7 @@ def conversation_name(value: str) -> str | None:
 
 
 def child_name(kind: str) -> Rule:
-    """Return the rule that accepts only the name of a resource of this kind in a conversation."""
+    """Return a rule that accepts only names like `conversations/abc/KIND/xyz`, with this kind."""
 
     def rule(value: str) -> str | None:
         if not value:
@@ -223,7 +223,7 @@ def tools(value: Any) -> str | None:
 
 
 def approval_rule(value: v1.ApprovalRule) -> str | None:
-    """Check what an approval rule is about, which is required, and its action, which may be unset.
+    """Check an approval rule: its subject (such as a tool or a path) is required; its action may be unset.
 
     Return what is wrong, or None.
     """
@@ -251,7 +251,7 @@ def rule_of_answer(value: v1.ApprovalRule) -> str | None:
 
 
 def whole_approval_rule(value: v1.ApprovalRule) -> str | None:
-    """Check an approval rule whose action and subject are required. Return what is wrong, or None."""
+    """Check an approval rule whose action and subject (such as a tool) are required. Return what is wrong, or None."""
     return approval_rule(value) if value.action else "must have an action: ACTION_ALLOW, ACTION_ASK or ACTION_DENY"
 
 

@@ -21,7 +21,7 @@ PAGE_BYTES = 3 * 1024 * 1024
 ATTACHMENT_PIECE_BYTES = 256 * 1024
 """Size in bytes of the chunks in which an image is downloaded."""
 REPLAY_JSON_BYTES = 1024 * 1024
-"""The most bytes of JSON in each of two parts of a replayed step, its input and its state. Larger parts are omitted."""
+"""Maximum bytes of JSON of a replayed step's event, and of the state after the step; larger JSON is omitted."""
 SNAPSHOT_MESSAGES_BYTES = 1024 * 1024
 """The most bytes that the recent messages in a snapshot have together.
 
@@ -73,7 +73,7 @@ MAX_IMAGES_PER_MESSAGE = 20
 CONVERSATIONS_PAGE = (50, 1_000)
 """The default and the maximum number of conversations on a page.
 
-Other names with _PAGE are such pairs for other lists.
+The other constants whose names end with _PAGE are pairs like this one, for other lists.
 """
 MESSAGES_PAGE = (100, 1_000)
 CYCLES_PAGE = (20, 100)

@@ -49,7 +49,7 @@ def check(request: Message) -> None:
 
 
 def _of_a_steer(request: v1.SendMessageRequest) -> Iterator[tuple[str, str]]:
-    """Yield a violation for each field of a steering message that only the first message of a run may set."""
+    """Yield a violation for each field that a steer (a message for a run in progress) sets, but must not set."""
     if request.HasField("generation"):
         yield "generation", "cannot be set with a steer, which goes into a run that has its settings"
     if request.HasField("output_schema"):
@@ -91,7 +91,7 @@ def _update(request: v1.UpdateConversationRequest) -> Iterator[tuple[str, str]]:
 
 
 def _only(value: v1.Generation, field: str) -> v1.Generation:
-    """Return a copy of generation settings with the value of one field, if it is set, and nothing else."""
+    """Return a copy of generation settings in which only this field is set, if it is set in `value`."""
     one = v1.Generation()
     one.MergeFrom(value)
     for other, _ in value.ListFields():
@@ -109,7 +109,7 @@ def _client_tools(wanted: v1.Conversation) -> Iterator[tuple[str, str]]:
 
 
 def _answer(request: v1.SubmitToolResultRequest) -> str | None:
-    """Return what is wrong if the results in an answer to a tool call exclude each other; None if nothing is wrong."""
+    """Return what is wrong if an answer to a tool call contains results that exclude each other; otherwise None."""
     if bool(request.output) + request.HasField("json") + bool(request.error) > 1:
         return "only one of output, json and error can be set"
     return "images belong to a result, not to an error" if request.error and request.images else None

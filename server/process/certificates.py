@@ -1,4 +1,4 @@
-"""Reads the certificate and key of a TLS listener and its clients' CA certificates, and again when a file changes."""
+"""Reads the certificate, key and client CA certificates of a TLS listener; reads them again when a file changes."""
 
 from __future__ import annotations
 

@@ -16,7 +16,10 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 30.0
 RISE_BYTES = 8 << 20
-"""How many bytes resident memory must grow before the heap is trimmed. Trimming takes some milliseconds."""
+"""The heap is trimmed when resident memory is this many bytes above its lowest value since the last trimming.
+
+Trimming takes some milliseconds.
+"""
 _RESIDENT = Path("/proc/self/statm")
 _PAGE_BYTES = resource.getpagesize()
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -41,7 +44,7 @@ class MallocTrimmer:
         self._thread.start()
 
     def look(self) -> bool:
-        """Return free memory to the system if the process has grown by RISE_BYTES. Return whether that was done."""
+        """Give free memory back to the system if the process has grown by RISE_BYTES. Return whether that was done."""
         now = self._resident()
         self._lowest = min(self._lowest, now)
         if now - self._lowest < RISE_BYTES:
@@ -65,7 +68,7 @@ class MallocTrimmer:
 
 
 def of_this_process() -> MallocTrimmer | None:
-    """Return a trimmer for this process; None if the C library is not glibc: other ones need no trimming."""
+    """Return a trimmer for this process; None if the C library is not glibc: only glibc needs trimming."""
     return MallocTrimmer(_resident, trim) if _malloc_trim is not None and _RESIDENT.exists() else None
 
 

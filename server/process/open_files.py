@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 CALM = 0.9
-"""A shortage is over below this share of the number of files at which it began; then the next one can be logged."""
+"""A new warning is possible once the open files are below this share of the number that causes a warning."""
 
 
 async def warn_when_crowded(connections: int, count: Callable[[], int] = resources.open_files) -> None:

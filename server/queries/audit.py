@@ -137,14 +137,14 @@ class _Run:
         return [row for row in rows if row.step <= self._record.step and row.first_revision <= self._until]
 
     def _first_readable(self) -> Sequence[StoredTransition]:
-        """Return only the next row of the log; () if that row cannot be read, or at the end."""
+        """Return only the next row, after a read of several rows has failed; () if it is unreadable, or at the end."""
         try:
             return self._rows(1)
         except StoreDamagedError:
             return ()
 
     def _broken(self) -> list[v1.ReplayConversationResponse]:
-        """Return one step that reports the next row as unreadable; [] if the log has ended, or such a row was reported.
+        """Return one step that reports the next row as unreadable; [] after the end or an earlier report of this kind.
 
         Nothing after an unreadable row can be replayed.
         """

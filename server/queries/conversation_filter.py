@@ -29,9 +29,9 @@ def selection_of(
 ) -> Selection:
     """Return the selection of conversations for a filter (`text`) and an order, which must be valid.
 
-    If `parent`, the id of a conversation, is given, only its sub-agents are selected; None leaves that to the filter.
-    Paths and names of conversations in the filter are resolved now, because a path may contain a symbolic link, and a
-    name may contain a slug.
+    If `parent`, the id of a conversation, is given, only its sub-agents are selected; otherwise the filter alone
+    decides. Paths and names of conversations in the filter are resolved now, because a path may contain a symbolic
+    link, and a name may contain a slug.
     """
     where = rewritten(parse(text, meaning), partial(_looked_up, store, principal))
     order = order_of(order_by)

@@ -37,7 +37,7 @@ READS = 20
 
 
 class _Messages(Struct):
-    """The content of a page token: the next page begins after this message, in the direction of the listing."""
+    """The content of a page token: the next page begins after this message, in the requested order."""
 
     sequence: int
 

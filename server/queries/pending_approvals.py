@@ -59,7 +59,7 @@ class _List:
 
     kind: str
     states: StateIs
-    """The states in which a conversation may have such items."""
+    """The states in which a conversation may have pending approvals or questions."""
     principal: str
     conversation_id: str | None
     """The only conversation to look at; None to look at all conversations of the principal."""
@@ -135,9 +135,10 @@ def find_question(
 def _waiting(
     store: ConversationReader, wanted: _List, last: _Position | None, unreadable: MutableSequence[str]
 ) -> Iterator[ConversationRecord]:
-    """Yield the conversations that may have items after the position `last`; `last` may lie within the first of them.
+    """Yield the conversations that may have approvals or questions after `last`, the end of the previous page.
 
-    The names of conversations that cannot be read are added to `unreadable`.
+    The previous page may have ended within the first of these conversations. The names of conversations that cannot be
+    read are added to `unreadable`.
     """
     only = wanted.conversation_id
     record = store.load(only or (last.id if last else ""))

@@ -29,7 +29,7 @@ CHUNK = 100
 
 
 class _Place(Struct):
-    """The content of a page token: the next page begins after this message, in the direction of the listing."""
+    """The content of a page token: the next page begins after this message, in the requested order."""
 
     revision: int = 0
     """The revision at which the message left the queue; 0 while the message waits."""

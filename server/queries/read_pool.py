@@ -63,7 +63,7 @@ class ReadPool:
         return await self._run(lambda: read(*args, **kwargs), self._long, self._slots)
 
     async def _run(self, read: Callable[[], T], *kinds: FairSlots) -> T:
-        """Run a read as soon as each of `kinds` has a slot free for it, and return its result."""
+        """Run a read as soon as each limit in `kinds` has a free slot, and return the result of the read."""
         who = caller.get(None)
         principal = who.principal if who is not None else ""
         taken = list[FairSlots]()

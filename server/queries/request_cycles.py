@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class _Place(Struct):
-    """The content of a page token: the next page begins after this run, in the direction of the listing."""
+    """The content of a page token: the next page begins after this run, in the requested order."""
 
     revision: int = 0
     """The revision at which the run ended; 0 for a run in progress."""
@@ -88,7 +88,7 @@ def find_cycle(
     record = store.load(conversation_id)
     if record is None:
         return None
-    # Must be read before `ended`: if the wanted run ended in between, it would be taken for the run before itself.
+    # Must be read before `ended`: otherwise `newest` could be the wanted run itself, instead of the run before it.
     newest = store.stopped_runs(conversation_id, limit=1, descending=True)
     ended = store.stopped_run(conversation_id, run)
     if ended is None:
@@ -140,7 +140,7 @@ def _forwards(store: StoreReader, record: ConversationRecord, last: _Place | Non
 
 
 def _backwards(store: StoreReader, record: ConversationRecord, last: _Place | None, chunk: int) -> Iterator[_Span]:
-    before = last.revision or None if last else None  # revision 0: the last page ended with the run in progress
+    before = last.revision or None if last else None  # a last revision of 0 stands for the run in progress
     stopped = _stopped_backwards(store, record.id, before, chunk)
     newest = next(stopped, None)
     if last is None:

@@ -273,7 +273,7 @@ def max_connections() -> int:
     """Return the maximum number of connections to each address. Further connections are closed at once.
 
     The other open files of the process are reserved for conversations, tools and other addresses. So strangers who use
-    up one address block neither other addresses nor running conversations.
+    up the connections of one address block neither other addresses nor running conversations.
     """
     return max(1, resources.max_open_files() // CONNECTIONS_SHARE)
 
@@ -301,7 +301,7 @@ def _sources(services: Services, hub: EventHub, reads: ReadPool, calls: LoopCall
 
 
 def conversion_context(services: Services) -> ConversionContext:
-    """Return the facts about tools, models and jobs that the conversion to API messages needs."""
+    """Return the facts about tools, models, background jobs and MCP servers that conversions to API messages need."""
     specs = (*services.toolbox.specs(sub_agent=False), *services.toolbox.specs(sub_agent=True))
     groups: dict[str, ToolGroup] = {spec.name: spec.traits.group for spec in specs}
     return ConversionContext(

@@ -92,7 +92,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         behind_proxy: bool = False,
         router: CallRouter | None = None,
     ) -> None:
-        """Keep the parts that calls need.
+        """Keep the objects that authenticate, count, measure and forward calls.
 
         `router` forwards calls to the nodes that own the conversations; None without a cluster.
         """
@@ -159,7 +159,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
 
         The handler refuses the call without the token that all nodes share. The other node has authenticated the client
         and counted the call, and ends the call if the client's own token becomes invalid, so this node does none of
-        this.
+        these.
         """
         method = call.method
         origin = router.marks.origin(call.invocation_metadata)
@@ -261,7 +261,7 @@ class GuardedMethod:
         further: Authentication | None = None,
         route: RoutedMethod | ForwardedMethod | None = None,
     ) -> None:
-        """Keep what calls of this method need.
+        """Keep the method's handler, and the objects that check, count and forward its calls.
 
         Args:
             method: The full name of the method.

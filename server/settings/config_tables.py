@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from actors.runtime.quotas.quota_limits import QuotaSettings
 
 LISTS = ("mcp_servers", "approval_rules")
-"""The names of tables that the file may contain several times, as [[NAME]]."""
+"""The names of tables that the settings file may contain several times, as [[NAME]]."""
 OF_PEOPLE = (
     "principals", "principal_defaults", "issuers", "client_certificates", "authorizer", "quotas", "cluster",
 )  # fmt: skip
@@ -29,7 +29,7 @@ OF_PEOPLE = (
 
 
 def given_tables(table: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Remove the tables from the content of the file, and return them as fields of Config.
+    """Remove the tables from the content of the settings file, and return them as fields of Config.
 
     Raises ConfigError if a table is invalid.
     """
@@ -70,7 +70,7 @@ def given_tables(table: dict[str, Any], origin: str) -> dict[str, Any]:
 def _quotas(
     table: dict[str, Any], principals: Mapping[str, Principal], issuers: Mapping[str, Issuer], origin: str
 ) -> QuotaSettings:
-    """Remove the tables about quotas from the content of the file, and return the quotas.
+    """Remove the tables about quotas from the content of the settings file, and return the quotas.
 
     Raises ConfigError if a table is invalid.
     """
@@ -83,9 +83,10 @@ def _quotas(
 def _client_certificates(
     table: dict[str, Any], principals: Mapping[str, Principal], listeners: tuple[Listener, ...], origin: str
 ) -> dict[str, Principal]:
-    """Remove the table [client_certificates] from the content of the file, and return its principals.
+    """Remove the table [client_certificates] from the settings file's content, and return its principals by name.
 
-    Raises ConfigError if the table is invalid, or if no listener asks clients for certificates.
+    The names are those in the certificates. Raises ConfigError if the table is invalid, or if no listener asks clients
+    for certificates.
     """
     names = table.pop("client_certificates", {})
     if names and not any(each.client_ca for each in listeners):

@@ -15,9 +15,9 @@ Made = TypeVar("Made")
 
 
 def tables_named(table: dict[str, Any], name: str, origin: str) -> tuple[Mapping[str, Any], ...]:
-    """Remove the tables [[NAME]] from the content of the file, and return them.
+    """Remove the tables [[NAME]] from the content of the settings file, and return them.
 
-    Raises ConfigError if they are no tables.
+    Raises ConfigError if the content has something else than tables under this name.
     """
     tables = table.pop(name, [])
     if not (isinstance(tables, list) and all(isinstance(each, dict) for each in tables)):
@@ -26,9 +26,9 @@ def tables_named(table: dict[str, Any], name: str, origin: str) -> tuple[Mapping
 
 
 def made_of_tables(table: dict[str, Any], name: str, origin: str, read: Callable[[Any], Made]) -> Made:
-    """Remove the tables [name.NAME] from the content of the file, and return the result of `read` for them.
+    """Remove the tables [name.NAME] from the content of the settings file, and return what `read` makes of them.
 
-    Raises ConfigError if they are no tables, or if `read` raises ValueError.
+    Raises ConfigError if the content has something else than tables under this name, or if `read` raises ValueError.
     """
     tables = table.pop(name, {})
     if not (isinstance(tables, dict) and all(isinstance(each, dict) for each in tables.values())):
@@ -37,7 +37,10 @@ def made_of_tables(table: dict[str, Any], name: str, origin: str, read: Callable
 
 
 def made_of_table(read: Callable[[Any], Made], table: Any, name: str, origin: str) -> Made:
-    """Return the result of `read` for a table of the file. Raises ConfigError if `read` raises ValueError."""
+    """Return what `read` makes of a table of the settings file.
+
+    Raises ConfigError if `table` is no table, or if `read` raises ValueError.
+    """
     if not isinstance(table, dict):
         raise ConfigError(f"{origin}: {name}: must be a table, [{name}]")
     try:

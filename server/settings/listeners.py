@@ -42,7 +42,7 @@ LISTENER: dict[str, Parser] = {
 
 
 def listeners_from_tables(table: dict[str, Any], origin: str) -> tuple[Listener, ...]:
-    """Remove the tables [[listen]] from the content of the file, and return the addresses that they describe.
+    """Remove the tables [[listen]] from the settings file's content, and return the addresses that they describe.
 
     Raises ConfigError if a table is invalid.
     """

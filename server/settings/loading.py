@@ -109,7 +109,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
 
 
 def _refuse_unknown(table: Mapping[str, Any], origin: str) -> None:
-    """Raise ConfigError for a key in the file that is neither a setting nor the name of a table."""
+    """Raise ConfigError for a key in the settings file that is neither a setting nor the name of a table."""
     if unknown := table.keys() - SETTINGS.keys():
         from difflib import get_close_matches  # noqa: PLC0415 -- only for error messages
 

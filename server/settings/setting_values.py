@@ -89,7 +89,7 @@ def parse_url(value: Any) -> str:
 
 
 def parse_contents(value: Any) -> tuple[str, ...]:
-    """Return the names of span attributes with message contents that may be sent to a collector of traces.
+    """Parse a list of span attributes with message contents: those that a collector of traces may get.
 
     Raises ValueError for an unknown name.
     """
@@ -187,7 +187,7 @@ def parse_sandbox(value: Any) -> str:
 
 
 def parse_texts(value: Any) -> tuple[str, ...]:
-    """Return the texts of a list, or of one text with commas between them; () for "none".
+    """Return the texts in a list, or in one comma-separated text; () for "none".
 
     Raises ValueError for other values.
     """
@@ -199,9 +199,9 @@ def parse_texts(value: Any) -> tuple[str, ...]:
 
 
 def parse_names(value: Any) -> tuple[str, ...]:
-    """Return names of files and directories that tools cannot change.
+    """Parse a setting that lists names of files and directories that tools cannot change, such as "node_modules/.bin".
 
-    Raises ValueError for "..", "." and empty parts.
+    Raises ValueError if a component of a name is "..", "." or empty.
     """
     names = parse_texts(value)
     for name in names:
@@ -213,7 +213,7 @@ def parse_names(value: Any) -> tuple[str, ...]:
 
 
 def parse_paths(value: Any) -> tuple[str, ...]:
-    """Return paths that are absolute, or begin with ~. Raises ValueError for other paths."""
+    """Return the paths in a list of paths. Raises ValueError for a path that is not absolute and has no ~ in front."""
     paths = parse_texts(value)
     for path in paths:
         if not path.startswith(("/", "~")):

@@ -41,7 +41,10 @@ class ListFilter:
         """For each conversation that was sent or reported as gone: whether the client now has it in its list."""
 
     def judge(self, record: ConversationRecord) -> ListVerdict:
-        """Return what to send about a new or changed conversation, and remember whether the client then has it."""
+        """Return what to send about a new or changed conversation.
+
+        Remembers whether the conversation is then in the client's list.
+        """
         had = self._has.get(record.id, self._default)
         if matches(self._condition, record):
             self._has[record.id] = True

@@ -46,7 +46,7 @@ class Sources:
     text_wakeups: Wakeups
     """Wakes streams for text that a model is streaming, with longer pauses than those for events."""
     delivered: Callable[[int], None] | None = None
-    """Called with the time of the oldest event in each response, in milliseconds since 1970; None for no measuring."""
+    """Called with the time of each response's oldest event, in milliseconds since 1970; None to measure no delays."""
 
 
 class SubscribeStreams(Streams):
@@ -86,7 +86,7 @@ class SubscribeStream(Stream):
         self._position = 0
         """The revision up to which the client has the events, from the snapshot or from this stream."""
         self._settled: SettledTracker | None = None
-        """Tells when nothing more happens without new input, which ends the stream; None if that does not end it."""
+        """Tells when the conversation has settled, which ends the stream; None if the stream shall continue then."""
         self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class SubscribeStream(Stream):
     async def _go_on(self) -> bool:
         """Send all available events, and return whether the stream continues."""
         self._woken.clear()
-        closing = self._streams.closing  # read before the events: those just before the shutdown are sent
+        closing = self._streams.closing  # read before the events, so that none from before the shutdown is lost
         batch = self._watch.read(self._position, live_text=self._deltas)
         while batch.behind and not batch.deleted and await self._replay():
             batch = self._watch.read(self._position, live_text=self._deltas)
@@ -174,7 +174,7 @@ class SubscribeStream(Stream):
         self._took(batch.stored)
 
     async def _split(self, batch: EventBatch) -> None:
-        """Queue a batch of events, and live text after them: the events tell clients what the text belongs to."""
+        """Queue a batch of events, and then text that is being streamed: the events tell clients what it belongs to."""
         frames = self._sources.frames
         if batch.events:
             await self._out.add_events(batch.stored, frames.live(self._conversation_id, batch.events))

@@ -153,7 +153,7 @@ class ConversationListStream(Stream):
 
     async def _go_on(self) -> bool:
         self._woken.clear()
-        closing = self._streams.closing  # read before the changes: changes just before the shutdown are sent
+        closing = self._streams.closing  # read before the changes, so that none from before the shutdown is lost
         for change in self._watch.read():
             if self._wanted(change) and not change.outdated and (response := self._told(change)) is not None:
                 await self._out.add([response])
@@ -174,7 +174,10 @@ class ConversationListStream(Stream):
         return self._sub_agents or not change.sub_agent
 
     def _told(self, change: ListChange) -> bytes | None:
-        """Return the encoded response for a change, which all streams share; None if the filter excludes the change."""
+        """Return the encoded response for a change; None if the client need not be told.
+
+        The response contains the conversation, or says that it is gone from the client's list.
+        """
         match self._verdict(change):
             case ListVerdict.SHOW:
                 if change.wire is None:

@@ -1,4 +1,4 @@
-"""Facts about tools, models, jobs and MCP servers that conversions of stored values to API messages need."""
+"""Facts about tools, models, background jobs and MCP servers that conversions of stored values need."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ def _no_servers(_record: ConversationRecord) -> Sequence[McpServerStatus]:
 
 @dataclass(frozen=True)
 class ConversionContext:
-    """Facts about tools, models, jobs and MCP servers for conversions to API messages. Created once, at the start."""
+    """Facts about tools, models, background jobs and MCP servers for conversions to API messages.
+
+    Created once, at the start.
+    """
 
     groups: Mapping[str, ToolGroup]
     """The group of each built-in tool (such as READ or WRITE), by the tool's name."""
     usable_window: Callable[[str], int]
-    """Returns how many tokens the history may use with this model. Safe to call from any thread; must not block."""
+    """Returns how many tokens of history the named model accepts. Safe to call from any thread; must not block."""
     limits: Limits
     background_jobs: Callable[[str], Sequence[str]] = _no_jobs
     """Returns the handles of a conversation's running background jobs. Safe to call from any thread; must not block."""

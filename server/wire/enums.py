@@ -1,4 +1,4 @@
-"""Tables from the actors' enums to those of the gRPC API.
+"""Tables that map the actors' enum values to those of the gRPC API.
 
 Tests in `tests/unit/server` check that no value is missing.
 """
@@ -137,7 +137,7 @@ DELIVERY = {
     "steer": v1.DELIVERY_STEER,
     "follow_up": v1.DELIVERY_FOLLOW_UP,
 }
-"""How a stored message entered the conversation. For requests, `server.wire.commands` has another table."""
+"""How a stored message entered the conversation. For deliveries in requests, see `server.wire.commands`."""
 
 DISPOSITION = {
     "direct": v1.DISPOSITION_DIRECT,

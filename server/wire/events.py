@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def needs_record(notification: Durable) -> bool:
-    """Return whether the API's event for this notification contains the conversation, so that its record is needed."""
+    """Return whether the API event for this notification contains the conversation, which must be read for it."""
     return isinstance(notification, UsageChanged | ModeChanged | ConversationUpdated)
 
 

@@ -109,7 +109,10 @@ def _groups(cycle: cycles.RequestCycle) -> Mapping[str, ToolGroup]:
 
 
 def _with_message_ids(cycle: cycles.RequestCycle) -> cycles.RequestCycle:
-    """Return the request cycle with ids for messages without one: one message per model request and tool result."""
+    """Return the request cycle with an id for each message that had none.
+
+    The whole output of one model request is one message, and so is each tool result.
+    """
     outputs = {
         id(each): each.message_id or f"{cycle.root.id}.{number}"
         for number, served in enumerate(cycles.rounds(cycle), 1)

@@ -148,7 +148,7 @@ def _directory(restriction: Restriction) -> Condition:
 
 
 def _conversation(field: TextField) -> Callable[[Restriction], Condition]:
-    """Return the function that converts restrictions on a field with the name of a conversation.
+    """Return the function that converts restrictions on a field whose value is the name of a conversation.
 
     The returned function raises FilterError for an invalid name.
     """

@@ -41,7 +41,7 @@ def approval_rule(conversation_id: str, rule: ApprovalRule) -> v1.ApprovalRule:
 
 
 def parse(rule: v1.ApprovalRule) -> ApprovalRule:
-    """Return the approval rule in a request, only with its action (ALLOW by default) and what it matches."""
+    """Return the approval rule in a request. Only its action (ALLOW if unset) and what it matches are converted."""
     return ApprovalRule(
         id="",
         action=_ACTIONS.get(rule.action, Action.ALLOW),

@@ -46,9 +46,10 @@ if TYPE_CHECKING:
 def conversation(
     conversion: ConversionContext, record: ConversationRecord, known_state: v1.ConversationState | None = None
 ) -> v1.Conversation:
-    """Return a stored conversation as an API message, without the parts that lists and events leave out.
+    """Return a stored conversation as an API message, as lists and events contain it.
 
-    `known_state` is the API message for the record's state if it was already built; None to build it.
+    Instructions, client tools and MCP servers are left out; `in_full` adds them. `known_state` is the API message for
+    the record's state if it was already built; None to build it.
     """
     ledger = record.state.ledger
     summary = record.state.summary if isinstance(record.state, ContextExhausted) else ""
@@ -148,7 +149,7 @@ def state_of(conversion: ConversionContext, record: ConversationRecord) -> v1.Co
 
 
 def summary_of(conversion: ConversionContext, conversation_id: str, stored: State) -> StateSummary:
-    """Return a summary of a conversation's state. API messages are made from such summaries."""
+    """Return the summary of a conversation's state from which its API message is made."""
     context = ConvContext(conversation_id, working_dir="", model_id="", usable_window=0, limits=conversion.limits)
     return summarize(stored, context)
 
@@ -227,7 +228,7 @@ def client_tool_call(conversion: ConversionContext, awaited: ClientToolCall) -> 
 def pending_client_tool_calls(
     conversion: ConversionContext, summary: StateSummary
 ) -> list[v1.Event.ClientToolCallChanged]:
-    """Return the running tool calls for which a client must provide the result: one or none."""
+    """Return the event about the running tool call whose result a client must provide; [] if there is no such call."""
     if summary.current_call is None or not summary.deadline:
         return []
     awaited = ClientToolCall(summary.current_call, CallStatus.PENDING, summary.deadline)
@@ -235,7 +236,7 @@ def pending_client_tool_calls(
 
 
 def question(conversation_id: str, changed: QuestionChanged) -> v1.Question:
-    """Return a question that a tool asks the user as an API message."""
+    """Return, as an API message, a question that a tool asks the user."""
     asked = changed.question
     answer = v1.Question(
         name=names.question(conversation_id, asked.number),
@@ -286,7 +287,7 @@ def pending_approvals(
 def pending_approval(
     conversion: ConversionContext, conversation_id: str, asked: ApprovalRequested
 ) -> v1.PendingApproval:
-    """Return a pending approval as an API message: for a tool call, or for a mode in which tools may do more."""
+    """Return a pending approval as an API message: of a tool call, or of a change to a mode that allows tools more."""
     call = asked.call
     question = v1.PendingApproval(
         name=names.approval(conversation_id, call.id),

@@ -31,7 +31,7 @@ class _Encoded:
 
 
 class EncodedConversations:
-    """Caches the API messages of the conversations that have changed last. Use in the event loop only."""
+    """Caches the API messages of the conversations that were converted last. Use in the event loop only."""
 
     def __init__(self, conversion: ConversionContext) -> None:
         self._conversion = conversion

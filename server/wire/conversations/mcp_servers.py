@@ -23,7 +23,7 @@ _STATES = {
 
 
 def chosen(wanted: Iterable[v1.McpServer]) -> tuple[ChosenMcpServer, ...]:
-    """Return the MCP servers in a request, which a client adds to a conversation."""
+    """Return the MCP servers that a request adds to a conversation."""
     return tuple(
         ChosenMcpServer(
             name=server.name,
@@ -53,7 +53,10 @@ def mcp_server(status: McpServerStatus) -> v1.McpServer:
 
 
 def servers_of(servers: Sequence[ChosenMcpServer], statuses: Iterable[McpServerStatus]) -> list[v1.McpServer]:
-    """Return the MCP servers that clients added to a conversation. A server without a status counts as stopped."""
+    """Return, as API messages, the MCP servers that clients added to a conversation.
+
+    A server without a status counts as stopped.
+    """
     known = {status.name: status for status in statuses}
     found: list[v1.McpServer] = []
     for each in servers:
