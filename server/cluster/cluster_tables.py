@@ -32,7 +32,7 @@ class ClusterSettings(Struct, frozen=True):
     ca: Path | None = None
     """The PEM file with the certificate authorities of the nodes; None if nodes connect without TLS."""
     lease_seconds: float = USUAL_LEASE
-    """Seconds without a heartbeat after which other nodes take over a node's conversations. The same for all nodes."""
+    """Seconds without a heartbeat after which other nodes take over a node's conversations; equal on all nodes."""
     workspaces: tuple[str, ...] = ()
     """Directories that this server has, but not every other node.
 

@@ -70,9 +70,9 @@ async def forward(peer: NodeConnections, call: ForwardedCall) -> tuple[bytes, Me
 
 
 def raise_unless_cut(peer: NodeConnections) -> NoReturn:
-    """Raise the CancelledError again, or PeerLostError instead if the call ended because its node was declared dead.
+    """Re-raise the current CancelledError, or raise PeerLostError if the call ended because its node was declared dead.
 
-    Call this in the handler of the CancelledError.
+    Call this only in an `except` block for a CancelledError.
     """
     task = asyncio.current_task()
     if peer.cut and task is not None and not task.cancelling():

@@ -32,7 +32,7 @@ LOOK_SECONDS = 1.0
 NEW_SECONDS = 5.0
 """How many seconds a new node may leave greetings unanswered before a warning is logged.
 
-A node is listed before it begins to listen.
+Such a delay is normal: a node is listed in the cluster before it begins to listen.
 """
 ANSWER_SECONDS = 2.0
 

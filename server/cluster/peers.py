@@ -104,7 +104,7 @@ class NodeConnections:
 
     @asynccontextmanager
     async def channel(self, lane: Lane, *, quiet: bool = False) -> AsyncGenerator[grpc.aio.Channel]:
-        """Yield a connected channel for one call of the kind `lane`, which lasts as long as the `async with` block.
+        """Yield a connected channel for one call of the kind `lane`. The call must end with the `async with` block.
 
         With `quiet`, a failure to connect is not logged. Raises PeerLostError, whose `sent` is False, if no connection
         can be made.

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 REPEATABLE = frozenset({"BrowseDirectory", "CancelConversation", "GetConversation", "Subscribe", "WaitRequestCycle"})
 """Methods whose calls may be repeated without a request id, even if the first attempt was executed."""
 SEARCH_SECONDS = 5.0
-"""How many seconds a call waits for a reachable owner of its conversation before it fails."""
+"""How many seconds a call waits until its conversation is owned by a node that can be reached; then it fails."""
 LEAVING_SECONDS = 60.0
 """How many seconds a call waits for an owner of its conversation while a node is leaving the cluster.
 
@@ -158,7 +158,7 @@ class CallRouter:
         await self._owners(self._store.claim, conversation_id, self.cluster.on_taken)
 
     async def close(self) -> None:
-        """Close the connections to all nodes, and end the threads."""
+        """Close the connections to all nodes, and end the threads that look up and claim conversations."""
         await self.peers.close()
         for pool in (self._owners, self._urgent_owners):
             await asyncio.to_thread(pool.close)

@@ -53,7 +53,7 @@ def child_name(kind: str) -> Rule:
 
 
 def approval_rule_name(value: str) -> str | None:
-    """Check that a value is the name of an approval rule, of a conversation or of the operator.
+    """Check that a value is the name of an approval rule, which belongs to a conversation or to the operator.
 
     Return what is wrong, or None.
     """

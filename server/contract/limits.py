@@ -91,7 +91,7 @@ REPORT_CHARS = 4_096
 """How many characters of a sub-agent's result are shown in an event of the conversation that started the sub-agent."""
 
 HEARTBEAT_SECONDS = 15.0
-"""After this many seconds without a message on a stream, at the latest, the server sends a heartbeat."""
+"""The longest time in seconds without a message on a stream: the server then sends a heartbeat."""
 STALL_SECONDS = 60.0
 """How many seconds the server waits for a client to read a batch of events, before it ends the client's stream."""
 MAX_WAIT_SECONDS = 600.0

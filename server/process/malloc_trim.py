@@ -57,7 +57,7 @@ class MallocTrimmer:
         return True
 
     def close(self) -> None:
-        """End the thread, after a check that is in progress. May be called more than once."""
+        """Wait for a check that is in progress, and end the thread. May be called more than once."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()

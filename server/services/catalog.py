@@ -244,7 +244,7 @@ def tools(toolbox: Toolbox) -> list[v1.Tool]:
 
 
 def _mcp_tool(server: McpServerStatus, spec: ToolSpec) -> v1.Tool:
-    """Return a tool of an MCP server as an API message, with the modes in which the tool may run."""
+    """Return, as an API message, a tool of an MCP server, with the modes of conversations in which it may run."""
     tool = _tool(spec, True, False)
     if spec.traits.writes:
         tool.modes[:] = [v1.MODE_UNRESTRICTED] if server.url else [v1.MODE_WORKSPACE, v1.MODE_UNRESTRICTED]

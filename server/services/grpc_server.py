@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 
 SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
 STREAM_END_SECONDS = 2.0
-"""How many seconds streams have at shutdown to send their remaining events."""
+"""Maximum seconds that the shutdown waits for streams to send their remaining events."""
 GRACE_SECONDS = 2.0
-"""How many seconds other calls have to finish, after the streams have ended."""
+"""Maximum seconds that the shutdown waits for other calls to end, after the streams have ended."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # otherwise a second server on the same port would get half of the calls
@@ -209,7 +209,8 @@ class GrpcServer:
     def _lists_of_nodes(self, hub: EventHub, wakeups: Wakeups) -> Callable[[], Followed] | None:
         """Offer this node's list of conversations to other nodes.
 
-        Returns the function whose context manager follows the lists of the other nodes; None without a cluster.
+        Returns a function that returns a context manager, which receives the lists of the other nodes; None without a
+        cluster.
         """
         if (router := self._router) is None:
             return None
@@ -250,7 +251,10 @@ class GrpcServer:
         self._health.report(serving=False)
 
     async def stop(self) -> None:
-        """End streams with UNAVAILABLE, then other calls, then threads. Takes a limited time."""
+        """End the streams with the status UNAVAILABLE, then the other calls, then the server's threads.
+
+        Takes a limited time.
+        """
         if self._greeting is not None:
             self._greeting.cancel()
         self.watchers.shut_down()

@@ -33,7 +33,7 @@ class ImageUploads:
     def __init__(
         self, images: Images, take_stored: Callable[[str, int], None] = lambda _principal, _more: None
     ) -> None:
-        """Start the threads.
+        """Start the threads that process images.
 
         `take_stored` counts bytes that a principal stores; it raises QuotaExceededError if they are too many, and may
         block.
@@ -54,8 +54,8 @@ class ImageUploads:
             ImageRefusedError: An image is invalid; the error names the first such image.
             ConversationNotFoundError: The conversation was deleted during the upload.
             AnswerTimeoutError: The images took longer than `seconds`.
-            QuotaExceededError: An image does not fit into the rest of the caller's storage. Images of a repeated call
-                are already stored, and do not count again.
+            QuotaExceededError: An image is larger than what is left of the caller's storage quota. Images of a repeated
+                call are already stored, and do not count again.
             ImagesUnavailableError, StoreError: Images cannot be decoded, or cannot be stored, at present.
         """
         pictures = list(request.images)

@@ -410,7 +410,7 @@ class _Observed:
     def origin(self) -> CommandOrigin:
         """Return the caller, as far as known, and its address.
 
-        For a call that another node has forwarded, both come from that node.
+        For a call that another node has forwarded, they are the client and its address, as that node reports them.
         """
         if (forwarded := forwarded_origin.get()) is not None:
             return forwarded

@@ -28,7 +28,7 @@ class SettledTracker:
         self._follow_ups = {queued.message_id for queued in record.state.ledger.follows}
 
     def take(self, event: StoredEvent) -> None:
-        """Apply an event. An event that was already part of the record given to the constructor has no effect."""
+        """Apply an event. An event that the record given to the constructor already includes has no effect."""
         if event.revision <= self._since:
             return
         match event.notification:

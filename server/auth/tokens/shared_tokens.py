@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS = 0.5
-"""Seconds between two reads.
+"""Seconds between two reads of the tokens in the database.
 
 A revoked token is refused at the latest after this time plus REFRESH_SECONDS of `server.auth.authentication`.
 """
 PAUSE_SECONDS = 0.05
-"""Minimum seconds between two reads, even if many calls with unknown tokens arrive."""
+"""Minimum seconds between two reads of the tokens, even if many calls with unknown tokens arrive."""
 PATIENCE_SECONDS = 2.0
 """Maximum seconds that a call with an unknown token waits until the tokens have been read again."""
 
@@ -36,7 +36,7 @@ class SharedTokens:
     """
 
     def __init__(self, tokens: PrincipalTokens) -> None:
-        """Read the tokens, and start the thread.
+        """Read the tokens, and start the thread that reads them again.
 
         Raises TokenUnusableError or StoreUnavailableError if they cannot be read.
         """

@@ -181,9 +181,9 @@ def _time(field: TimeField) -> Callable[[Restriction], Condition]:
 def _milliseconds(value: Value, comparison: Comparison) -> int:
     """Return the time in a filter as whole milliseconds since 1970, with fractions rounded to suit this comparison.
 
-    Stored times are whole milliseconds, so a fraction is rounded in the direction that does not change the result; with
-    `=` and a fraction, no stored time is equal, and the result is _NEVER. Raises FilterError if the value is not a
-    time.
+    Stored times are whole milliseconds, so a fraction is rounded in the direction that does not change which of them
+    match. With `=`, a time with a fraction matches none, and the result is _NEVER. Raises FilterError if the value is
+    not a time.
     """
     found = _TIME.fullmatch(value.text)
     try:
