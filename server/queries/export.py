@@ -108,6 +108,6 @@ def _settings(stored: StoredEvent) -> dict[str, list[str]]:
 
 
 def _line(kind: str, body: Message, **more: object) -> str:
-    """Return one line of the export: a JSON object with the keys "kind", KIND (for the body), and those in `more`."""
+    """Return one line of the export as JSON: the kind, the body under a key named after the kind, and `more`."""
     fields = json_format.MessageToDict(body, preserving_proto_field_name=True)
     return json.dumps({"kind": kind, kind: fields, **more}, ensure_ascii=False, separators=(",", ":"))

@@ -75,7 +75,7 @@ class _RunWait(LastingCall):
     async def _go_on(self) -> bool:
         """Look for the end of the run in the new events, and return whether to continue waiting."""
         self._woken.clear()
-        closing = self._streams.closing  # read before the events, so that none from before the shutdown is missed
+        closing = self._streams.closing  # read before the events, so that an end just before the shutdown is seen
         batch = self._watch.read(self._position, live_text=False)
         while batch.behind and not batch.deleted and not self._ended:
             await self._sources.reads(self._look)
