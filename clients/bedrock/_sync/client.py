@@ -86,7 +86,7 @@ class Client(Closing):
             timeout: Seconds that one call may take. Streams of events have no such limit.
             reconnect_for: Seconds for which a broken stream of events is tried again before its error is raised.
             on_disconnect: Called when a stream of events has broken and will be resumed, with the error and the seconds
-                until the next attempt; called by the code that iterates over the stream.
+                until the next attempt. It is called within the iteration over the stream, which waits for its return.
 
         Raises:
             Misconfigured: The token would be sent in the clear to another machine, a file cannot be read, or other
@@ -149,7 +149,8 @@ class Client(Closing):
             model: The model of the agent; the server's default if None.
             slug: A readable handle; the server makes one up if empty.
             title: A title for people.
-            mode: "restricted", "workspace" or "unrestricted"; if None, restricted if the server can enforce that.
+            mode: "restricted", "workspace" or "unrestricted". If None: restricted, or unrestricted if the server cannot
+                enforce restricted.
             approval_policy: "auto", "ask_writes" or "ask_all"; the server's default if None.
             follow_up_policy: "always" or "completed_only"; the server's default if None.
             labels: Keys and values for the caller's own use.
@@ -160,8 +161,8 @@ class Client(Closing):
             client_tools: Tools that clients run for the agent: `ClientTool` declarations, or functions of this program,
                 which become tools as `Conversation.tool` describes.
             generation: How the model is to answer; the model's defaults if None.
-            mcp_servers: MCP servers beside the operator's, if the operator allows it. The server connects to them in
-                the background, and a run has the tools that are known when it begins; see
+            mcp_servers: MCP servers in addition to the operator's, if the operator allows it. The server connects to
+                them in the background; a run can use those of their tools that are known when it begins. See
                 `ConversationInfo.mcp_servers`.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.

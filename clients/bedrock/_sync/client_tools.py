@@ -38,7 +38,7 @@ class ClientTools:
         self._functions = {function.declaration.name: function for function in functions}
         self._declared = True
         self._taken: dict[str, object] = {}
-        """Maps a call's id to a marker of the `answer` invocation that handles the call: no call is answered twice."""
+        """The calls that `answer` has taken, so that no call is answered twice: by id, a marker of the invocation."""
 
     def add(self, function: ToolFunction) -> None:
         """Add the function of a tool. Before the next run, `declare` must tell the server about the tool."""
@@ -63,7 +63,7 @@ class ClientTools:
         self._declared = True
 
     def answer(self, calls: Sequence[ToolCall], deadline: Deadline) -> None:
-        """Run the functions for those calls that still wait, and send the results or errors to the server.
+        """Run the functions for those calls that still wait for an answer; send the results or errors to the server.
 
         Calls of tools for which this object has no function are skipped.
         """

@@ -83,7 +83,7 @@ class Run(Sending):
             raise
 
     def wait(self, *, timeout: float | None = None) -> Stop | None:
-        """Wait for the end of the run and return how it ended; None if the iterator was closed before.
+        """Wait for the end of the run and return how it ended; None if the iterator was closed before the end.
 
         An approval request is decided by `on_approval`, or denied at once; a tool's question is answered by
         `on_question`, or declined at once.
@@ -144,10 +144,10 @@ def question(
     *,
     new: bool = False,
 ) -> Generator[Run]:
-    """Send a message and yield its run. Cancel the run if the ``with`` block or the sending is interrupted.
+    """Send a message and yield its run. Cancel the run if an exception ends the ``with`` block or the sending.
 
-    The run is also cancelled if it exceeds `deadline`. Other errors of this package do not cancel it: the run has
-    ended, or continues on the server. With `new`, the conversation was created for this message, and is deleted if the
+    A BedrockError does not cancel the run, unless it means that `deadline` has passed: the run has ended already, or
+    continues on the server. With `new`, the conversation was created for this message, and is deleted if the
     message is invalid.
     """
     run: Run | None = None
@@ -204,7 +204,7 @@ def send(
 ) -> Run:
     """Return the run of a message, which sends the message when it is awaited or iterated.
 
-    Tools that were added to `tools` are declared to the server before.
+    Tools that were added to `tools` are declared to the server first.
     """
     return Run(transport, request.name, _sent(transport, request, timeout, tools), policy, tools)
 

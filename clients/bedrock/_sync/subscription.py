@@ -199,7 +199,7 @@ def follow(
     """
     reconnection = Reconnection(cursor, transport.reconnect_for, resuming=resuming)
     while True:
-        while cursor.due:  # an earlier reader may have stopped in the middle of a response
+        while cursor.due:  # the cursor's previous reader may have left events unread
             yield cursor.due.popleft()
         try:
             request = cursor.request()

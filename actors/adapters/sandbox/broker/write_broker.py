@@ -20,7 +20,7 @@ This module is part of the tool host, the program that starts and ends a tool's 
 tool host small, it imports nothing of Bedrock except modules of this package and of `host`.
 """
 
-# ruff: noqa: SIM105 -- contextlib is one more import at every tool call
+# ruff: noqa: SIM105 -- contextlib.suppress would need one more import for every tool call
 
 import errno
 import fcntl

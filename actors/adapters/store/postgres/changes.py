@@ -136,7 +136,10 @@ class CommitPart(EncodedCommit):
         return str(found[0])
 
     def _begin_fork(self, session: PostgresConnection, fork: ForkedHistory) -> None:
-        """Store after which revision the fork's event log begins. Raises FencedError if the origin does not exist."""
+        """Store the revision after which the event log of the fork begins.
+
+        Raises FencedError if the conversation from which it is forked does not exist.
+        """
         _check_exists(session, fork.origin)
         session.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 
@@ -201,7 +204,7 @@ class UnfinishedFork:
     def apply(self, session: PostgresConnection) -> None:
         """Record the fork as unfinished, and remove the rows of an earlier unfinished fork with the same id.
 
-        Raises FencedError if the origin does not exist.
+        Raises FencedError if the conversation from which it is forked does not exist.
         """
         _check_exists(session, self._origin)
         removal.remove_all(session, self._id)

@@ -60,7 +60,7 @@ class PostgresStore(PostgresReads, StoreWrites[Writer]):
         """Copy the attachments of a fork, which stays hidden until it is finished.
 
         They are copied in several transactions, so that other changes can be written in between. Raises FencedError if
-        the origin does not exist, and other StoreErrors.
+        the conversation from which it is forked does not exist, and other StoreErrors.
         """
         self._writer.write(changes.UnfinishedFork(fork, self._me))
         for piece in copied_pieces(fork, self.attachment):

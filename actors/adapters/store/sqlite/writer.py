@@ -1,6 +1,6 @@
 """Commits queued changes in groups, over the only connection that writes to the SQLite database.
 
-One thread at a time has the right to write. It takes all queued changes, urgent ones first, and writes them in one
+One thread at a time holds the write lock. It takes all queued changes, urgent ones first, and writes them in one
 transaction, with one sync of the disk for all of them. Every change has a savepoint, so that a refused change does not
 affect the other changes. If the transaction itself fails, nothing is written and the callers of all its changes get the
 error. The writer's own thread checkpoints the write-ahead log between transactions, after the callers were woken; under

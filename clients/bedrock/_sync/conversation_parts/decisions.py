@@ -47,7 +47,7 @@ class ConversationDecisions(ConversationBase):
         note: str = "",
         timeout: float | None = None,
     ) -> ConversationInfo:
-        """Approve a tool call, or the change to a wider mode.
+        """Approve a tool call, or the change to a wider mode that the agent has asked for.
 
         Args:
             approval: The approval, its name, or the id of its tool call.
@@ -70,7 +70,7 @@ class ConversationDecisions(ConversationBase):
         rule: ApprovalRule | None = None,
         timeout: float | None = None,
     ) -> ConversationInfo:
-        """Refuse a tool call, or the change to a wider mode; the agent reads the refusal and the note.
+        """Refuse a tool call, or a requested change to a wider mode; the agent reads the refusal and the note.
 
         With a rule, one of `approval.suggestions`, later calls that match the rule are denied without asking. Raises
         the same errors as `approve`.
@@ -87,7 +87,7 @@ class ConversationDecisions(ConversationBase):
                 yield ApprovalRule.from_proto(rule)
 
     def approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> ApprovalRule:
-        """Return an approval rule. `rule` is the rule, its name or its id; an operator's rule needs its name.
+        """Return an approval rule. `rule` is the rule, its name or, for a rule of this conversation, its id.
 
         Raises NotFound if there is no such rule.
         """
@@ -109,8 +109,8 @@ class ConversationDecisions(ConversationBase):
         """Make a rule about later tool calls and return it. An older rule about the same subject is replaced.
 
         Args:
-            action: "allow" runs matching calls without asking, "ask" asks a person under every policy, "deny" never
-                runs them and tells the agent why.
+            action: "allow" runs matching calls without asking, "ask" asks a person, whatever the approval policy,
+                "deny" never runs them and tells the agent why.
             tool: The name of a tool. Give exactly one of `tool`, `command`, `command_prefix`, `path`, `mcp_server`.
             command: An exact shell command.
             command_prefix: The words that shell commands begin with, e.g. "git status".

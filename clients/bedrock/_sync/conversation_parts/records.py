@@ -51,10 +51,10 @@ class ConversationRecords(ConversationBase):
     def queue(
         self, *, include_settled: bool = False, newest_first: bool = False, timeout: float | None = None
     ) -> Iterator[QueuedMessage]:
-        """Iterate over the queued messages and, on request, over earlier ones and what became of them.
+        """Iterate over the queued messages and, with `include_settled`, over those that have left the queue.
 
         Args:
-            include_settled: Include messages that are no longer queued.
+            include_settled: Include messages that are no longer queued, and what became of each.
             newest_first: Begin with the message that was accepted last.
             timeout: Time limit of each page in seconds; the client's if None.
         """

@@ -146,9 +146,9 @@ class ConversationRuns(ConversationBase):
     ) -> AbstractContextManager[Run]:
         """Return a context manager that sends a message and yields its run.
 
-        If the ``with`` block, or the sending, is interrupted, the run is cancelled. If an error of this package
-        ends the block, the run is not cancelled: it has ended already, or continues on the server. The arguments and
-        the errors raised are those of `send`.
+        If an exception ends the ``with`` block or the sending, the run is cancelled. Only a BedrockError does not
+        cancel it: the run has ended already, or continues on the server. The arguments and the errors raised are those
+        of `send`.
         """
         request = requests.send(self.name, text, images=images, generation=generation, output_schema=output_schema)
         policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
@@ -194,7 +194,9 @@ class ConversationRuns(ConversationBase):
         wait_for_others: bool = False,
         timeout: float | None = None,
     ) -> Answer:
-        """Wait for the end of any run, also one of another client or one that has ended, and return its answer.
+        """Wait for the end of any run of this conversation, and return its answer.
+
+        The run may have been started by another client, or have ended already.
 
         Args:
             name: The resource name or id of the run; see `Run.name`, `Event.run` and `cycles`.

@@ -30,7 +30,7 @@ The time is short because writers have to wait, too. If it does not suffice, the
 class WriteAheadLog:
     """The write-ahead log of a database with one writing connection.
 
-    Used only by the thread that currently has the right to write, and while the store is opened.
+    Used only by the thread that currently holds the write lock, and while the store is opened.
     """
 
     def __init__(self, database: peewee.SqliteDatabase) -> None:
