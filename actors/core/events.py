@@ -90,13 +90,19 @@ class SetMode(Struct, frozen=True, omit_defaults=True, tag="set_mode"):
 
 
 class BeginLlm(Struct, frozen=True, tag="begin_llm"):
-    """Added by the state machine itself (settle event): build the model request that is due in AwaitingLlm."""
+    """Build the model request that is due in AwaitingLlm.
+
+    A settle event: the state machine applies it by itself, directly after the event that made it necessary.
+    """
 
     at: int
 
 
 class FinishCancel(Struct, frozen=True, tag="finish_cancel"):
-    """Added by the state machine itself (settle event): complete the cancel of a model request."""
+    """Complete the cancel of a model request.
+
+    A settle event: the state machine applies it by itself, directly after the event that made it necessary.
+    """
 
     at: int
 

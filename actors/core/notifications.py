@@ -27,7 +27,7 @@ class StateChanged(Struct, frozen=True, tag="state_changed"):
 
 
 class MessageAdded(Struct, frozen=True, tag="message_added"):
-    """A message was stored. The conversation's actor adds this notification for every PersistMessage effect."""
+    """A message was stored. The conversation's actor creates this notification for every PersistMessage effect."""
 
     message: Message
 
@@ -190,7 +190,7 @@ class RunStop(Struct, frozen=True, tag="run_stop"):
 class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):
     """The processes of a killed tool call or background job have ended; if `leaked` is set, some may still run.
 
-    The conversation's actor adds this notification.
+    The conversation's actor creates this notification, not the state machine.
     """
 
     tool_use_id: str
@@ -201,7 +201,10 @@ class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):
 
 
 class ConversationUpdated(Struct, frozen=True, tag="conversation_updated"):
-    """Settings changed, such as the title, the labels or the model. The conversation's actor adds this notification."""
+    """Settings changed, such as the title, the labels or the model.
+
+    The conversation's actor creates this notification, not the state machine.
+    """
 
     fields: tuple[str, ...]
 

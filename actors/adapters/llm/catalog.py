@@ -109,7 +109,7 @@ class Catalog:
         return not self._set(name) and self._router.undecided(name)
 
     def learn(self, name: str, cancel: CancelToken) -> None:
-        """Ask servers for their lists of models; see ports.ModelCatalog. Blocks."""
+        """Find out who serves a model by requesting providers' lists of models; see ports.ModelCatalog. Blocks."""
         self._router.learn(name, cancel)
 
     def refusal(self, name: str) -> LlmFailure:

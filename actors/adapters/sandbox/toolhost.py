@@ -184,10 +184,10 @@ def preload() -> None:
 
 
 def fork_host(channel: int, lease: int, control: int, *streams: int) -> None:
-    """Fork a host as a child of the server, which reaps it; report to the server if that fails.
+    """Fork a tool host whose parent is the server, not this fork server; report to the server if the fork fails.
 
-    The host leaves this process's group only after it has reported its pid. So if a host ends before its report, the
-    server can reap it as a member of this process group.
+    The tool host leaves the process group of the fork server only after it has sent its pid to the server. If it ends
+    earlier, the server does not know the pid, but can reap the tool host as a member of that group.
     """
     own = os.getpid()
     try:

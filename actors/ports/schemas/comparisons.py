@@ -149,7 +149,10 @@ class _Walk:
         self._sizes: dict[int, int] = {}
 
     def work(self, schema: Any, value: Any) -> int:
-        """Return the work of validating a value, and everything inside it, against a schema. Raises _TooMuchError."""
+        """Return how many comparisons it takes at most to validate a value and everything inside it against a schema.
+
+        Raises _TooMuchError if these are more than MAX_STEPS.
+        """
         if not isinstance(schema, dict) or not isinstance(value, (dict, list)):
             return self._bounded(self._of.at_one_place(schema) * self.size(value))
         key = id(schema), id(value)

@@ -67,7 +67,7 @@ class EncodedPrefix:
 
     @property
     def held(self) -> int:
-        """The memory that the encoded turns use, in bytes; without the turns themselves, which other objects keep."""
+        """The size of the encoded turns in bytes. The turns before encoding do not count: other objects hold them."""
         return sum(map(sys.getsizeof, self.encoded.pieces))
 
     def grow(self, view: ProviderView, encode: Encode) -> None:

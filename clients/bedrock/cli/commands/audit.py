@@ -164,8 +164,8 @@ def audit(
 ) -> None:
     """Print who did what, as lines of JSON.
 
-    These are accepted commands, decisions about tool calls, and refused calls; the oldest comes first. What
-    conversations say is in no entry. Needs the token of an operator.
+    There is an entry for each accepted command, each decision about a tool call and each refused call; the oldest
+    comes first. No entry contains text of a conversation. Needs the token of an operator.
     """
     client = connect(ctx)
     seen: dict[str, datetime] = {}

@@ -160,7 +160,7 @@ def choices_of(field: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def value_of(field: Mapping[str, Any], text: str) -> Any:
-    """Return the value of a field for a typed text. Raises ValueError, whose text says what can be typed."""
+    """Convert what the user entered to the value of a field. Raises ValueError, whose text says what is accepted."""
     choices = choices_of(field)
     match field.get("type"):
         case "array":

@@ -129,7 +129,7 @@ class NodeSession:
     def _greet(self, connection: psycopg.Connection[tuple[Any, ...]], milliseconds: str) -> None:
         ((process, *fitness),) = connection.execute(f"SELECT pg_backend_pid(), {FITNESS}".encode()).fetchall()
         refuse_unfit(*fitness)
-        # A pooler reports another process id than that of the database process that runs the statement.
+        # A pooler reports a different process id from that of the database process that runs the statement.
         self.direct = connection.info.backend_pid == process
         if self.direct:
             connection.execute(_LIMITS, (milliseconds, milliseconds))
