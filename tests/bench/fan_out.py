@@ -1,4 +1,4 @@
-"""Fan-out: one conversation's events to 100 watchers, each on its own stream."""
+"""Fan-out: one conversation's events to 100 watchers, each on its own stream; a bare gRPC server does the same."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import time
 from bedrock import v1
 from google.protobuf.field_mask_pb2 import FieldMask
 
+from tests.bench import bare_grpc
 from tests.bench.clients import Clients, Watched, on_loop
-from tests.bench.figures import Report, cpu_seconds, rss_mib, spread
+from tests.bench.figures import Report, cpu_seconds, floor_of, rss_mib, spread
+from tests.bench.results import ROUNDS, middle
 from tests.bench.running_server import RunningServer, running_server
 
 WATCHERS = 100
@@ -96,16 +98,28 @@ async def paced(running: RunningServer) -> list[float]:
 
 
 def run(report: Report) -> None:
-    with running_server() as running:
-        before = rss_mib(running.process.pid)
-        rate, cpu = on_loop(burst(running))
-        memory = rss_mib(running.process.pid) - before
-        report.add(
-            "fan-out: live, 100 watchers",
-            "events/s",
-            value=round(rate),
-            server_cpu_us=round(cpu, 2),
-            rss_mib=round(memory, 1),
-        )
-        report.add("fan-out: replay, 100 watchers", "events/s", value=round(on_loop(replay(running))))
-        report.add("fan-out: paced, change → watcher", "ms", **spread(on_loop(paced(running))))
+    """Measure Bedrock and a bare server in turn; of each figure the median of the rounds counts."""
+    live, floor, replayed, memory = [], [], [], []
+    changes, bare_changes = [], []
+    with running_server() as running, running_server(module=bare_grpc.MODULE) as bare:
+        for _ in range(ROUNDS):
+            before = rss_mib(running.process.pid)
+            live.append(on_loop(burst(running)))
+            memory.append(rss_mib(running.process.pid) - before)
+            floor.append(on_loop(burst(bare)))
+            replayed.append(on_loop(replay(running)))
+            changes += on_loop(paced(running))
+            bare_changes += on_loop(paced(bare))
+    rate, bare_rate = (middle([each for each, _ in runs], 0) for runs in (live, floor))
+    report.add(
+        "fan-out: live, 100 watchers",
+        "events/s",
+        value=round(rate),
+        floor=round(bare_rate),
+        of_floor=round(rate / bare_rate, 2),
+        server_cpu_us=middle([cpu for _, cpu in live]),
+        floor_cpu_us=middle([cpu for _, cpu in floor]),
+        rss_mib=round(memory[0], 1),
+    )
+    report.add("fan-out: replay, 100 watchers", "events/s", value=round(middle(replayed, 0)))
+    report.add("fan-out: paced, change → watcher", "ms", **spread(changes), **floor_of(bare_changes))

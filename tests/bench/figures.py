@@ -32,6 +32,11 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     }
 
 
+def floor_of(values: Sequence[float]) -> dict[str, float]:
+    """p50 and p99 of the same measured at a program that does nothing else."""
+    return {"floor_p50": round(percentile(values, 0.5), 3), "floor_p99": round(percentile(values, 0.99), 3)}
+
+
 class Report:
     """Collects the figures of one run, and beside them the machine as it was before."""
 

@@ -31,6 +31,12 @@ def _spread(figure: Mapping[str, Any]) -> str:
     return f"p50 {figure['p50']:,.3g} ms, p99 {figure['p99']:,.3g} ms"
 
 
+def _beside_bare(figure: Mapping[str, Any]) -> str:
+    """A spread, and that of a gRPC server that does nothing else."""
+    bare = f"p50 {figure['floor_p50']:,.3g} ms, p99 {figure['floor_p99']:,.3g} ms"
+    return f"{_spread(figure)} (a bare grpc.aio server: {bare})"
+
+
 def _store(reported: Reported) -> str:
     one, many = (
         reported[f"store: durable transitions, {count} conversation{'s' if count > 1 else ''}"] for count in (1, 64)
@@ -208,11 +214,12 @@ FIGURES = (
     Figure(
         "one conversation's events to 100 watchers",
         lambda of: (
-            f"live {of['fan-out: live, 100 watchers']['value']:,}/s, "
+            f"live {of['fan-out: live, 100 watchers']['value']:,}/s "
+            f"(a bare grpc.aio server: {of['fan-out: live, 100 watchers']['floor']:,}/s), "
             f"from the log {of['fan-out: replay, 100 watchers']['value']:,}/s"
         ),
     ),
-    Figure("a change → 100 watchers, ten a second", lambda of: _spread(of["fan-out: paced, change → watcher"])),
+    Figure("a change → 100 watchers, ten a second", lambda of: _beside_bare(of["fan-out: paced, change → watcher"])),
     Figure(
         "cancel → idle seen by a watcher",
         lambda of: (
@@ -221,7 +228,10 @@ FIGURES = (
         ),
         in_readme=True,
     ),
-    Figure("the same behind 500 waiting messages", lambda of: _spread(of["cancel → idle seen, 500 messages waiting"])),
+    Figure(
+        "the same behind 500 waiting messages",
+        lambda of: _beside_bare(of["cancel → idle seen, 500 messages waiting"]),
+    ),
     Figure(
         "tool killed → whole tree verified dead, fork storms and daemons included",
         _killed("PID namespace", "Tier A"),
