@@ -20,8 +20,8 @@ class CancelToken:
         """Whether the work was cancelled; only `cancel` sets it. A plain attribute, because loops read it often."""
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
-        self._waited_for: threading.Event | None = None
-        """An event that is set when the token is cancelled; None until the first `wait`, because code seldom waits."""
+        self._waiting: list[threading.Lock] = []
+        """Held locks that `cancel` releases, one for each thread in `wait`: an Event would cost more than the wait."""
 
     def cancel(self) -> None:
         """Cancel the work, and run the callbacks on the caller's thread.
@@ -34,9 +34,9 @@ class CancelToken:
                 return
             self.cancelled = True
             callbacks, self._callbacks = self._callbacks, []
-            waited_for = self._waited_for
-        if waited_for is not None:
-            waited_for.set()
+            waiting = tuple(self._waiting)
+        for held in waiting:
+            held.release()
         for callback in callbacks:
             try:
                 callback()
@@ -67,8 +67,13 @@ class CancelToken:
 
     def wait(self, seconds: float) -> bool:
         """Block until the token is cancelled, for at most `seconds`; return whether it is cancelled."""
+        held = threading.Lock()
+        held.acquire()
         with self._lock:
             if self.cancelled:
                 return True
-            waited_for = self._waited_for = self._waited_for or threading.Event()
-        return waited_for.wait(seconds)
+            self._waiting.append(held)
+        held.acquire(timeout=max(seconds, 0.0))
+        with self._lock:
+            self._waiting.remove(held)
+        return self.cancelled

@@ -85,6 +85,9 @@ class StreamedText:
         self._waiting: list[tuple[bool, str]] = []
         self._announced = False
         """Whether the conversation was sent a message about the text and has not called `take` since."""
+        self._announced_at = 0.0
+        self.lag = 0.0
+        """Seconds between the last message to the conversation about text and its call of `take`."""
 
     def put(self, text: str, *, reasoning: bool) -> None:
         """Add text to the buffer."""
@@ -97,6 +100,7 @@ class StreamedText:
             if self._announced or not self._waiting:
                 return False
             self._announced = True
+            self._announced_at = self._clock.monotonic()
             return True
 
     def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
@@ -116,6 +120,7 @@ class StreamedText:
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._announced = False
+            self.lag = self._clock.monotonic() - self._announced_at
         now = self._clock.now_ms()
         return tuple(
             LlmStreamChunk(now, self._request_id, self._attempt, Text("".join(text for _, text in parts)), reasoning)
@@ -182,7 +187,7 @@ class LlmRunner(Actor):
             return
         if received := self._received():
             tell_all(self._reply_to, received)
-        self._pace.wait()
+        self._pace.wait(self._text.lag)
 
     def _received(self) -> list[EffectOutcome | TextDeltaReady]:
         """Remove and return the messages that have not been sent to the actor yet."""

@@ -13,6 +13,8 @@ SECONDS_PER_REQUEST = 0.0005
 SHORTEST_PAUSE = 0.005
 """If the interval between reads is shorter than this, in seconds, there are no pauses: they would not pay off."""
 LONGEST_PAUSE = 0.05
+LONGEST_LAG = 0.25
+"""The longest pause, in seconds, while a conversation takes text late."""
 
 
 class ReadPace:
@@ -36,10 +38,15 @@ class ReadPace:
         self._cancel = cancel
         self._last_read = float("-inf")
 
-    def wait(self) -> None:
-        """Block until the next read is due; a cancel ends the pause."""
+    def wait(self, lag: float) -> None:
+        """Block until the next read is due; a cancel ends the pause.
+
+        `lag` is how many seconds the conversation took to fetch the text that was read before. If there are pauses,
+        they are at least as long: reading faster than conversations fetch text would only slow all of them down.
+        """
         interval = min(self._pressure() * SECONDS_PER_REQUEST, LONGEST_PAUSE)
-        pause = self._last_read + interval - self._clock.monotonic()
-        if interval >= SHORTEST_PAUSE and pause > 0:
-            self._cancel.wait(pause)
+        if interval >= SHORTEST_PAUSE:
+            pause = self._last_read + max(interval, min(lag, LONGEST_LAG)) - self._clock.monotonic()
+            if pause > 0:
+                self._cancel.wait(pause)
         self._last_read = self._clock.monotonic()

@@ -21,7 +21,7 @@ from actors.ports import (
     StoreUnavailableError,
 )
 from actors.runners.llm_runner import LlmRequest, LlmRunner, StreamedText
-from actors.runtime.read_pace import LONGEST_PAUSE, ReadPace
+from actors.runtime.read_pace import LONGEST_LAG, LONGEST_PAUSE, ReadPace
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -206,6 +206,9 @@ class Moments:
     def monotonic(self) -> float:
         return self.now
 
+    def now_ms(self) -> int:
+        return round(self.now * 1000)
+
     def wait(self, seconds: float) -> bool:
         self.waits.append(round(seconds, 6))
         self.now += seconds
@@ -213,42 +216,60 @@ class Moments:
 
 
 @pytest.mark.parametrize(
-    ("requests", "gap", "waits"),
+    ("requests", "gap", "lag", "waits"),
     [
-        (1, 0.0, []),
-        (9, 0.0, []),
-        (20, 0.0, [0.01] * 3),
-        (20, 0.006, [0.004] * 3),
-        (20, 0.02, []),
-        (60, 0.01, [0.02] * 3),
-        (1_000, 0.0, [LONGEST_PAUSE] * 3),
+        (1, 0.0, 0.0, []),
+        (9, 0.0, 0.0, []),
+        (20, 0.0, 0.0, [0.01] * 3),
+        (20, 0.006, 0.0, [0.004] * 3),
+        (20, 0.02, 0.0, []),
+        (60, 0.01, 0.0, [0.02] * 3),
+        (1_000, 0.0, 0.0, [LONGEST_PAUSE] * 3),
+        (1, 0.0, 0.1, []),
+        (9, 0.0, 0.1, []),
+        (20, 0.0, 0.004, [0.01] * 3),
+        (20, 0.01, 0.1, [0.09] * 3),
+        (1_000, 0.0, 9.0, [LONGEST_LAG] * 3),
     ],
 )
-def test_reads_are_spaced_while_many_answers_stream_and_the_first_is_not(
-    requests: int, gap: float, waits: list[float]
+def test_reads_are_spaced_while_many_answers_stream_or_are_read_late_and_the_first_is_not(
+    requests: int, gap: float, lag: float, waits: list[float]
 ) -> None:
     moments: Any = Moments()
     pace = ReadPace(moments, lambda: requests, moments)
     for _ in range(4):
         moments.now += gap
-        pace.wait()
+        pace.wait(lag)
     assert moments.waits == waits
+
+
+def test_the_lag_is_the_time_until_the_conversation_takes_the_text() -> None:
+    moments: Any = Moments()
+    text = StreamedText("r1", 1, moments)
+    text.put("a", reasoning=False)
+    assert text.announce()
+    moments.now += 0.2
+    text.put("b", reasoning=False)
+    assert not text.announce(), "two messages about text wait"
+    moments.now += 0.1
+    assert [chunk.content.text for chunk in text.take()] == ["ab"]
+    assert text.lag == pytest.approx(0.3)
 
 
 def test_a_cancel_ends_the_pause(services: Services) -> None:
     cancel = CancelToken()
     pace = ReadPace(services.clock, lambda: 1_000, cancel)
-    pace.wait()
+    pace.wait(0.0)
     cancel.cancel()
     for _ in range(1_000):
-        pace.wait()  # pauses of 50 s altogether
+        pace.wait(0.0)  # pauses of 50 s altogether
 
 
 def test_nothing_is_held_back_during_a_pause(harness: ToolHarness) -> None:
     seen: list[int] = []
 
     class Pause:
-        def wait(self) -> None:
+        def wait(self, lag: float) -> None:
             seen.append(len(harness.inbox.messages))
 
     def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
