@@ -92,3 +92,11 @@ def test_the_container_runs_a_server_of_another_user_than_root_whose_health_is_a
     program, flag, code = json.loads(last["HEALTHCHECK"].partition("CMD ")[2])
     assert (program, flag) == ("python", "-c")
     compile(code, "HEALTHCHECK", "exec")
+
+
+@pytest.mark.parametrize("file", ["Makefile", "server/deploy/Containerfile", "tests/peers/install.py"])
+def test_what_is_held_to_hashes_is_not_resolved_again(file: str) -> None:
+    """pip looks for the newest release of a package that another one needs with an extra, which has no hash here."""
+    held = [line for line in (ROOT / file).read_text().splitlines() if "--require-hashes" in line]
+    assert held
+    assert all("--no-deps" in line for line in held)
