@@ -73,7 +73,9 @@ class CancelToken:
             if self.cancelled:
                 return True
             self._waiting.append(held)
-        held.acquire(timeout=max(seconds, 0.0))
-        with self._lock:
-            self._waiting.remove(held)
+        try:
+            held.acquire(timeout=max(seconds, 0.0))
+        finally:
+            with self._lock:
+                self._waiting.remove(held)
         return self.cancelled

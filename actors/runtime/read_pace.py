@@ -13,7 +13,7 @@ SECONDS_PER_REQUEST = 0.0005
 SHORTEST_PAUSE = 0.005
 """If the interval between reads is shorter than this, in seconds, there are no pauses: they would not pay off."""
 LONGEST_PAUSE = 0.05
-LONGEST_LAG = 0.25
+LONGEST_LAG = 0.1
 """The longest pause, in seconds, while a conversation takes text late."""
 
 

@@ -1,4 +1,4 @@
-"""The worked tasks of docs/contributing.md: in a copy of the repository, their patches apply, lint and pass tests."""
+"""The worked tasks of docs/contributing.md: in a copy of the repository, each is applied, checked and tested."""
 
 from __future__ import annotations
 
@@ -161,6 +161,10 @@ def test_what_a_task_writes_passes_the_linter(applied: Applied) -> None:
     files = applied.files(r".*\.py")
     run(applied.directory, "ruff", "check", "--no-cache", *files)
     run(applied.directory, "ruff", "format", "--no-cache", "--check", *files)
+
+
+def test_what_a_task_writes_passes_the_type_checker(generated: Applied) -> None:
+    run(generated.directory, "pyright", *generated.files(r".*\.py"))
 
 
 def test_the_tests_of_a_task_pass(generated: Applied) -> None:

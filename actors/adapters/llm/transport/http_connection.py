@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import re
-import socket
-import ssl
 import struct
 import termios
 import time
 from typing import TYPE_CHECKING
 
 from actors.adapters.llm.transport.response_parser import MalformedResponseError, ResponseParser
+from actors.adapters.llm.transport.socket_io import socket_io
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
 
     from actors.adapters.llm.transport.connections import AbortHandle
@@ -23,8 +23,6 @@ IDLE_SECONDS = 15.0
 #: If a server announces when it closes an idle connection, Bedrock closes the connection this many seconds earlier.
 _MARGIN_SECONDS = 1.0
 _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
-#: Maximum bytes of one read.
-_READ_BYTES = 65536
 
 
 class ConnectionLostError(Exception):
@@ -44,11 +42,8 @@ class HttpConnection:
         """The time, in monotonic seconds, until which the idle connection can be used again."""
         self._sock = sock
         self._handle = abort_handle
-        self._plain = not isinstance(sock, ssl.SSLSocket)
-        self._limit = -1.0
+        self._io = socket_io(sock)
         self._response = ResponseParser()
-        if self._plain:
-            sock.settimeout(None)
 
     def request(self, pieces: Sequence[bytes], seconds: float) -> ResponseParser:
         """Send a request, given in pieces, and read the head of its response.
@@ -69,11 +64,7 @@ class HttpConnection:
 
     def receive(self, seconds: float) -> bytes:
         """Wait for the next bytes and return them; b"" at the stream's end. Raises TimeoutError or another OSError."""
-        self._limit_to(seconds)
-        try:
-            return self._sock.recv(_READ_BYTES)
-        except BlockingIOError:
-            raise TimeoutError from None
+        return self._io.receive(seconds)
 
     def release(self) -> bool:
         """End the request; return whether the connection can be reused, now or once the response has arrived whole."""
@@ -100,11 +91,11 @@ class HttpConnection:
         if not self.is_open:
             return False
         try:
-            while (piece := self._receive_now()) and not response.complete:
+            while (piece := self._io.receive_now()) and not response.complete:
                 response.feed(piece)
                 if response.take():
                     break
-        except (BlockingIOError, ssl.SSLWantReadError):
+        except BlockingIOError:
             return response.keeps_alive
         except (OSError, MalformedResponseError):
             pass
@@ -122,14 +113,14 @@ class HttpConnection:
         TimeoutError.
         """
         deadline = time.monotonic() + seconds
-        waiting = [memoryview(piece) for piece in (pieces if self._plain else [b"".join(pieces)]) if piece]
+        pieces = pieces if self._io.sends_many else [b"".join(pieces)]
+        waiting = [memoryview(piece) for piece in pieces if piece]
         sent = 0
         while waiting:
-            self._limit_to(seconds)
             try:
-                accepted = self._sock.sendmsg(waiting) if self._plain else self._sock.send(waiting[0])
-            except (BlockingIOError, TimeoutError):
-                raise TimeoutError from None
+                accepted = self._io.send(waiting, seconds)
+            except TimeoutError:
+                raise
             except OSError:
                 break
             sent += accepted
@@ -168,35 +159,6 @@ class HttpConnection:
         except OSError:
             return 0
         return count
-
-    def _receive_now(self) -> bytes:
-        """Return the bytes that were received already; b"" at the end of the stream.
-
-        Raises BlockingIOError or ssl.SSLWantReadError if there are none yet.
-        """
-        if self._plain:
-            return self._sock.recv(_READ_BYTES, socket.MSG_DONTWAIT)
-        self._limit = 0.0
-        self._sock.settimeout(0)
-        return self._sock.recv(_READ_BYTES)
-
-    def _limit_to(self, seconds: float) -> None:
-        """Limit the time of each send and receive. Raises TimeoutError if `seconds` is not positive.
-
-        On a socket without TLS the kernel enforces the limit, because with a timeout of Python each read would take two
-        system calls, and wait for the interpreter lock twice.
-        """
-        if seconds == self._limit:
-            return
-        if seconds <= 0:
-            raise TimeoutError
-        self._limit = seconds
-        if self._plain:
-            limit = struct.pack("ll", *divmod(max(int(seconds * 1e6), 1), 10**6))
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        else:
-            self._sock.settimeout(seconds)
 
 
 def rest_of(pieces: Sequence[memoryview], count: int) -> list[memoryview]:
