@@ -182,11 +182,12 @@ class McpServers(Protocol):
         """Return the status of each server in the conversation's own list of MCP servers, in the order of that list."""
         ...
 
-    def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
-        """End the programs of those MCP servers that were started before the conversation's permission mode changed.
+    def outdated(self, record: ConversationRecord) -> tuple[str, ...]:
+        """Return the names of the MCP servers whose programs run in a former permission mode of the conversation."""
+        ...
 
-        Return the servers' names. The next call of a server's tool starts its program again, in the new mode.
-        """
+    def end_outdated(self, record: ConversationRecord) -> None:
+        """End the programs of these servers. The next call of a server's tool starts it again, in the new mode."""
         ...
 
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
@@ -248,8 +249,11 @@ class NoMcpServers:
     def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
         return tuple(not_allowed(chosen) for chosen in record.profile.mcp_servers)
 
-    def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
+    def outdated(self, record: ConversationRecord) -> tuple[str, ...]:
         return ()
+
+    def end_outdated(self, record: ConversationRecord) -> None:
+        """Do nothing, because there are no programs."""
 
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
         """Do nothing, because there are no connections."""

@@ -16,6 +16,7 @@ from actors.adapters.store.sqlite.schema import tables as schema
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.invariants import InvariantChecker
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, Durable, MessageAdded, QueueChanged, RunStop
+from actors.core.profile import Profile
 from actors.maintenance.verify import findings
 from actors.ports import Attachment, CommandRecord, Store, StoreDamagedError
 from tests.property.drive import a_context, happen
@@ -92,7 +93,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PeeweeSto
     store = open_store(path)
     world = WrittenWorld(store, a_context(tape := Tape(random.Random(1).randbytes(700))))
     live(world, tape)
-    store.commit(replace(world.a_commit(), command=CommandRecord("r1", "hash", b'"answer"', 1)))
+    commit = replace(world.a_commit(), command=CommandRecord("r1", "hash", b'"answer"', 1))
+    store.commit(replace(commit, record=replace(commit.record, profile=Profile("Sell.")), profile_changed=True))
     store.put_attachment("c", Attachment("sha256-1", "image/png", b"bytes", 1, 2))
     connection = sqlite3.connect(path / FILE, isolation_level=None)
     connection.execute("PRAGMA foreign_keys = OFF")
@@ -102,8 +104,11 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PeeweeSto
     store.close()
 
 
-TABLES = ("conversations", "prompts", "messages", "log", "runs", "fates", "commands", "attachments")
-ELSEWHERE = {"commands.principal", *(f"{name}.conversation_id" for name in ("prompts", "commands", "attachments"))}
+TABLES = ("conversations", "prompts", "profiles", "messages", "log", "runs", "fates", "commands", "attachments")
+ELSEWHERE = {
+    "commands.principal",
+    *(f"{name}.conversation_id" for name in ("prompts", "profiles", "commands", "attachments")),
+}
 """Not looked at: NULL, or what makes a row another conversation's, which then has one too many."""
 
 

@@ -376,19 +376,24 @@ class McpServerHub:
         if logged_in:
             self._learn(key, "/", Mode.RESTRICTED)
 
-    def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
-        """End those server programs of a conversation that run in another mode than the conversation's present one.
-
-        Returns the names of these servers. See ports.McpServers.
-        """
+    def outdated(self, record: ConversationRecord) -> tuple[str, ...]:
+        """Return the names of a conversation's servers whose programs run in another mode than its present one."""
         with self._lock:
-            ended = [session for session in self._of(record.id) if session.mode is not record.mode]
-            ended = [session for session in ended if not session.server.url and not session.over]
+            return tuple(session.server.name for session in self._outdated(record))
+
+    def end_outdated(self, record: ConversationRecord) -> None:
+        """End the programs of these servers; see ports.McpServers."""
+        with self._lock:
+            ended = self._outdated(record)
             for session in ended:
                 del self._sessions[record.id, session.server.name]
         for session in ended:
             session.stop()
-        return tuple(session.server.name for session in ended)
+
+    def _outdated(self, record: ConversationRecord) -> list[McpSession]:
+        """Return the sessions of these servers. The caller holds the lock."""
+        own = [session for session in self._of(record.id) if session.mode is not record.mode]
+        return [session for session in own if not session.server.url and not session.over]
 
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
         """Close a conversation's connections; with `wider_than`, only those with more rights. See ports.McpServers."""

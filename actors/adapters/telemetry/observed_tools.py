@@ -90,8 +90,11 @@ class ObservedMcpServers:
     def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
         return self._servers.statuses_of(record)
 
-    def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
-        return self._servers.restart_for(record)
+    def outdated(self, record: ConversationRecord) -> tuple[str, ...]:
+        return self._servers.outdated(record)
+
+    def end_outdated(self, record: ConversationRecord) -> None:
+        self._servers.end_outdated(record)
 
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
         self._servers.stop(conversation_id, wider_than)

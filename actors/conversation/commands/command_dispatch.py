@@ -74,7 +74,6 @@ from actors.runtime.generation import check_generation
 
 if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
-    from actors.conversation.unit_of_work import UnitOfWork
     from actors.ports.store.audit import CommandOrigin
 
 
@@ -173,18 +172,19 @@ class CommandDispatch:
             services.mcp.stop(deleted)
 
     def _send_message(self, loaded: LoadedConversation, request: SendMessageCommand) -> SendMessageResult:
-        known = known_command(self._services.store, self._pipeline.conversation_id, request)
+        services = self._services
+        known = known_command(services.store, self._pipeline.conversation_id, request)
         if known is not None:
             return msgspec.structs.replace(msgspec.json.decode(known.answer, type=SendMessageResult), duplicate=True)
         _refuse_archived(loaded)
         if request.generation:
-            check_generation(request.generation, validation.served_model(self._services, loaded.record.model).info)
+            check_generation(request.generation, validation.served_model(services, loaded.record.model).info)
         _check_output_schema(request.output_schema)
         # The quota of stored bytes is checked for each message, because messages can extend one run without end.
-        self._services.quotas.check_stored(loaded.record.principal)
+        services.quotas.check_stored(loaded.record.principal)
         event = UserMessage(
             at=self._pipeline.now(),
-            message_id=self._services.ids.message(),
+            message_id=services.ids.message(),
             text=request.text,
             images=request.images,
             delivery=_delivery(request.delivery),
@@ -194,13 +194,18 @@ class CommandDispatch:
         )
         self._pipeline.executor.read_history(loaded.record)
         unit = loaded.begin()
-        self._restart_mcp_servers(unit, event.at)
+        # Outdated MCP servers are ended only once the message is accepted: a refused one must change nothing.
+        outdated = services.mcp.outdated(unit.record) if isinstance(unit.record.state, QUIET) else ()
+        if outdated:
+            unit.run(McpRestarted(event.at, outdated))
         unit.run(event)
         answer = replies.sent(unit, event.message_id)
         entitled = self._titles.wanted and untitled(loaded.record)
         if entitled and (title := title_of(request.text)):
             settings.change(unit, event.at, title=title)
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), event.at))
+        if outdated:
+            services.mcp.end_outdated(loaded.record)
         if entitled:
             self._titles.improve(loaded.record, request.text)
         return answer
@@ -280,11 +285,6 @@ class CommandDispatch:
             recorded = False
         surviving = tuple(job for job in self._jobs() if job not in ended)
         return replies.cancelled(unit, ended=ended, surviving=surviving, recorded=recorded)
-
-    def _restart_mcp_servers(self, unit: UnitOfWork, at: int) -> None:
-        """Before a run begins, end MCP servers that were started in another mode, and queue a notice for the model."""
-        if isinstance(unit.record.state, QUIET) and (names := self._services.mcp.restart_for(unit.record)):
-            unit.run(McpRestarted(at, names))
 
     def _withdraw_message(self, message_id: str) -> WithdrawMessageResult:
         event = WithdrawMessage(self._pipeline.now(), message_id)

@@ -13,6 +13,7 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
 from actors.core.content import ToolUse
 from actors.core.context import ApprovalPolicy
+from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ApprovalDecision, ApprovalRequested, ApprovalResolved, ConversationUpdated
 from actors.core.profile import ClientTool, Profile
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Idle
@@ -121,6 +122,19 @@ def test_an_answer_whose_rule_cannot_be_made_leaves_the_question_open(world: Wor
     assert refusal.value.field == "rule.command_prefix"
     assert isinstance(talk.state, AwaitingToolApproval)
     assert talk.record.approval_rules == ()
+
+
+def test_an_answer_that_comes_too_late_makes_no_rule(world: World) -> None:
+    talk = world.create(approval_policy=ApprovalPolicy.ASK_WRITES)
+    talk.send("go")
+    (question,) = asked(talk, bash("t1", "make test"))
+    talk.ask(ResolveApprovalCommand("t1", False))
+    with pytest.raises(Rejected) as refusal:
+        talk.ask(ResolveApprovalCommand("t1", True, question.suggestions[1], principal="ann"))
+    assert refusal.value.reason is Reason.NOT_AWAITING_APPROVAL
+    assert talk.record.approval_rules == ()
+    talk.exchange().say("I see")
+    talk.rest(Idle)
 
 
 def test_a_rule_for_a_tool_that_does_not_exist_is_refused_with_what_may_have_been_meant(world: World) -> None:

@@ -30,6 +30,7 @@ from actors.core.states import AwaitingToolApproval, Error, Idle, LlmPhase, LlmR
 from actors.core.summary import run_id
 from actors.messages.commands import (
     ArchiveConversationCommand,
+    CancelConversationCommand,
     ContinueConversationCommand,
     CreateConversationCommand,
     DeleteConversationCommand,
@@ -49,6 +50,7 @@ from actors.messages.refusals import (
 )
 from actors.ports import ToolOutput, ToolTransientError
 from actors.ports.permissions import EVERYTHING
+from tests.support.patience import PATIENCE
 
 World = Any
 
@@ -339,6 +341,22 @@ def test_cancel_overtakes_a_backlog(world: World) -> None:
     assert exchange.cancel.cancelled
     outcomes = [answer.exception(30) for answer in asked]
     assert any(isinstance(outcome, Rejected) for outcome in outcomes)
+
+
+def test_a_cancel_is_carried_out_before_the_messages_that_wait(world: World, hold: Any) -> None:
+    talk = world.create()
+    talk.send("go")
+    exchange = talk.exchange()
+    world.faults.arm("commit.before", hold)
+    messages = [world.supervisor.ask(talk.id, SendMessageCommand("0", delivery="steer"))]
+    hold.wait()
+    messages += [world.supervisor.ask(talk.id, SendMessageCommand(str(n), delivery="steer")) for n in (1, 2)]
+    cancelled = world.supervisor.ask(talk.id, CancelConversationCommand())
+    assert exchange.cancel.cancelled
+    hold.release()
+    returned = [change.input.text for change in cancelled.result(PATIENCE).settled]
+    assert returned == ["0"]
+    assert [sent.result(PATIENCE).disposition for sent in messages] == ["steer_queued", "direct", "steer_queued"]
 
 
 def test_of_two_concurrent_sends_exactly_one_is_accepted(world: World) -> None:

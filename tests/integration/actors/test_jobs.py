@@ -269,6 +269,18 @@ def test_archiving_ends_the_jobs(yard: World) -> None:
     assert yard.box.jobs(talk.id) == ("b-2",)
 
 
+def test_a_refused_archiving_ends_no_jobs(yard: World) -> None:
+    talk = started(yard, "b-1")
+    talk.send("go")
+    exchange = talk.exchange()
+    with pytest.raises(Rejected) as refusal:
+        talk.ask(ArchiveConversationCommand(archived=True))
+    assert refusal.value.reason is Reason.AGENT_BUSY
+    assert yard.box.dying == []
+    exchange.say("done")
+    talk.rest(Idle)
+
+
 def test_a_change_of_mode_names_the_jobs_that_may_do_more_and_ends_them_if_asked(
     make_world: Callable[..., World],
 ) -> None:

@@ -27,6 +27,7 @@ from actors.messages.commands import (
 from actors.messages.outcomes import EffectOutcome
 from actors.messages.refusals import InvalidFieldError, UnknownConversationError
 from actors.ports import ModelAnswer, ToolOutput
+from actors.ports.mcp import NoMcpServers
 from actors.runtime.actor import tell
 from tests.support.patience import PATIENCE, eventually
 
@@ -406,3 +407,31 @@ def test_being_at_capacity_is_a_retryable_failure(make_world: Any) -> None:
     second.send("now?")
     second.exchange().say("yes")
     second.rest(Idle)
+
+
+class Outdated(NoMcpServers):
+    """A server whose program runs in another mode than its conversation, once a test says so."""
+
+    running = False
+
+    def outdated(self, record: object) -> tuple[str, ...]:
+        return ("files",) if self.running else ()
+
+    def end_outdated(self, record: object) -> None:
+        self.running = False
+
+
+def test_a_refused_message_ends_no_mcp_server(make_world: Any) -> None:
+    mcp = Outdated()
+    talk = make_world(mcp=mcp).create()
+    run = talk.send("go").run
+    talk.exchange().say("done")
+    talk.rest(Idle)
+    mcp.running = True
+    with pytest.raises(Rejected) as refusal:
+        talk.send("too late", delivery="steer", expected_run=run)
+    assert refusal.value.reason is Reason.RUN_OVER
+    assert mcp.running, "or the model is never told that its server has forgotten everything"
+    talk.send("next")
+    assert "files" in str(talk.exchange().request.turns)
+    assert not mcp.running

@@ -25,7 +25,7 @@ from actors.messages.commands import (
     UpdateConversationCommand,
 )
 from actors.ports import Commit, LogEntry, SandboxReport, ToolOutput
-from tests.integration.actors.conftest import Box
+from tests.integration.actors.conftest import Box, ShakyStore
 from tests.support.patience import PATIENCE
 from tests.support.services import NoSandbox
 
@@ -122,6 +122,45 @@ def test_the_mode_that_is_set_already_changes_nothing(cell: World) -> None:
     assert talk.record == before
 
 
+def test_changes_of_mode_and_cancels_are_committed_ahead_of_what_others_commit(cell: World) -> None:
+    talk = cell.create()
+    commit, ahead = cell.store.commit, []
+
+    def seen(*parts: Commit, urgent: bool = False) -> None:
+        ahead.append(urgent)
+        commit(*parts, urgent=urgent)
+
+    cell.store.commit = seen
+    talk.send("go")
+    talk.exchange()
+    talk.ask(SetModeCommand(UNRESTRICTED))
+    talk.cancel()
+    assert ahead == [False, True, True]
+
+
+def test_a_change_that_is_refused_leaves_a_call_that_is_held_back_its_mode(make_world: Callable[..., World]) -> None:
+    store = ShakyStore(MemoryStore())
+    world = make_world(store, box=UpgradeBox(), sandbox=Cell())
+    talk = world.create(mode=UNRESTRICTED)
+    talk.send("go")
+    talk.exchange().call(BASH)
+    slow = talk.tool()
+    talk.cancel()
+    talk.send("next")
+    talk.exchange().call(ToolUse("t5", "bash", "{}"))
+    talk.until(lambda: isinstance(talk.state, ToolExecuting))
+    store.down = True
+    with refused(Reason.STORE_UNAVAILABLE):
+        talk.ask(SetModeCommand(RESTRICTED))
+    slow.reap.set()
+    held_back = talk.tool()
+    store.down = False
+    assert (held_back.context.mode, talk.record.mode) == (UNRESTRICTED, UNRESTRICTED)
+    held_back.finish.put(ToolOutput("ok"))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+
+
 def test_a_change_while_a_request_is_in_flight_never_splits_a_tool_round(cell: World) -> None:
     talk = cell.create()
     talk.send("go")
@@ -205,6 +244,24 @@ def test_a_mode_that_cannot_be_kept_stops_nothing(world: World) -> None:
     following = talk.tool("look")
     assert following.context.mode is UNRESTRICTED
     following.finish.put(ToolOutput("ok"))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+
+
+def test_a_change_that_the_store_refuses_stops_nothing(make_world: Callable[..., World]) -> None:
+    store = ShakyStore(MemoryStore())
+    world = make_world(store, box=UpgradeBox(), sandbox=Cell())
+    talk = world.create(mode=UNRESTRICTED)
+    talk.send("go")
+    talk.exchange().call(BASH)
+    run = talk.tool()
+    store.down = True
+    with refused(Reason.STORE_UNAVAILABLE):
+        talk.ask(SetModeCommand(RESTRICTED, stop_running=True))
+    store.down = False
+    assert not run.context.cancel.cancelled
+    run.reap.set()
+    run.finish.put(ToolOutput("ok"))
     talk.exchange().say("done")
     talk.rest(Idle)
 

@@ -14,7 +14,7 @@ from actors.core.content import SubAgentComplete, ToolCancelled
 from actors.core.context import Limits
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.history import violations
-from actors.core.notifications import RunStop
+from actors.core.notifications import ConversationUpdated, RunStop
 from actors.core.states import QUIET, TERMINAL, AwaitingSubAgents, Completed, Error, Failed, Idle
 from actors.messages.commands import (
     CancelConversationCommand,
@@ -22,6 +22,7 @@ from actors.messages.commands import (
     DeleteConversationCommand,
     SendMessageCommand,
     TriggerContinuationCommand,
+    UpdateConversationCommand,
 )
 from actors.messages.refusals import UnknownConversationError
 from actors.ports import StoreUnavailableError
@@ -89,6 +90,24 @@ def test_a_cancel_ends_all_at_once_and_the_parent_is_idle(family: World) -> None
     (result,) = [block for message in family.truth.history(talk.id, 99) for block in message.content][2:]
     assert isinstance(result, ToolCancelled)
     talk.send("and now?")
+    talk.rest(Idle)
+
+
+def test_a_cancel_goes_ahead_of_what_waits_for_a_sub_agent(family: World, hold: Any) -> None:
+    talk = family.create()
+    talk.send(tasks("hang"))
+    family.model.until_asked(f"{talk.id}-a1")
+    agent = child(talk, 1)
+    family.faults.arm("commit.before", hold)
+    changes = [family.supervisor.ask(agent.id, UpdateConversationCommand(title="one"))]
+    hold.wait()
+    changes.append(family.supervisor.ask(agent.id, UpdateConversationCommand(title="two")))
+    talk.cancel()
+    hold.release()
+    assert [change.result(PATIENCE).title for change in changes] == ["one", "two"]
+    agent.rest(Failed)
+    told = [type(event.notification) for event in agent.events()]
+    assert [kind for kind in told if kind in (RunStop, ConversationUpdated)][-2:] != [ConversationUpdated, RunStop]
     talk.rest(Idle)
 
 

@@ -361,9 +361,10 @@ def test_another_mode_starts_it_again_when_the_next_run_begins(
     narrowed = made.call("count", mode=Mode.RESTRICTED)
     assert narrowed.is_error
     assert "started again" in narrowed.text
-    assert made.all.restart_for(conversation(mode=Mode.UNRESTRICTED)) == ()
-    assert made.all.restart_for(conversation(mode=Mode.RESTRICTED)) == ("t",)
-    assert made.all.restart_for(conversation(mode=Mode.RESTRICTED)) == ()
+    assert made.all.outdated(conversation(mode=Mode.UNRESTRICTED)) == ()
+    assert made.all.outdated(conversation(mode=Mode.RESTRICTED)) == ("t",)
+    made.all.end_outdated(conversation(mode=Mode.RESTRICTED))
+    assert made.all.outdated(conversation(mode=Mode.RESTRICTED)) == ()
     assert made.call("count", mode=Mode.RESTRICTED).text == "1"
     assert made.call("count", mode=Mode.UNRESTRICTED).text == "2", "less than the mode gives is no harm"
 
