@@ -17,7 +17,7 @@ from bedrock.errors import (
 
 FOR_PROGRAMS = ": try again, with the same request_id"
 """The end of some of the server's error messages. It is meant for programs, so it is removed for people."""
-RUNS_END = "A run has to end first: `bedrock ls --filter 'busy = true'` lists yours, `bedrock cancel NAME` ends one."
+RUNS_END = "A run has to end first: `bedrock list --filter 'busy = true'` lists yours, `bedrock cancel NAME` ends one."
 
 _COMMAND_LINE: dict[type[BedrockError], str] = {
     AgentBusy: "Wait for the end of the run, or end it with `bedrock cancel NAME`; then try again.",
@@ -46,7 +46,7 @@ def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
     Returns "" if the error's message contains the hint already.
     """
     if _missing_conversation(error):
-        return "`bedrock ls` lists those that there are."
+        return "`bedrock list` lists those that there are."
     if isinstance(error, ModeUnavailable) and error.metadata.get("cause") == "directory":
         return "A conversation in another directory can have it: -C chooses one."
     if isinstance(error, QuotaExceeded) and error.metadata.get("quota") == "concurrent_runs":

@@ -31,7 +31,7 @@ can cancel me at any time. Type one of these:
   run <command>   run a command with the bash tool
   read <file>     read a file
   search <words>  look for words; where much is found, a small model (scripted too) picks what matters
-  write <file>    write a file; where the mode forbids that, I ask you first
+  write <name>    write a file in the working directory; where the mode forbids that, I ask you first
   think           show reasoning before the answer
   retry           let the first attempt fail, so that you see it tried again
   count           a long, slow answer: cancel it

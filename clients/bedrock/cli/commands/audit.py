@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bedrock import Client, v1
+from bedrock import Client, NotFound, v1
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, NAME
 from bedrock.cli.connect import connect
@@ -168,6 +168,7 @@ def audit(
     comes first. No entry contains text of a conversation. Needs the token of an operator.
     """
     client = connect(ctx)
+    conversation = conversation and _id_of(client, conversation)
     seen: dict[str, datetime] = {}
     found = False
     while True:
@@ -184,10 +185,18 @@ def audit(
                 seen[line] = latest = entry.time
         if not follow:
             if not found:
-                by_id = " about it; it is named by its id, as entries name it" if conversation else ""
-                print_text(f"There are no such entries{by_id}.", err=True)
+                of_deleted = " about it; one that was deleted has to be named by its id" if conversation else ""
+                print_text(f"There are no such entries{of_deleted}.", err=True)
             return
         if latest is not None:
             since = latest - LATE
             seen = {line: at for line, at in seen.items() if at >= since}
         time.sleep(FOLLOW_SECONDS)
+
+
+def _id_of(client: Client, name: str) -> str:
+    """Return the id of a conversation, by which entries name it; `name` itself if there is no such conversation."""
+    try:
+        return client.conversation(name).get().name.removeprefix("conversations/")
+    except NotFound:
+        return name

@@ -105,12 +105,13 @@ def chat(
             last, slug = asyncio.run(
                 _chat(address, conversation.name, paint, scripted=scripted, notify=notify, first=" ".join(prompt))
             )
+            unreachable = again or (AGAIN_SPAWNED if spawn else "bedrock chat -r {}")
             again = again or (AGAIN_SPAWNED if spawned else "bedrock chat -r {}")
             try:
                 left = client.conversation(last).get()
                 others = _other_runs(client, last) if spawned else []
             except Unavailable as error:
-                back = (AGAIN_SPAWNED if spawn else again).replace("{}", slug)
+                back = unreachable.replace("{}", slug)
                 raise exits.CommandError(
                     f"the server of {slug} does not answer any more", f"To go on: {back}", exits.UNREACHABLE
                 ) from error
