@@ -159,8 +159,10 @@ def test_init_ends_without_being_killed_after_a_program_that_left_nothing(
 
 
 def test_the_end_of_a_call_does_not_wait_for_its_host_which_is_reaped_all_the_same(
-    sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: ToolHostSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
     waited_for, go_on = threading.Event(), threading.Event()
     ended_within = HostProcess.ended_within
 
@@ -170,8 +172,9 @@ def test_the_end_of_a_call_does_not_wait_for_its_host_which_is_reaped_all_the_sa
         return ended_within(host, seconds)
 
     monkeypatch.setattr(HostProcess, "ended_within", later)
-    tree = sandbox.start(launch("true"), ignore)
-    host = host_of_this_process()
+    tree = sandbox.start(launch(f"read line < {go}"), ignore)
+    host = host_of_this_process()  # before the program may end
+    go.write_text("done\n")
     assert waited(tree).exit_code == 0
     assert waited_for.wait(BOUND)
     go_on.set()
