@@ -183,7 +183,7 @@ class InvalidApprovalRuleError(Exception):
 
 
 class ToolTransientError(Exception):
-    """The infrastructure failed, not the tool itself. `begun` tells whether the tool may have had effects before."""
+    """The infrastructure failed, not the tool itself. `begun` says whether the tool may have had effects before."""
 
     def __init__(self, message: str, *, begun: bool) -> None:
         super().__init__(message)

@@ -62,7 +62,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class RefusedQuestionError(Exception):
-    """A server's question must not be shown to a person; the exception's text tells the server why."""
+    """A server's question must not be shown to a person; the exception's text gives the reason to the server."""
 
 
 class TimedCall:

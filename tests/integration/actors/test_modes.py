@@ -60,6 +60,12 @@ def cell(make_world: Callable[..., World]) -> World:
     return make_world(box=UpgradeBox(), sandbox=Cell())
 
 
+@pytest.fixture
+def shaky_cell(make_world: Callable[..., World]) -> World:
+    """A cell whose store can fail."""
+    return make_world(ShakyStore(MemoryStore()), box=UpgradeBox(), sandbox=Cell())
+
+
 def refused(reason: Reason) -> Any:
     return pytest.raises(Rejected, check=lambda error: error.reason is reason)
 
@@ -138,10 +144,8 @@ def test_changes_of_mode_and_cancels_are_committed_ahead_of_what_others_commit(c
     assert ahead == [False, True, True]
 
 
-def test_a_change_that_is_refused_leaves_a_call_that_is_held_back_its_mode(make_world: Callable[..., World]) -> None:
-    store = ShakyStore(MemoryStore())
-    world = make_world(store, box=UpgradeBox(), sandbox=Cell())
-    talk = world.create(mode=UNRESTRICTED)
+def test_a_change_that_is_refused_leaves_a_call_that_is_held_back_its_mode(shaky_cell: World) -> None:
+    talk = shaky_cell.create(mode=UNRESTRICTED)
     talk.send("go")
     talk.exchange().call(BASH)
     slow = talk.tool()
@@ -149,12 +153,12 @@ def test_a_change_that_is_refused_leaves_a_call_that_is_held_back_its_mode(make_
     talk.send("next")
     talk.exchange().call(ToolUse("t5", "bash", "{}"))
     talk.until(lambda: isinstance(talk.state, ToolExecuting))
-    store.down = True
+    shaky_cell.store.down = True
     with refused(Reason.STORE_UNAVAILABLE):
         talk.ask(SetModeCommand(RESTRICTED))
     slow.reap.set()
     held_back = talk.tool()
-    store.down = False
+    shaky_cell.store.down = False
     assert (held_back.context.mode, talk.record.mode) == (UNRESTRICTED, UNRESTRICTED)
     held_back.finish.put(ToolOutput("ok"))
     talk.exchange().say("done")
@@ -248,17 +252,15 @@ def test_a_mode_that_cannot_be_kept_stops_nothing(world: World) -> None:
     talk.rest(Idle)
 
 
-def test_a_change_that_the_store_refuses_stops_nothing(make_world: Callable[..., World]) -> None:
-    store = ShakyStore(MemoryStore())
-    world = make_world(store, box=UpgradeBox(), sandbox=Cell())
-    talk = world.create(mode=UNRESTRICTED)
+def test_a_change_that_the_store_refuses_stops_nothing(shaky_cell: World) -> None:
+    talk = shaky_cell.create(mode=UNRESTRICTED)
     talk.send("go")
     talk.exchange().call(BASH)
     run = talk.tool()
-    store.down = True
+    shaky_cell.store.down = True
     with refused(Reason.STORE_UNAVAILABLE):
         talk.ask(SetModeCommand(RESTRICTED, stop_running=True))
-    store.down = False
+    shaky_cell.store.down = False
     assert not run.context.cancel.cancelled
     run.reap.set()
     run.finish.put(ToolOutput("ok"))

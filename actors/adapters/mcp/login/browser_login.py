@@ -117,7 +117,7 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 class _Waiting:
-    """A context manager that suspends the time limit of requests while a person logs in; then it begins anew.
+    """A context manager that suspends the time limit of requests while a person logs in; afterwards it starts again.
 
     `seconds` is how long the person may take; it is not enforced here.
     """

@@ -105,20 +105,23 @@ def chat(
             last, slug = asyncio.run(
                 _chat(address, conversation.name, paint, scripted=scripted, notify=notify, first=" ".join(prompt))
             )
-            unreachable = again or (AGAIN_SPAWNED if spawn else "bedrock chat -r {}")
-            again = again or (AGAIN_SPAWNED if spawned else "bedrock chat -r {}")
             try:
                 left = client.conversation(last).get()
                 others = _other_runs(client, last) if spawned else []
             except Unavailable as error:
-                back = unreachable.replace("{}", slug)
+                back = _way_back(again, spawns=spawn).replace("{}", slug)
                 raise exits.CommandError(
                     f"the server of {slug} does not answer any more", f"To go on: {back}", exits.UNREACHABLE
                 ) from error
             say = folding(print_line, columns(sys.stdout))
-            for line in _farewell(left, again, spawned=spawned, others=others):
+            for line in _farewell(left, _way_back(again, spawns=spawned), spawned=spawned, others=others):
                 say(paint.dim(line))
     ctx.exit(exit_code)
+
+
+def _way_back(again: str | None, *, spawns: bool) -> str:
+    """Return the command that goes on with a chat, with {} for its slug: `again`, if that was given."""
+    return again or (AGAIN_SPAWNED if spawns else "bedrock chat -r {}")
 
 
 def _other_runs(client: Client, left: str) -> list[str]:
