@@ -44,6 +44,8 @@ class Rules(IntEnum):
 
     Whether a sub-agent's tool call needs approval is decided once, when the response arrives.
     """
+    NOTHING_LOST = 4
+    """Nothing is new yet."""
 
 
 class ApprovalPolicy(StrEnum):
