@@ -9,7 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivateError, check_owner, check_private, xdg_directory
+from bedrock.local_server import (
+    LONGEST_SOCKET_PATH,
+    NotPrivateError,
+    check_entries,
+    check_owner,
+    check_private,
+    xdg_directory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +33,7 @@ def claim_directory(path: Path) -> None:
     """Create a directory that only this user can enter, or restrict an existing directory to this user.
 
     Raises:
-        NotPrivateError: The directory belongs to another user, or others may have written to it.
+        NotPrivateError: The directory or a file in it belongs to another user, or others may have written to it.
         OSError: The directory cannot be created or used.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -37,7 +44,7 @@ def close_to_others(directory: Path) -> None:
     """Restrict a directory to this user, provided that no other user can have written to it.
 
     Raises:
-        NotPrivateError: The directory belongs to another user, or others may have written to it.
+        NotPrivateError: The directory or a file in it belongs to another user, or others may have written to it.
         OSError: There is no such directory.
     """
     check_closable(directory)
@@ -51,12 +58,13 @@ def check_closable(directory: Path) -> None:
     Changes nothing.
 
     Raises:
-        NotPrivateError: The directory belongs to another user, or others may have written to it.
+        NotPrivateError: The directory or a file in it belongs to another user, or others may have written to it.
         OSError: There is no such directory.
     """
     check_owner(directory)
     if directory.stat().st_mode & 0o022:
         check_private(directory)
+    check_entries(directory)
 
 
 def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:

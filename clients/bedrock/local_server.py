@@ -82,6 +82,11 @@ def check_private(directory: Path) -> None:
     """
     check_owner(directory)
     mode = stat.S_IMODE(directory.stat().st_mode)
+    if mode & 0o022:
+        raise NotPrivateError(
+            f"others may have put files into {directory} (mode {mode:04o}): look inside and remove what is not yours, "
+            f"then chmod 700 {directory}"
+        )
     if mode & 0o077:
         raise NotPrivateError(f"others may enter {directory} (mode {mode:04o}): chmod 700 {directory}")
 
@@ -125,13 +130,64 @@ def check_socket(path: Path) -> None:
         raise NotPrivateError(f"{path} is no socket of this user")
 
 
-def open_regular(path: Path) -> int:
+def check_entries(directory: Path) -> None:
+    """Make sure that no other user has put a file into a directory before it was closed to others.
+
+    Raises:
+        NotPrivateError: A file is a link or belongs to another user, or others may write to it.
+        OSError: The directory cannot be read.
+    """
+    for path in directory.iterdir():
+        with suppress(FileNotFoundError):  # a running server has removed it since
+            if not stat.S_ISDIR((found := path.lstat()).st_mode):  # such as lost+found
+                _check_file(path, found)
+
+
+def open_believed(path: Path, *, named: bool = False) -> int:
+    """Open a regular file that only this user can have written, and return its descriptor. Never blocks.
+
+    A file that an operator has `named`, such as a certificate, may also be root's, and a link of this user or root may
+    lead to it.
+
+    Raises:
+        NotPrivateError: The file is a link or belongs to another user, or others may write to it.
+        OSError: The file cannot be opened, or is no regular file.
+    """
+    if stat.S_ISLNK((link := path.lstat()).st_mode):
+        _check_file(path, link, named=named)
+    descriptor = open_regular(path, follow=named)
+    try:
+        _check_file(path, os.fstat(descriptor), named=named)
+    except NotPrivateError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_file(path: Path, found: os.stat_result, *, named: bool = False) -> None:
+    if not hasattr(os, "geteuid"):  # on Windows, where the mode says nothing about others
+        return
+    user, mode = os.geteuid(), stat.S_IMODE(found.st_mode)
+    if found.st_uid != user and not (named and found.st_uid == 0):
+        planted = f"look at what else others have put into {path.parent}, and remove it"
+        advice = "use a file of your own" if named else planted
+        raise NotPrivateError(f"{path} belongs to user {found.st_uid}, and this is user {user}: {advice}")
+    if stat.S_ISLNK(found.st_mode) and not named:
+        raise NotPrivateError(f"{path} is a link, which is not followed: look where it leads, and remove it")
+    if stat.S_ISREG(found.st_mode) and mode & 0o022:
+        rights = "go-w" if named else "600"
+        raise NotPrivateError(f"others may change {path} (mode {mode:04o}): look inside, then chmod {rights} {path}")
+
+
+def open_regular(path: Path, *, follow: bool = True) -> int:
     """Open a regular file for reading and return its descriptor. Never blocks, even if the path is a FIFO.
 
     Raises:
-        OSError: The file cannot be opened, or is no regular file.
+        OSError: The file cannot be opened, or is no regular file; or it is a link that is not to be followed.
     """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    flags = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+    flags |= 0 if follow else getattr(os, "O_NOFOLLOW", 0)
+    descriptor = os.open(path, os.O_RDONLY | flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -143,8 +199,8 @@ def server_process(data_dir: Path) -> int:
 
     The server need not be able to answer calls: it may still be starting, or already stopping.
     """
-    with suppress(OSError, ValueError):
-        descriptor = open_regular(data_dir / LOCK_FILE)
+    with suppress(OSError, ValueError, NotPrivateError):
+        descriptor = open_believed(data_dir / LOCK_FILE)
         try:
             process = int(os.read(descriptor, 32))
             os.kill(process, 0)  # checked first, so that the lock is tried only if a server probably holds it

@@ -89,18 +89,20 @@ function checkPrivate(directory) {
   const user = process.geteuid();
   const { uid, mode } = statSync(directory);
   if (uid !== user) throw new NoWay(`${directory} belongs to user ${uid}, and this is user ${user}`);
-  if (mode & 0o077) throw new NoWay(`others may enter ${directory}: chmod 700 ${directory}`);
+  if (mode & 0o077) throw new NoWay(`others may enter ${directory}: look inside, then chmod 700 ${directory}`);
   const link = lstatSync(directory);
   if (link.isSymbolicLink() && ![0, user].includes(link.uid)) {
     throw new NoWay(`${directory} is a link that belongs to user ${link.uid}: name the directory itself`);
   }
 }
 
-/** A FIFO in the place of a file is not waited for. */
+/** A FIFO in the place of a file is not waited for, a link not followed, and what others may have written not believed. */
 function read(path) {
-  const file = openSync(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0));
+  const file = openSync(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0) | (constants.O_NOFOLLOW ?? 0));
   try {
-    if (!fstatSync(file).isFile()) throw new NoWay(`${path} cannot be used: not a regular file`);
+    const found = fstatSync(file);
+    if (!found.isFile()) throw new NoWay(`${path} cannot be used: not a regular file`);
+    if (found.uid !== process.geteuid() || found.mode & 0o022) throw new NoWay(`others may have written ${path}: look inside`);
     return readFileSync(file, 'utf8').trim();
   } finally {
     closeSync(file);

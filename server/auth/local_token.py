@@ -7,7 +7,7 @@ import secrets
 import stat
 from typing import TYPE_CHECKING
 
-from bedrock.local_server import open_regular
+from bedrock.local_server import NotPrivateError, open_believed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ def read_token(path: Path) -> str:
     Raises TokenUnusableError if the file is missing, has no token, or can be read by other users.
     """
     try:
-        return _read(path)
+        return _read(path, named=True)
     except FileNotFoundError:
         raise TokenUnusableError(f"there is no token file {path}") from None
     except OSError as error:
@@ -49,10 +49,23 @@ def _unreadable(path: Path, error: OSError) -> TokenUnusableError:
     return TokenUnusableError(f"the token file {path} cannot be read: {error.strerror}")
 
 
-def _read(path: Path) -> str:
-    with os.fdopen(open_regular(path), "rb") as file:
-        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-            raise TokenUnusableError(f"the token file {path} can be read by others: chmod 600 it, or remove it")
+def open_secret(path: Path, *, named: bool = False) -> int:
+    """Open a file with secrets for reading, and return its descriptor. An operator's file is `named` in the settings.
+
+    Raises TokenUnusableError if other users can read it or may have written it, and OSError if it cannot be opened.
+    """
+    try:
+        descriptor = open_believed(path, named=named)
+    except NotPrivateError as error:
+        raise TokenUnusableError(str(error)) from None
+    if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077:
+        os.close(descriptor)
+        raise TokenUnusableError(f"{path} can be read by others: chmod 600 it")
+    return descriptor
+
+
+def _read(path: Path, *, named: bool = False) -> str:
+    with os.fdopen(open_secret(path, named=named), "rb") as file:
         token = file.read(1024).decode("ascii", "replace").strip()
     if len(token) < TOKEN_BYTES:
         raise TokenUnusableError(f"the token file {path} holds no token: remove it, and a new one is made")

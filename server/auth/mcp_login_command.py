@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import click
 from bedrock._interrupts import INTERRUPTED, ending_at_once
 from bedrock.cli.text.output import print_text
+from bedrock.local_server import NotPrivateError
 
 from actors.adapters.mcp.server_settings import servers_from_tables
 from actors.ports.mcp import McpLoginsError
 from server.auth.mcp_login_file import CLIENTS, FILE, McpLoginFile, McpRegistrationFile
 from server.cli import CANNOT_START, USAGE, fail
+from server.local_access import close_to_others
 from server.settings.config_error import ConfigError
 from server.settings.loading import load
 
@@ -135,4 +137,8 @@ def _server(config: Config, name: str) -> McpServer:
 def _logins(config: Config) -> McpLoginFile:
     if not config.data_dir.is_dir():
         fail(f"{config.data_dir} does not exist: start the server once, or name it with --data-dir", CANNOT_START)
+    try:
+        close_to_others(config.data_dir)
+    except NotPrivateError as error:
+        fail(str(error), CANNOT_START)
     return McpLoginFile(config.data_dir / FILE)

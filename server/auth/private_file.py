@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
-from bedrock.local_server import open_regular
 
-from server.auth.local_token import TokenUnusableError, write_private
+from server.auth.local_token import TokenUnusableError, open_secret, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -37,12 +35,10 @@ class PrivateFile:
     def read(self) -> bytes | None:
         """Return the content; None if there is no file.
 
-        Raises TokenUnusableError if the file cannot be read, or if other users can read it.
+        Raises TokenUnusableError if the file cannot be read, or if other users can read it or may have written it.
         """
         try:
-            with os.fdopen(open_regular(self.path), "rb") as file:
-                if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                    raise TokenUnusableError(f"{self.path} can be read by others: chmod 600 it")
+            with os.fdopen(open_secret(self.path), "rb") as file:
                 return file.read(MAX_FILE_BYTES)
         except FileNotFoundError:
             return None

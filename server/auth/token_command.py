@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 from bedrock.cli.text.output import print_text
+from bedrock.local_server import NotPrivateError
 
 from actors.ports import StoreError
 from server.auth.local_token import TokenUnusableError
 from server.auth.principals import Role
 from server.auth.tokens.principal_tokens import FILE, PrincipalTokens, Token, TokenFile
 from server.cli import CANNOT_START, USAGE, fail
+from server.local_access import close_to_others
 from server.settings.config_error import ConfigError
 from server.settings.loading import load
 
@@ -143,8 +145,9 @@ def _done(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
             return _in_database(config, work)
         if not config.data_dir.is_dir():
             fail(f"{config.data_dir} does not exist: start the server once, or name it with --data-dir", CANNOT_START)
+        close_to_others(config.data_dir)
         return work(TokenFile(config.data_dir / FILE))
-    except (TokenUnusableError, StoreError) as error:
+    except (TokenUnusableError, StoreError, NotPrivateError) as error:
         fail(str(error), CANNOT_START)
 
 

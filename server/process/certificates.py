@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
+from bedrock.local_server import NotPrivateError, open_believed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +79,7 @@ class CertificateFiles:
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         try:
-            pair = (self._key.read_bytes(), self._certificate.read_bytes())
+            pair = (_content(self._key), _content(self._certificate))
             authorities = None if self._client_ca is None else authorities_in(self._client_ca)
             # Loaded here first, because gRPC would only report that it cannot listen. The lambda prevents a prompt for
             # a password, because there may be no terminal.
@@ -95,14 +96,22 @@ class CertificateFiles:
 def authorities_in(path: Path) -> bytes:
     """Return the content of a PEM file after checking that it contains certificates.
 
-    Raises CertificateUnusableError if there are none, and OSError if the file cannot be read.
+    Raises CertificateUnusableError if there are none or others may write to it, and OSError if it cannot be read.
     """
-    content = path.read_bytes()
+    content = _content(path)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii"))
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError):
         raise CertificateUnusableError(f"{path} holds no certificates") from None
     return content
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with os.fdopen(open_believed(path, named=True), "rb") as file:
+            return file.read()
+    except NotPrivateError as error:
+        raise CertificateUnusableError(str(error)) from None
 
 
 def _unreadable(error: OSError) -> CertificateUnusableError:
@@ -122,7 +131,7 @@ def why_untrusted(certificate: Path, key: Path, authorities: bytes, host: str) -
         raise CertificateUnusableError(f"{certificate} and {key} are no certificate with its key") from None
     except OSError as error:
         raise _unreadable(error) from None
-    of_client.load_verify_locations(cadata=authorities.decode("ascii"))
+    of_client.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = of_client.wrap_bio(to_client, to_server, server_hostname=host)
     server = of_server.wrap_bio(to_server, to_client, server_side=True)

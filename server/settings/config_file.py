@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bedrock.local_server import xdg_directory
+from bedrock.local_server import NotPrivateError, open_believed, xdg_directory
 
 from actors.ports.settings.settings_checks import expanded
 from server.settings.config_error import ConfigError
@@ -42,22 +41,14 @@ def read_settings(path: Path | None) -> tuple[dict[str, Any], str]:
     if path is None:
         return {}, ""
     try:
-        with path.open("rb") as file:
-            _check_owner(path, os.fstat(file.fileno()))
+        with os.fdopen(open_believed(path, named=True), "rb") as file:
             return tomllib.load(file), str(path)
+    except NotPrivateError as error:  # the server runs commands from this file
+        raise ConfigError(str(error)) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
-
-
-def _check_owner(path: Path, found: os.stat_result) -> None:
-    """Raise ConfigError if other users own or can change the settings file: the server runs commands from it."""
-    user = os.geteuid()
-    if found.st_uid not in (0, user):
-        raise ConfigError(f"{path} belongs to user {found.st_uid}, and this is user {user}: use a file of your own")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ConfigError(f"others may change {path}: chmod go-w {path}")
 
 
 def _home(environ: Mapping[str, str]) -> Path:

@@ -178,7 +178,7 @@ def test_messages_that_operators_look_up_are_those_of_the_code() -> None:
     found = [row[0].strip("`") for row in table(section(OPERATIONS, "## When it goes wrong"))]
     code = "".join(
         re.sub(r'"\s*\n\s*f?"', "", file.read_text(encoding="utf-8"))
-        for folder in ("actors", "server")
+        for folder in ("actors", "server", "clients/bedrock")
         for file in (ROOT / folder).rglob("*.py")
     )
     assert len(found) > 10

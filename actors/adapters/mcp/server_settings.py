@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct, convert
 
-from actors.ports.settings.settings_checks import check_keys, is_loopback
+from actors.ports.settings.settings_checks import check_keys, expanded, is_loopback, read_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -274,9 +273,11 @@ def value_of(where: str, value: Any, environ: Mapping[str, str]) -> str:
         text = _REFERENCE.sub(lambda found: _variable(where, found, environ), value)
     elif isinstance(value, dict) and value.keys() == {"file"} and isinstance(value["file"], str):
         try:
-            text = Path(value["file"]).expanduser().read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError, RuntimeError):
+            text = read_named(expanded(value["file"])).decode().strip()
+        except (OSError, UnicodeDecodeError):
             raise ValueError(f"{where}: the file cannot be read") from None
+        except ValueError as error:
+            raise ValueError(f"{where}: the file {error}") from None
     else:
         raise ValueError(f'{where}: must be a text or {{ file = "PATH" }}')
     if any(character in text for character in "\0\r\n"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,23 @@ def absolute_path_of(value: object) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError("must be a path")
     return expanded(value).absolute()
+
+
+def read_named(path: Path) -> bytes:
+    """Return the content of a regular file that the settings name, which only root and this user can have written.
+
+    Raises ValueError if others can have written it or the link that leads to it, and OSError if it cannot be read.
+    """
+    link = path.lstat()
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("is no regular file")
+        if others := {link.st_uid, found.st_uid} - {0, os.geteuid()}:
+            raise ValueError(f"belongs to user {min(others)}, and this is user {os.geteuid()}")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ValueError("can be changed by others: chmod go-w")
+        return file.read()
 
 
 def expanded(text: str) -> Path:

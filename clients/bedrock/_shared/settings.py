@@ -16,7 +16,7 @@ from bedrock.local_server import (
     check_private,
     check_socket,
     data_directory,
-    open_regular,
+    open_believed,
     server_process,
 )
 
@@ -159,7 +159,7 @@ def no_listener_error(target: str, environ: Mapping[str, str] = os.environ) -> S
 def _names(data: Path, target: str) -> bool:
     try:
         return _read(data / ADDRESS_FILE) == target
-    except OSError:
+    except (NotPrivateError, OSError):
         return False
 
 
@@ -232,12 +232,15 @@ def is_local(target: str) -> bool:
 
 
 def _read(path: Path) -> str:
-    with os.fdopen(open_regular(path), "rb") as file:
+    with os.fdopen(open_believed(path), "rb") as file:
         return file.read().decode(errors="replace").strip()
 
 
 def _read_file(what: str, path: str | os.PathLike[str]) -> bytes:
     try:
-        return Path(path).read_bytes()
+        with os.fdopen(open_believed(Path(path), named=True), "rb") as file:
+            return file.read()
+    except NotPrivateError as error:
+        raise _misconfigured(f"the {what} file cannot be believed: {error}") from None
     except OSError as error:
         raise _misconfigured(f"the {what} file {path} cannot be read: {error.strerror}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import ssl
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,10 @@ from urllib.parse import urlsplit
 import certifi
 import httptools
 import jwt
+from bedrock.local_server import NotPrivateError, open_believed
 
 from server.auth.issuers.issuer_tables import ALGORITHMS
+from server.process.certificates import CertificateUnusableError, authorities_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -164,8 +167,10 @@ def read_file(path: Path) -> bytes:
     Raises KeysUnusableError if the file cannot be read or is too large.
     """
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_believed(path, named=True), "rb") as file:
             content = file.read(MAX_BYTES + 1)
+    except NotPrivateError as error:
+        raise KeysUnusableError(str(error)) from None
     except OSError as error:
         raise KeysUnusableError(f"{path} cannot be read: {(error.strerror or '').lower()}") from None
     return _bounded(content)
@@ -191,6 +196,15 @@ class _Answer:
         self.complete = True
 
 
+def _tls(ca_bundle: Path | None) -> ssl.SSLContext:
+    if ca_bundle is None:
+        return ssl.create_default_context(cafile=certifi.where())
+    try:
+        return ssl.create_default_context(cadata=authorities_in(ca_bundle).decode("ascii", "ignore"))
+    except CertificateUnusableError as error:
+        raise KeysUnusableError(str(error)) from None
+
+
 async def _get(url: str, ca_bundle: Path | None) -> bytes:
     """Download a URL without following redirects or using a proxy, and return the response's body.
 
@@ -198,7 +212,7 @@ async def _get(url: str, ca_bundle: Path | None) -> bytes:
     errors.
     """
     parts = urlsplit(url)
-    tls = ssl.create_default_context(cafile=ca_bundle or certifi.where()) if parts.scheme == "https" else None
+    tls = _tls(ca_bundle) if parts.scheme == "https" else None
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port or (443 if tls else 80), ssl=tls)
     try:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

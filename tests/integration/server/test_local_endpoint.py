@@ -140,7 +140,7 @@ def test_a_server_that_lacks_what_it_needs_to_look_does_not_take_its_address_for
     def fail(_: Path) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("server.local_endpoint.open_regular", fail)
+    monkeypatch.setattr("server.local_endpoint.open_believed", fail)
     published.look()
     assert bool(caplog.records) == (number == errno.EIO)
 

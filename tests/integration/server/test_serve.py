@@ -335,8 +335,33 @@ def test_a_data_directory_that_others_could_write_to_is_not_used(tmp_path: Path)
     (data / "token").chmod(0o600)
     code, line = refuses_to_start(tmp_path, "--data-dir", str(data), "--listen", "127.0.0.1:0")
     assert code == 1
-    assert line == f"bedrock: others may enter {data} (mode 0777): chmod 700 {data}"
+    assert line == (
+        f"bedrock: others may have put files into {data} (mode 0777): look inside and remove what is not yours, "
+        f"then chmod 700 {data}"
+    )
     assert [path.name for path in data.iterdir()] == ["token"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("token", "link"), ("bedrock.db", "link"), ("tokens.json", "writable")])
+def test_what_was_planted_there_before_it_was_closed_to_others_is_not_used(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    data.mkdir(mode=0o700)
+    elsewhere.write_text("x" * 43)
+    elsewhere.chmod(0o600)
+    if kind == "link":
+        (data / name).symlink_to(elsewhere)
+    else:
+        (data / name).write_text("x" * 43)
+        (data / name).chmod(0o666)
+    code, line = refuses_to_start(tmp_path, "--data-dir", str(data), "--listen", "127.0.0.1:0")
+    said = "is a link, which is not followed" if kind == "link" else "others may change"
+    assert code == 1
+    assert said in line
+    assert str(data / name) in line
+    assert elsewhere.read_text() == "x" * 43
+    assert [path.name for path in data.iterdir()] == [name]
 
 
 def test_a_second_server_does_not_take_a_socket_over(start: Callable[..., Server], tmp_path: Path) -> None:

@@ -145,9 +145,9 @@ def test_a_directory_that_was_opened_to_others_is_not_believed_any_more(moving: 
         client.server_info()
         moving.stop()
         Path(os.environ["BEDROCK_DATA_DIR"]).chmod(0o777)
-        with pytest.raises(Misconfigured, match="others may enter"):
+        with pytest.raises(Misconfigured, match="others may have put files"):
             client.server_info()
-        with pytest.raises(Misconfigured, match="others may enter"):
+        with pytest.raises(Misconfigured, match="others may have put files"):
             Client()
 
 

@@ -180,7 +180,7 @@ def test_no_server_answers_without_an_address_file(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("BEDROCK_DATA_DIR", str(tmp_path))
     assert not server_answers(None)
     tmp_path.chmod(0o777)
-    with pytest.raises(Misconfigured, match="others may enter"):
+    with pytest.raises(Misconfigured, match="others may have put files"):
         server_answers(None)
 
 

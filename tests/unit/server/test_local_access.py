@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivateError, check_private, check_socket
+from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivateError, check_private, check_socket, open_believed
 
+from actors.ports.settings.settings_checks import read_named
 from server.local_access import claim_directory, socket_path
 
 if TYPE_CHECKING:
@@ -70,6 +71,83 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
         ):
             check(tmp_path)
     assert mode(tmp_path) == before
+
+
+PLANTED = {
+    "a link": "is a link, which is not followed: look where it leads, and remove it",
+    "writable": r"others may change .* \(mode 0606\): look inside, then chmod 600",
+    "another user's": "belongs to user .*: look at what else others have put into .*, and remove it",
+}
+
+
+@pytest.fixture(params=PLANTED)
+def planted(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
+    """A file of a private directory that another user may have put there, and how it is refused."""
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    file = folder / "token"
+    match request.param:
+        case "a link":
+            (tmp_path / "elsewhere").touch(0o600)
+            file.symlink_to(tmp_path / "elsewhere")
+        case "writable":
+            file.touch()
+            file.chmod(0o606)
+        case _:
+            file.touch(0o600)
+            theirs = os.stat_result((0o100600, 0, 0, 1, SOMEBODY, 0, 0, 0, 0, 0))
+            monkeypatch.setattr(Path, "lstat", lambda path: theirs if path == file else os.lstat(path))
+            monkeypatch.setattr(os, "fstat", lambda _: theirs)
+    return file, PLANTED[request.param]
+
+
+def test_a_file_that_another_user_may_have_planted_is_not_believed(planted: tuple[Path, str]) -> None:
+    file, refusal = planted
+    with pytest.raises(NotPrivateError, match=refusal):
+        open_believed(file)
+
+
+def test_a_directory_in_which_one_is_planted_is_not_used(planted: tuple[Path, str]) -> None:
+    """The database, its log and whatever else is opened by name are found out before they are."""
+    file, refusal = planted
+    with pytest.raises(NotPrivateError, match=refusal):
+        claim_directory(file.parent)
+
+
+def test_a_link_is_not_followed_where_it_replaces_a_file_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").touch(0o600)
+    (tmp_path / "token").symlink_to(tmp_path / "mine")
+    monkeypatch.setattr(Path, "lstat", os.stat)
+    with pytest.raises(OSError, match="symbolic links"):
+        open_believed(tmp_path / "token")
+
+
+def test_a_file_that_an_operator_names_may_be_reached_by_a_link_of_theirs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mounted").touch(0o644)
+    link = tmp_path / "tls.pem"
+    link.symlink_to("mounted")
+    os.close(open_believed(link, named=True))
+    assert read_named(link) == b""
+    theirs = os.stat_result((0o120777, 0, 0, 1, SOMEBODY, 0, 0, 0, 0, 0))
+    monkeypatch.setattr(Path, "lstat", lambda _: theirs)
+    with pytest.raises(NotPrivateError, match=f"belongs to user {SOMEBODY}"):
+        open_believed(link, named=True)
+    with pytest.raises(ValueError, match=f"belongs to user {SOMEBODY}"):
+        read_named(link)
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_a_file_that_an_operator_names_and_others_may_change_is_refused(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "f").touch()
+    (tmp_path / "f").chmod(mode)
+    with pytest.raises(NotPrivateError, match="chmod go-w"):
+        open_believed(tmp_path / "f", named=True)
+    with pytest.raises(ValueError, match="chmod go-w"):
+        read_named(tmp_path / "f")
 
 
 def test_a_link_of_another_user_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ def test_a_file_that_can_be_used_again_is(world: World, tmp_path: Path, monkeypa
     assert world.caller(text)
     world.file.create("ada", Role.USER, world.now)
     with monkeypatch.context() as broken:
-        broken.setattr(private_file, "open_regular", _no_descriptors)
+        broken.setattr(private_file, "open_secret", _no_descriptors)
         world.clock += 1.0
         assert world.caller(text) is None
     world.clock += 1.0

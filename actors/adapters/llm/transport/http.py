@@ -10,6 +10,7 @@ import ssl
 import time
 import zlib
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.adapters.llm.transport.connection_pool import ConnectionPool
@@ -26,6 +27,7 @@ from actors.adapters.llm.transport.http_connection import ConnectionLostError, H
 from actors.adapters.llm.transport.response_parser import MalformedResponseError, ResponseParser
 from actors.core.errors import ErrorKind
 from actors.ports.machine.resources import exhausted_resource
+from actors.ports.settings.settings_checks import read_named
 
 if TYPE_CHECKING:
     import socket
@@ -140,11 +142,15 @@ class Transport:
         try:
             import certifi  # noqa: PLC0415 -- only for a TLS connection
 
-            return ssl.create_default_context(cafile=self._provider.ca_bundle or certifi.where())
+            if chosen := self._provider.ca_bundle:
+                return ssl.create_default_context(cadata=read_named(Path(chosen)).decode("ascii", "ignore"))
+            return ssl.create_default_context(cafile=certifi.where())
         except OSError as error:
             if text := exhausted_resource(error):
                 raise LocalResourcesExhaustedError(text) from None
             raise TransportError(ErrorKind.INVALID_REQUEST, "its ca_bundle cannot be read as PEM") from None
+        except ValueError as error:
+            raise TransportError(ErrorKind.INVALID_REQUEST, f"its ca_bundle {error}") from None
 
     def post(
         self, url: str, headers: Mapping[str, str], body: Sequence[bytes], cancel: CancelToken

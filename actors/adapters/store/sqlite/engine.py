@@ -109,7 +109,7 @@ def open_writer(path: Path) -> SqliteDatabase:
         check_same_thread=False,
     )
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         path.chmod(0o600)
         database.connect()
         if database.journal_mode != "wal":

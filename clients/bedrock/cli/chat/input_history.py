@@ -14,7 +14,7 @@ from prompt_toolkit.history import FileHistory
 from bedrock.cli.chat.slash_commands import COMMANDS, MODES, message_of
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
-from bedrock.local_server import NotPrivateError, check_private
+from bedrock.local_server import NotPrivateError, check_private, open_believed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,16 +40,18 @@ class ChatHistory(FileHistory):
     """
 
     def __init__(self, path: Path) -> None:
-        """Create the file if it is missing. If its directory is not private to this user, no history is kept."""
+        """Create the file if it is missing. If others may have written it or enter its directory, none is kept."""
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             check_private(path.parent)
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            os.close(open_believed(path))
         except (NotPrivateError, OSError):
             super().__init__(os.devnull)  # no `chmod` then: as root it would change the null device
             return
         with contextlib.suppress(OSError):
-            os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
             path.chmod(0o600)
             _cut_back(path)
         super().__init__(path)

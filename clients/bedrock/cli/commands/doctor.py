@@ -21,7 +21,7 @@ from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.output import print_json, print_line
 from bedrock.cli.text.style import Paint, columns
 from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated, Unavailable
-from bedrock.local_server import TOKEN_FILE, data_directory
+from bedrock.local_server import TOKEN_FILE, NotPrivateError, data_directory, open_believed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +110,10 @@ def _token(address: str | None) -> Finding:
         return Finding("warn", "token", "none: an address was given, BEDROCK_TOKEN is not set", Unauthenticated.hint)
     path = data_directory() / TOKEN_FILE
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
+        with os.fdopen(open_believed(path)) as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    except NotPrivateError as error:
+        return Finding("fail", "token", str(error))
     except OSError:
         return Finding("warn", "token", f"none: {path} does not exist", "It is made by the first `bedrock serve`.")
     if mode & 0o077:

@@ -50,7 +50,7 @@ class DataDirectory:
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            self._held.append(os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._held.append(os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             self._take()
         except OSError as error:
             self.close()
@@ -117,7 +117,7 @@ class DataDirectory:
         file_path = self.path / name
         try:
             if not file_path.exists():
-                made = os.open(file_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                made = os.open(file_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 with os.fdopen(made, "wb") as file:
                     file.write(content)
                     file.flush()

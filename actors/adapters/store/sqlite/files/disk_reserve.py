@@ -126,7 +126,7 @@ class DiskReserve:
         return self._path.exists() and self._path.stat().st_size >= SIZE
 
     def _allocate(self, size: int) -> None:
-        made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(made, 0, size)
         finally:
