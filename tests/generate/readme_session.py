@@ -88,7 +88,7 @@ def _play(terminal: Terminal) -> None:
     terminal.until(_at_rest)
     terminal.keys("write todo.txt\r")
     terminal.until(lambda screen: any("[y]es" in line for line in screen))
-    terminal.keys("y")
+    terminal.keys("y\r")
     terminal.until(lambda screen: any("Type help" in line for line in screen) and _at_rest(screen))
     terminal.keys("sleep 25\r")
     terminal.until(lambda screen: any("bash 1/1" in line for line in screen))

@@ -70,7 +70,7 @@ def test_a_key_grants_the_workspace_mode_in_place_of_the_unrestricted_one(
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True, mode=v1.MODE_UNRESTRICTED))
     terminal.keys("Remove x\r")
     terminal.shows("[y]es  [n]o  [w]orkspace only")
-    terminal.keys("w")
+    terminal.keys("w\r")
     terminal.shows("Then not.")
     terminal.shows("idle · context")
     terminal.keys("\x04")
@@ -85,17 +85,17 @@ def test_a_key_grants_the_workspace_mode_in_place_of_the_unrestricted_one(
     [
         (
             question("bash", None, allows(command="git push -f"), allows(command_prefix="git push")),
-            "[y]es  [n]o  always: this [e]xact command, [b]eginning with git push  [never] ",
+            "[y]es  [n]o  always: this [e]xact command, [b]eginning with git push  [never], then Enter ",
         ),
         (
             question("patch", None, allows(path="/work"), allows(tool="tools/patch")),
-            "[y]es  [n]o  always: [d]irectory /work, [t]ool patch  [never] ",
+            "[y]es  [n]o  always: [d]irectory /work, [t]ool patch  [never], then Enter ",
         ),
         (
             question("mcp__jira__add", None, allows(tool="tools/mcp__jira__add"), allows(mcp_server="jira")),
-            "[y]es  [n]o  always: [t]ool mcp__jira__add, [s]erver jira  [never] ",
+            "[y]es  [n]o  always: [t]ool mcp__jira__add, [s]erver jira  [never], then Enter ",
         ),
-        (question("request_mode_upgrade"), "[y]es  [n]o "),
+        (question("request_mode_upgrade"), "[y]es  [n]o, then Enter "),
     ],
 )
 def test_always_is_offered_only_where_it_means_more_than_yes(asked: Approval, line: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -159,20 +160,55 @@ def decisions(fake: FakeBedrock) -> list[tuple[str, str]]:
     ]
 
 
-def test_one_key_answers_and_a_text_that_begins_with_it_is_a_text(terminal: Terminal, fake: FakeBedrock) -> None:
-    for keys in ("y", "n", "b", "no, keep it\r"):
+#: Seconds between the letters of a slow typist.
+SLOWLY = 0.8
+
+
+def test_nothing_is_decided_without_enter_however_slowly_a_text_is_typed(terminal: Terminal, fake: FakeBedrock) -> None:
+    for text in ("explain why first", "yes but why?", "but why?", "not so fast", "never mind"):
         fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
-        sends(terminal, fake, f"Remove x, then {keys.strip()}")
+        sends(terminal, fake, f"Remove x, then {text}")
         terminal.until(lambda screen: any(row.startswith("[y]es") for row in screen))
-        if keys == "b":
-            terminal.keys("but why?\r")
-            terminal.shows("that was a message")
-        terminal.keys(keys)
+        terminal.keys(text[0])
+        time.sleep(SLOWLY)  # the pause is what is tested
+        assert not decisions(fake)
+        sends(terminal, fake, text[1:])
+        terminal.shows("that was a message")
+        terminal.keys("\x1b")
+        terminal.wait(lambda: not fake.conversation.state.busy, "the end of the run")
+        terminal.until(lambda screen: any(row.startswith("idle") for row in screen))
+    assert not decisions(fake)
+    assert not fake.conversation.approval_rules
+
+
+def test_a_letter_and_enter_answer_a_question(terminal: Terminal, fake: FakeBedrock) -> None:
+    for keys in ("y", "n", "b", "no, keep it"):
+        fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+        sends(terminal, fake, f"Remove x, then {keys}")
+        terminal.until(lambda screen: any(row.startswith("[y]es") for row in screen))
+        terminal.keys(f"{keys}\r")
         terminal.wait(lambda: not fake.conversation.state.busy, "an answer")
         terminal.until(lambda screen: any(row.startswith("idle") for row in screen))
     assert decisions(fake) == [("APPROVE", ""), ("DENY", ""), ("APPROVE", ""), ("DENY", "keep it")]
     rules = [request.rule for request in fake.asked(v1.ResolveApprovalRequest)]
     assert [rule.command_prefix for rule in rules] == ["", "", "rm", ""]
+
+
+def test_a_letter_typed_before_a_question_was_asked_answers_it_only_with_a_second_enter(
+    terminal: Terminal, fake: FakeBedrock
+) -> None:
+    fake.answers.append(lambda run: [state("llm_requesting", run)])
+    sends(terminal, fake, "Remove x")
+    terminal.keys("e")
+    terminal.until(lambda screen: "> e" in screen)
+    fake.happen(*uses_tool("rm x", "gone", "Done.", ask=True)("runs/r1"))
+    terminal.shows("[y]es")
+    terminal.keys("\r")
+    terminal.shows("that question came while you were typing: Enter again answers it")
+    assert not decisions(fake)
+    terminal.keys("\r")
+    terminal.shows("Done.")
+    assert decisions(fake) == [("APPROVE", "")]
 
 
 def two_questions(run: str) -> list[Step]:
@@ -188,17 +224,22 @@ def two_questions(run: str) -> list[Step]:
     asking.state_changed.state.awaiting_approval.pending.extend(approvals)
     asked = [v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=approval)) for approval in approvals]
     end: list[Step] = [state("idle")]
-    return [state("llm_requesting", run), asking, *asked, Gate(approvals[0], [Gate(approvals[1], end, end)], end)]
+    answer = stored("agent", *(v1.ContentBlock(tool_call=approval.tool_call) for approval in approvals))
+    gates = Gate(approvals[0], [Gate(approvals[1], end, end)], end)
+    return [state("llm_requesting", run), answer, asking, *asked, gates]
 
 
-def test_of_two_open_questions_the_prompt_says_which_is_answered(terminal: Terminal, fake: FakeBedrock) -> None:
+def test_of_two_open_questions_it_is_said_which_is_answered_and_what_one_no_does(
+    terminal: Terminal, fake: FakeBedrock
+) -> None:
     fake.answers.append(two_questions)
     terminal.keys("Remove both\r")
+    terminal.shows("one of 2 calls: all run once each is approved; one no skips them all")
     terminal.shows("2 questions are open; this answers: bash rm first")
-    terminal.keys("y")
-    terminal.shows("approved bash rm first")
+    terminal.keys("y\r")
+    terminal.shows("approved bash rm first; it waits for the other answers")
     terminal.until(lambda screen: "questions are open" not in "".join(screen))
-    terminal.keys("n")
+    terminal.keys("n\r")
     terminal.wait(lambda: len(fake.asked(v1.ResolveApprovalRequest)) == 2, "both answers")
     assert decisions(fake) == [("APPROVE", ""), ("DENY", "")]
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import string
 from typing import TYPE_CHECKING
 
-from prompt_toolkit.filters import Condition, has_selection
+from prompt_toolkit.filters import has_selection
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.key_binding.defaults import load_key_bindings
 from prompt_toolkit.keys import Keys
 
 from bedrock.cli.chat.slash_commands import message_of
-from bedrock.cli.display.approval_prompt import RULE_KEYS, parse_reply
 
 if TYPE_CHECKING:
     from prompt_toolkit.buffer import Buffer
@@ -47,7 +46,6 @@ def key_bindings(prompt: ChatPrompt) -> KeyBindings:
     keys = KeyBindings()
     _bind_typing(keys, prompt)
     _bind_session(keys, prompt)
-    _bind_answers(keys, prompt)
     return keys
 
 
@@ -114,23 +112,3 @@ def _bind_session(keys: KeyBindings, prompt: ChatPrompt) -> None:
     @keys.add("c-z")
     def _suspend(_event: KeyPressEvent) -> None:
         prompt.suspend()
-
-
-def _bind_answers(keys: KeyBindings, prompt: ChatPrompt) -> None:
-    """Bind the keys that answer an open question, while nothing is typed."""
-    session = prompt.session
-
-    def answers(key: str) -> Condition:
-        def is_reply() -> bool:
-            asked = session.question
-            return asked is not None and not prompt.typed.text and parse_reply(key, asked) is not None
-
-        return Condition(is_reply)
-
-    for key in "".join(("ynw", *RULE_KEYS.values())):
-
-        @keys.add(key, filter=answers(key))
-        @keys.add(key.upper(), filter=answers(key))
-        def _answer(event: KeyPressEvent) -> None:
-            event.current_buffer.insert_text(event.data)
-            prompt.answer_soon(event.data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -37,9 +36,6 @@ TICK = 0.5
 ESCAPE_SECONDS = 0.05
 #: Minimum seconds between redraws of the screen.
 REDRAW_SECONDS = 0.03
-#: Seconds after which a single letter counts as the answer to a question. A further key within this time makes the
-#: letter the start of a text.
-ANSWER_SECONDS = 0.5
 #: The text or tool output that is streaming in is shown in at most TAIL_LINES lines, and in at most 1 / TAIL_SHARE of
 #: the terminal's rows. If these lines were scrolled off the screen, they could not be erased any more; so there are few
 #: enough to fit even when the terminal becomes half as wide and each of them takes two rows.
@@ -68,7 +64,6 @@ class ChatPrompt:
         """The question that was drawn last; typed input answers it."""
         self._begun_before = False
         """Whether the user began typing the present text before the question in `_shown` was drawn."""
-        self._answering: asyncio.TimerHandle | None = None
         self._prompt: PromptSession[str] = PromptSession(
             message=self._message,
             bottom_toolbar=session.status,
@@ -123,25 +118,20 @@ class ChatPrompt:
                     print_line(line)
 
     def enter(self, text: str) -> None:
-        """Submit a text and clear the line. The prompt keeps running, so that no keystroke is lost."""
-        self._stop_answering()
-        # A form accepts any text. A text that the user began for the agent before the form appeared is no answer.
-        asked = None if self._begun_before and isinstance(self._shown, QuestionForm) else self._shown
+        """Submit a text and clear the line. The prompt keeps running, so that no keystroke is lost.
+
+        A text that the user began before the question was drawn does not answer it. If it could, it stays in the line,
+        so that a second Enter answers.
+        """
+        asked = None if self._begun_before else self._shown
+        if self._begun_before and parse_reply(text, self._shown) and self._shown:
+            self._begun_before = False
+            self.session.say(self._paint.careful("· that question came while you were typing: Enter again answers it"))
+            return
         answers = isinstance(asked, QuestionForm) or (asked and parse_reply(text, asked))
         self.typed.reset(append_to_history=not answers)
         self._begun_before = False
         self.session.enter(text, asked)
-
-    def answer_soon(self, letter: str) -> None:
-        """Answer the question with a letter after ANSWER_SECONDS, unless further keys make it the start of a text."""
-        self._stop_answering()
-        asked = self._shown
-
-        def answer() -> None:
-            if self.typed.text == letter and asked is not None and asked == self._shown:
-                self.enter(letter)
-
-        self._answering = asyncio.get_running_loop().call_later(ANSWER_SECONDS, answer)
 
     def interrupt(self) -> None:
         """Handle Ctrl-C. While the agent is idle and there is typed text, clear the text.
@@ -177,17 +167,13 @@ class ChatPrompt:
             self._renderer.request_absolute_cursor_position()
             self._app.invalidate()
 
-    def _stop_answering(self) -> None:
-        if self._answering is not None:
-            self._answering.cancel()
-
     def _refresh(self) -> None:
         self._attention.observe(self.session.view)
         self._app.invalidate()
 
     def _message(self) -> ANSI:
         asked, before = self.session.question, self._shown
-        self._begun_before = bool(self.typed.text) and (self._begun_before or asked is not before)
+        self._begun_before = bool(self.typed.text) and (self._begun_before or asked != before)
         self._shown = asked
         return ANSI(
             prompt_text(self.session, self._paint, min(self._app.output.get_size().rows // TAIL_SHARE, TAIL_LINES))

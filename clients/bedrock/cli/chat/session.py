@@ -290,7 +290,7 @@ class ChatSession:
             await self._answer(asked, reply, text)
         else:
             await self.send(message, "steer")  # a steer also works if the run has just ended: it starts a new one
-            if asked is not None and (asked is self._offer or asked in self.view.approvals):
+            if self._offer or self.view.approvals:
                 self.say(self.paint.careful("· that was a message; the question is still open: y or n"))
 
     async def _answer(self, asked: Approval, reply: Reply, text: str) -> None:

@@ -40,13 +40,14 @@ def approve(ctx: click.Context, name: str, call: str | None, always: str | None,
 
     --always makes a rule for later calls of the conversation: `exact` for this command, `prefix` for commands that
     begin like it, `path` for its directory, `tool` or `server` for all calls of the tool or of its MCP server.
-    `bedrock rules` lists the rules.
+    `bedrock rules` lists the rules. Calls of one response run once all of them are approved; one denial skips them all.
     """
     conversation = connect(ctx).conversation(name)
     for approval in _waiting(conversation, call, everything):
         rule = _suggested(approval, always)
         now = conversation.approve(approval, rule=rule)
-        print_text(f"approved {approval.tool} ({approval.tool_use_id})")
+        waits = f"; it waits for {counted(left, 'other answer')}" if (left := len(now.state.approvals)) else ""
+        print_text(f"approved {approval.tool} ({approval.tool_use_id}){waits}")
         _tell_rule(now, rule)
 
 

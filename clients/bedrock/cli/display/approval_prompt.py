@@ -168,16 +168,16 @@ def rules_by_key(asked: Asked | None) -> dict[str, ApprovalRule]:
 
 
 def replies(asked: Asked, paint: Paint, mode: str) -> SafeText:
-    """Return the keys that answer a question, as a line; `mode` is that of the conversation."""
+    """Return the letters that, with Enter, answer a question, as a line; `mode` is that of the conversation."""
     if isinstance(asked, QuestionForm):
         return paint.text(asked.prompt_line(paint), "\n")
     rules = rules_by_key(asked)
     always = ", ".join(
         _ALWAYS[rule.kind].format(one_line(literal(rule.subject), RULE_COLUMNS)) for rule in rules.values()
     )
-    always = f" always: {always}  [never] " if always else ""
-    narrower = " [w]orkspace only " if offers_workspace(asked) and mode != "workspace" else ""
-    return paint.careful(f"[y]es  [n]o {always}{narrower}")
+    always = f"  always: {always}  [never]" if always else ""
+    narrower = "  [w]orkspace only" if offers_workspace(asked) and mode != "workspace" else ""
+    return paint.careful(f"[y]es  [n]o{always}{narrower}, then Enter ")
 
 
 def rule_id(rule: ApprovalRule) -> str:

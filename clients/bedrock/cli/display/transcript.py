@@ -166,9 +166,13 @@ class Transcript:
                 pass
 
     def ask(self, approval: Approval, working_directory: str) -> None:
-        """Print an approval request."""
+        """Print an approval request, and what a denial does to the other calls of the same response."""
         for line in question_lines(approval, working_directory, self._paint):
             self._write(line)
+        if (count := len(self._calls)) > 1:
+            self._write(
+                self._paint.dim(f"  one of {count} calls: all run once each is approved; one no skips them all")
+            )
 
     def ask_person(self, question: Question) -> None:
         """Print a question that a tool asks a person."""
@@ -272,7 +276,8 @@ class Transcript:
             self._denied.add(changed.approval.tool_use_id)
         note = f": {changed.note}" if changed.note else ""
         about = "" if asked is None else question_title(asked) if several else asked.tool
-        self._write(paint(f"  {decision} {about}".rstrip() + note))
+        waits = "; it waits for the other answers" if decision == "approved" and self._approvals else ""
+        self._write(paint(f"  {decision} {about}".rstrip() + note + waits))
 
     def _show_question_changed(self, event: Event) -> None:
         if event.question_changed is None or event.question is not None:
