@@ -30,6 +30,15 @@ class McpState(StrEnum):
     """The server answers only after the operator has logged in."""
 
 
+class McpToolLeftOut(Struct, frozen=True):
+    """A tool that a server lists, but that is not offered to models."""
+
+    name: str
+    """The name that the server gives to the tool; "" if it gives none."""
+    reason: str
+    """Why the tool is not offered, as human-readable text."""
+
+
 class McpServerStatus(Struct, frozen=True):
     """The status of one MCP server of the operator or of a conversation."""
 
@@ -42,6 +51,8 @@ class McpServerStatus(Struct, frozen=True):
     """Why the server failed, as human-readable text."""
     tools: tuple[ToolSpec, ...] = ()
     """The tools that the server listed last, in the form in which models get them."""
+    left_out: tuple[McpToolLeftOut, ...] = ()
+    """The tools that the server listed last, but that are not offered."""
 
 
 class McpLogin(Struct, frozen=True, kw_only=True, omit_defaults=True):

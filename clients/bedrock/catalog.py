@@ -30,6 +30,7 @@ __all__ = [
     "McpHttp",
     "McpServer",
     "McpStdio",
+    "McpToolLeftOut",
     "Model",
     "Node",
     "Quota",
@@ -219,11 +220,21 @@ class McpHttp(Value[v1.McpServer.Http]):
 
 
 @dataclass(frozen=True, slots=True)
+class McpToolLeftOut(Wrapper[v1.McpServer.ToolLeftOut]):
+    """A tool that an MCP server lists, but that agents are not offered."""
+
+    name: str
+    """The name that the MCP server gives to the tool, shortened; empty if it gives none."""
+    reason: str
+    """Why agents are not offered the tool."""
+
+
+@dataclass(frozen=True, slots=True)
 class McpServer(Value[v1.McpServer]):
     """A server that offers tools by the Model Context Protocol, set up by the operator or for one conversation."""
 
     name: str
-    """The server's name. Agents see its tools as ``mcp__{name}__{tool}``."""
+    """The server's name. Agents see its tools as ``mcp__{name}__{tool}``, with a dot in `tool` as ``_x2e_``."""
     stdio: McpStdio | None = None
     """How to start the server, if it is a program."""
     http: McpHttp | None = None
@@ -236,6 +247,8 @@ class McpServer(Value[v1.McpServer]):
     """Why the connection failed, or how to log in; empty in other states."""
     tools: tuple[str, ...] = ()
     """The resource names of the tools that the MCP server listed last."""
+    tools_left_out: tuple[McpToolLeftOut, ...] = ()
+    """The tools that the MCP server listed last, but that agents are not offered; at most 128."""
 
     def __post_init__(self) -> None:
         """Check the values and set `proto`. Raises TypeError if a value has a wrong type; the text names the field."""

@@ -93,6 +93,33 @@ def test_a_call_goes_to_the_server_and_its_result_to_the_model(
         eventually(lambda: not marked(server), "its end with the conversation")
 
 
+def test_odd_tools_are_offered_by_names_that_providers_accept_or_named_with_the_reason(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    named = {"name": "given", "inputSchema": {"properties": {"$top": {"minimum": 0, "exclusiveMinimum": True}}}}
+    structured = {"name": "structured", "inputSchema": {"type": "object"}}
+    listed = tmp_path / "listed"
+    listed.write_text(json.dumps({"tools": [named, structured, {"name": "put"}]}))
+    server = start(start_server, tmp_path, fake_provider, f"list={listed}")
+    with server.client() as client:
+        tools_known(client)
+        (status,) = client.server_info().mcp_servers
+        (left_out,) = status.tools_left_out
+        assert (left_out.name, left_out.reason) == ("put", "it has no input schema")
+        assert "its tool 'put' is not offered: it has no input schema" in server.log_text()
+        wanted = calls(("mcp__t__given", {"_x24_top": 3}), ("mcp__t__structured", {"text": "It is three."}))
+        part = fake_provider.part(wanted, says("Done."))
+        chat = Chat(client, part, tmp_path, mode="unrestricted")
+        assert chat.ask("Use them.") == "Done."
+        first, second = part.exchanges[1].results
+        assert "$top" in str(first)
+        assert "It is three." in str(second)
+        assert "sum" not in str(second)
+        results = [block.tool_result for message in chat.conversation.messages() for block in message.content]
+        assert [result.display for result in results if result] == [{}, {"structured_content": {"sum": 3}}]
+        chat.assert_valid()
+
+
 def test_a_tool_that_may_change_something_asks_and_needs_another_mode(
     start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:

@@ -334,6 +334,7 @@ class FakeBedrock:
         files.stdio.command.extend(["mcp-files", "."])
         self.info.mcp_servers.add(name="web", state=v1.McpServer.STATE_READY, tools=["tools/mcp__web__get"])
         self.info.mcp_servers[1].http.url = "https://mcp.test"
+        self.info.mcp_servers[1].tools_left_out.add(name="put", reason="it has no input schema")
         self.full = False
         """The store takes nothing: a cancel is carried out and not recorded."""
         self.jobs: list[str] = []

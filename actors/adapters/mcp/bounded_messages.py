@@ -1,6 +1,7 @@
 """Limits on the messages of an MCP server, applied before the MCP library parses the messages.
 
-A response that is too large becomes an error. While a server sends requests without reading the responses to them,
+A response that is too large becomes an error. Tools that the library would not accept pass it unread, because it would
+refuse the whole list. While a server sends requests without reading the responses to them,
 nothing more is read from this server, because the library would hold all these responses in memory. A server that sends
 notifications without end is read slowly, because one thread reads the messages of all servers.
 """
@@ -8,11 +9,13 @@ notifications without end is read slowly, because one thread reads the messages 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
 MAX_PARTS = 5_000
 """Maximum length of each list of a result, such as the list of its content parts.
@@ -29,6 +32,20 @@ NOTIFICATIONS = 1_000
 
 NOTIFICATIONS_A_SECOND = 200
 """How many notifications per second are read from a server that has sent more than NOTIFICATIONS."""
+
+MAX_LEVELS = 150
+"""How deep a message may be nested; the MCP library cannot parse 200 levels."""
+
+MAX_DIGITS = 400
+"""How many digits a whole number may have; the MCP library cannot parse thousands, and a double has 309."""
+
+MENDED_BYTES = 4 << 20
+"""The maximum size of a message that `mended` is tried on, because it blocks the thread of all servers."""
+
+UNREAD = "bedrock.dev/unread-tool"
+"""The key in `_meta` of a listed tool under which a tool that the MCP library does not accept is passed on."""
+
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 
 
 class Pace:
@@ -129,13 +146,75 @@ class _Bounded(_Wrapped):
 
 
 def _bounded(item: Any) -> Any:
-    result = getattr(getattr(item, "message", None), "result", None)
+    message = getattr(item, "message", None)
+    result = getattr(message, "result", None)
     if not isinstance(result, dict):
         return item
     most = max((len(each) for each in result.values() if isinstance(each, list)), default=0)
-    if most <= MAX_PARTS:
-        return item
-    return error_of(item.message.id, f"its answer has {most:,} parts; {MAX_PARTS:,} are the most")
+    if most > MAX_PARTS:
+        return error_of(item.message.id, f"its answer has {most:,} parts; {MAX_PARTS:,} are the most")
+    if "tools" in result and "content" not in result:
+        if not isinstance(result["tools"], list):
+            return error_of(item.message.id, "its list of tools is not a list")
+        item.message.result = {**result, "tools": [*map(_acceptance(result), result["tools"])]}
+    return item
+
+
+def _acceptance(result: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
+    """Return a function that returns a tool of a list unchanged if the MCP library accepts it.
+
+    In place of other tools the function returns one that the library accepts, and that contains the tool under UNREAD.
+    """
+    from mcp.shared.inbound import find_invalid_x_mcp_header  # noqa: PLC0415 -- any open connection has loaded this
+    from mcp_types import methods, version  # noqa: PLC0415 -- any open connection has loaded this
+
+    newest = "resultType" in result
+    spoken = version.LATEST_MODERN_VERSION if newest else version.LATEST_HANDSHAKE_VERSION
+
+    def accepted(tool: Any) -> dict[str, Any]:
+        try:
+            methods.validate_server_result("tools/list", spoken, {**result, "tools": [tool]})
+            if not newest or find_invalid_x_mcp_header(tool["inputSchema"]) is None:
+                return dict(tool)
+        except (ValueError, RecursionError):
+            pass
+        name = tool.get("name") if isinstance(tool, dict) else None
+        named = name if isinstance(name, str) else ""
+        return {"name": named, "inputSchema": {"type": "object"}, "_meta": {UNREAD: tool}}
+
+    return accepted
+
+
+def mended(text: bytes) -> bytes:
+    """Return a JSON text without what the MCP library cannot parse, although it is valid JSON, or nearly so.
+
+    These are very deep nesting, numbers of thousands of digits, unpaired surrogates, and bytes that are not UTF-8.
+    Raises ValueError if the text is not JSON, or larger than MENDED_BYTES.
+    """
+    if len(text) > MENDED_BYTES:
+        raise ValueError("it is too large")
+    value = json.loads(_shallow(text).decode(errors="replace"), parse_int=_number)
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace")
+
+
+def _number(digits: str) -> int | float:
+    return int(digits) if len(digits) <= MAX_DIGITS else float(digits)
+
+
+def _shallow(text: bytes) -> bytes:
+    """Return a JSON text in which objects and lists below MAX_LEVELS levels are replaced by a remark."""
+    kept: list[bytes] = []
+    depth = begin = 0
+    for token in _TOKEN.finditer(text):
+        if token[0] in b"{[":
+            depth += 1
+            if depth == MAX_LEVELS + 1:
+                kept += [text[begin : token.start()], b'"(nested too deeply)"']
+        elif token[0] in b"}]":
+            depth -= 1
+            if depth == MAX_LEVELS:
+                begin = token.end()
+    return b"".join([*kept, text[begin:]])
 
 
 def error_of(request_id: Any, text: str) -> Any:

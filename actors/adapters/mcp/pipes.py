@@ -13,7 +13,7 @@ import anyio.lowlevel
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from actors.adapters.mcp.bounded_messages import error_of
+from actors.adapters.mcp.bounded_messages import error_of, mended
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -117,6 +117,8 @@ def _message(line: bytes) -> SessionMessage | None:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except (ValueError, RecursionError):
+        with suppress(ValueError):
+            return SessionMessage(jsonrpc_message_adapter.validate_json(mended(line), by_name=False))
         return _unreadable(line)
 
 

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from actors.core.content import Image
 
 TEXT_CHARACTERS = 128 * 1024
-"""Maximum characters of a result. Of a longer result the beginning and the end are kept."""
+"""Maximum characters of a result. Of a longer result the beginning and the end are kept.
+
+Structured content is kept for clients up to this size.
+"""
 
 MAX_IMAGES = 8
 """Maximum number of images of a result that are decoded; a process is started for each of them."""
@@ -61,10 +64,14 @@ def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note
                 texts.append(_resource(part.resource))
     if seen > MAX_IMAGES:
         texts.append(f"(Further images were left out, {seen - MAX_IMAGES:,} of {seen:,}: {MAX_IMAGES} are the most.)")
-    if result.structured_content is not None and not any(isinstance(part, TextContent) for part in result.content):
-        texts.append(json.dumps(result.structured_content, ensure_ascii=False))
-    text = _well_formed("\n".join(texts))
-    return ToolOutput(_cut(text) or ("" if images else "(no content)"), is_error=result.is_error, images=tuple(images))
+    display = ""
+    if result.structured_content is not None:
+        if not any(isinstance(part, TextContent) for part in result.content):
+            texts.append(json.dumps(result.structured_content, ensure_ascii=False))
+        display = _well_formed(json.dumps({"structured_content": result.structured_content}, ensure_ascii=False))
+    text = _cut(_well_formed("\n".join(texts))) or ("" if images else "(no content)")
+    display = display if len(display) <= TEXT_CHARACTERS else ""
+    return ToolOutput(text, is_error=result.is_error, images=tuple(images), display=display)
 
 
 def _resource(resource: TextResourceContents | BlobResourceContents) -> str:

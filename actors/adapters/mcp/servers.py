@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from actors.core.profile import ChosenMcpServer
     from actors.ports import ConversationRecord, Sandbox, Tool, ToolContext
     from actors.ports.machine.threads import Threads
-    from actors.ports.mcp import McpLogins
+    from actors.ports.mcp import McpLogins, McpToolLeftOut
 
 IDLE_SECONDS = 30 * 60.0
 """Seconds without a call after which a connection is closed."""
@@ -92,6 +92,7 @@ class McpServerHub:
         self._sessions: dict[tuple[str, str], McpSession] = {}
         self._states: dict[tuple[str, str], tuple[McpState, str]] = {}
         self._tools: dict[tuple[str, str], tuple[ToolSpec, ...]] = {}
+        self._left_out: dict[tuple[str, str], tuple[McpToolLeftOut, ...]] = {}
         self._tried: dict[tuple[str, str], float] = {}
         self._all: tuple[ToolSpec, ...] = ()
         self._offered: dict[str, tuple[ToolSpec, ...]] = {}
@@ -182,7 +183,7 @@ class McpServerHub:
             self._sessions.pop(key, None)
 
     def _forget(self, key: tuple[str, str]) -> None:
-        for kept in (self._servers, self._states, self._tools, self._tried):
+        for kept in (self._servers, self._states, self._tools, self._left_out, self._tried):
             kept.pop(key, None)
 
     def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
@@ -250,7 +251,8 @@ class McpServerHub:
 
     def _status(self, key: tuple[str, str], command: tuple[str, ...], url: str) -> McpServerStatus:
         state, error = self._states.get(key, (McpState.STOPPED, ""))
-        return McpServerStatus(key[1], state, command, url, error, self._tools.get(key, ()))
+        tools, left_out = self._tools.get(key, ()), self._left_out.get(key, ())
+        return McpServerStatus(key[1], state, command, url, error, tools, left_out)
 
     def _learn(self, key: tuple[str, str], cwd: str, mode: Mode) -> None:
         """Begin to ask a server for its tools, unless that is under way or was tried in the last AGAIN_SECONDS."""
@@ -338,7 +340,7 @@ class McpServerHub:
                 if session.state is not McpState.STOPPED:
                     self._states[key] = session.state, session.error
                 if session.state is McpState.READY:
-                    self._tools[key] = session.tools
+                    self._tools[key], self._left_out[key] = session.tools, session.left_out
                     self._all = self._tools_of(self._operators)
             if not conversation_id and session.state in ENDED and self._sessions.get(place) is session:
                 del self._sessions[place]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from actors.adapters.mcp.loop_thread import LoopThread
     from actors.adapters.mcp.server_settings import McpServer
     from actors.ports import RunningProcess, Sandbox, ToolContext
+    from actors.ports.mcp import McpToolLeftOut
     from actors.ports.models import ToolSpec
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,7 @@ class McpSession:
         self.served = False
         """Whether the connection was ever established."""
         self.tools: tuple[ToolSpec, ...] = ()
+        self.left_out: tuple[McpToolLeftOut, ...] = ()
         self.note = ""
         """A note for the model that is added to the result of the next call; "" for none."""
         self._loop = loop
@@ -220,7 +222,7 @@ class McpSession:
             elicitation_callback=self._asked if self.server.question_seconds else None,
         )
         self._client = await stack.enter_async_context(client)
-        self.tools = await tool_listing.tools_of(self._client, self.server)
+        self.tools, self.left_out = await tool_listing.tools_of(self._client, self.server)
         stack.callback(asyncio.ensure_future(self._relist_when(relist)).cancel)
         stack.callback(asyncio.ensure_future(self._listen(self._client, relist)).cancel)
 
@@ -316,7 +318,7 @@ class McpSession:
         if client is None:
             return
         try:
-            self.tools = await tool_listing.tools_of(client, self.server)
+            self.tools, self.left_out = await tool_listing.tools_of(client, self.server)
         except Exception as error:  # noqa: BLE001 -- after any error, the earlier list stays
             log.warning("MCP server %s: its tools could not be listed again: %s", self.server.name, reason_of(error))
         else:
@@ -414,7 +416,8 @@ class McpSession:
             async with call.limit:
                 beyond = 2 * self.server.call_seconds + MAX_QUESTIONS * self.server.question_seconds
                 meta: Any = {"traceparent": context.trace_parent} if context.trace_parent else None
-                return await client.call_tool(tool, arguments, beyond, show, meta=meta)
+                own = tool_listing.own_arguments(arguments, tool_listing.full_name(self.server.name, tool), self.tools)
+                return await client.call_tool(tool, own, beyond, show, meta=meta)
         except TimeoutError:
             raise ServerError(
                 f"The MCP server {self.server.name} did not answer within {self.server.call_seconds:g} s."

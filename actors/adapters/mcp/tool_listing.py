@@ -1,7 +1,7 @@
 """Lists the tools of an MCP server, in the form in which they are offered to models.
 
-Tools that providers do not accept are left out: they would make every request that offers them fail, in all
-conversations.
+Names that providers do not accept are encoded. Tools that they do not accept for other reasons are left out: they would
+make every request that offers them fail, in all conversations.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ import json
 import logging
 import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+from actors.adapters.mcp.bounded_messages import UNREAD
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.tags import escape
+from actors.ports.mcp import McpToolLeftOut
 from actors.ports.models import ToolSpec
 from actors.ports.schemas.json_schema import is_schema, parse_json
+from actors.ports.schemas.older_drafts import lifted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mcp import Client
     from mcp_types import Tool
 
@@ -42,10 +48,23 @@ SCHEMA_BYTES = 64 << 10
 LIST_BYTES = 512 << 10
 """Maximum size in bytes of all schemas and descriptions of one server together, to leave room in a context window."""
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_PROPERTY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""Matches the parameter names that providers accept."""
-_REFERENCES = ("$ref", "$dynamicRef")
+MAX_LEFT_OUT = 128
+"""How many of the tools that are left out are named."""
+
+NAME_CHARACTERS = 64
+"""Maximum characters of the names of tools and of parameters that providers accept."""
+
+_CODE = r"x(?:[0-9a-f]{2,5}|10[0-9a-f]{4})"
+_ENCODED = re.compile(f"_({_CODE})_")
+"""Matches an encoded character: "_", "x", its code point in hexadecimal, "_"."""
+_TO_ENCODE = re.compile(rf"[^A-Za-z0-9_-]|_(?={_CODE}(?:_|[^A-Za-z0-9_-]))")
+_PARAMETER_TO_ENCODE = re.compile(rf"[^A-Za-z0-9_.-]|_(?={_CODE}(?:_|[^A-Za-z0-9_.-]))")
+"""Match what is encoded in a name: what providers do not accept, and a "_" that would begin an encoded character."""
+_MAPPABLE = frozenset({
+    "$comment", "$defs", "additionalProperties", "definitions", "description", "properties", "required", "title",
+    "type",
+})  # fmt: skip
+"""The keywords of a schema whose parameters can be renamed: no other one refers to parameters by name."""
 
 
 class _NotOfferedError(Exception):
@@ -53,8 +72,8 @@ class _NotOfferedError(Exception):
 
 
 def full_name(server: str, tool: str) -> str:
-    """Return the name by which models call a tool: "mcp__SERVER__TOOL"."""
-    return f"{PREFIX}{server}__{tool}"
+    """Return the name by which models call a tool: "mcp__SERVER__TOOL", with TOOL encoded."""
+    return f"{PREFIX}{server}__{encoded(tool, _TO_ENCODE)}"
 
 
 def parted(name: str) -> tuple[str, str] | None:
@@ -65,16 +84,33 @@ def parted(name: str) -> tuple[str, str] | None:
     if not name.startswith(PREFIX):
         return None
     server, _, tool = name.removeprefix(PREFIX).partition("__")
-    return (server, tool) if server and tool else None
+    return (server, decoded(tool)) if server and tool else None
 
 
-async def tools_of(client: Client, server: McpServer) -> tuple[ToolSpec, ...]:
-    """Ask a server for its tools, and return those that can be offered, in the server's order.
+def encoded(name: str, what: re.Pattern[str] = _PARAMETER_TO_ENCODE) -> str:
+    """Return a name with each character that `what` matches encoded. Names that need no encoding stay as they are."""
+    return what.sub(lambda found: f"_x{ord(found[0]):02x}_", name)
+
+
+def decoded(name: str) -> str:
+    """Return the name from which `encoded` makes `name`. Different names are never encoded to the same one."""
+    return _ENCODED.sub(lambda found: chr(int(found[1][1:], 16)), name)
+
+
+def own_arguments(arguments: dict[str, Any], name: str, tools: tuple[ToolSpec, ...]) -> dict[str, Any]:
+    """Return the arguments of a call of the tool `name`, by the names that its server gave to the parameters."""
+    properties: Any = next((tool.input_schema.get("properties", {}) for tool in tools if tool.name == name), {})
+    return {decoded(each) if each in properties else each: value for each, value in arguments.items()}
+
+
+async def tools_of(client: Client, server: McpServer) -> tuple[tuple[ToolSpec, ...], tuple[McpToolLeftOut, ...]]:
+    """Ask a server for its tools; return those that can be offered, in the server's order, and those that cannot.
 
     Descriptions are the server's own text: they may be wrong or hostile, and their length is bounded. Raises the errors
     of the MCP library.
     """
     found: dict[str, ToolSpec] = {}
+    left_out: list[McpToolLeftOut] = []
     left = LIST_BYTES
     cursor: str | None = None
     for _ in range(MAX_PAGES):
@@ -83,58 +119,98 @@ async def tools_of(client: Client, server: McpServer) -> tuple[ToolSpec, ...]:
             try:
                 spec, size = _spec(server, tool)
                 if spec.name in found:
-                    raise _NotOfferedError("there is one of this name")
+                    raise _NotOfferedError("the server has another tool of this name")
                 if len(found) == MAX_TOOLS or size > left:
                     raise _NotOfferedError("the server has too many, or too large ones")
             except _NotOfferedError as why:
-                log.warning("MCP server %s: its tool %.100r is not offered: %s", server.name, tool.name, why)
+                if len(left_out) < MAX_LEFT_OUT:
+                    left_out.append(McpToolLeftOut(_cleaned(tool.name)[:NAME_CHARACTERS], str(why)))
+                    log.warning("MCP server %s: its tool %.100r is not offered: %s", server.name, tool.name, why)
             else:
                 found[spec.name] = spec
                 left -= size
             await asyncio.sleep(0)  # lets other tasks run
         cursor = page.next_cursor
-        if cursor is None or len(found) == MAX_TOOLS:
+        if not cursor or len(found) == MAX_TOOLS:
             break
-    return tuple(found.values())
+    if cursor:
+        left_out.append(
+            McpToolLeftOut("further tools", f"at most {MAX_TOOLS} tools, of {MAX_PAGES} pages, are offered")
+        )
+    return tuple(found.values()), tuple(left_out)
 
 
 def _spec(server: McpServer, tool: Tool) -> tuple[ToolSpec, int]:
     """Return a tool's specification for models, and its size in bytes. Raises _NotOfferedError."""
-    name = full_name(server.name, tool.name)
-    if not _NAME.fullmatch(name) or not tool.name:
-        raise _NotOfferedError("no tool can have this name")
-    description = _cleaned(tool.description or tool.title or tool.name)[:DESCRIPTION_CHARACTERS]
-    schema, size = _schema(tool.input_schema)
-    traits = ToolTraits(name, ToolGroup.OTHER, writes=not server.changes_nothing(tool.name))
+    read = {"name": tool.name, "title": tool.title, "description": tool.description, "inputSchema": tool.input_schema}
+    given = (tool.meta or {}).get(UNREAD, read)
+    own = given.get("name") if isinstance(given, dict) else None
+    if not isinstance(own, str) or not own:
+        raise _NotOfferedError("it has no name")
+    name = full_name(server.name, own)
+    if len(name) > NAME_CHARACTERS:
+        raise _NotOfferedError(f"its full name would have more than {NAME_CHARACTERS} characters")
+    texts = (given.get("description"), given.get("title"), own)
+    description = _cleaned(next(text for text in texts if text and isinstance(text, str)))[:DESCRIPTION_CHARACTERS]
+    schema, size = _schema(given.get("inputSchema"))
+    traits = ToolTraits(name, ToolGroup.OTHER, writes=not server.changes_nothing(own))
     return ToolSpec(description, schema, traits, essential=True), size + len(description.encode())
 
 
 def _schema(given: Any) -> tuple[dict[str, Any], int]:
     """Return a tool's input schema for models, and its size in bytes. Raises _NotOfferedError."""
+    if not isinstance(given, dict):
+        raise _NotOfferedError("it has no input schema" if given is None else "its input schema is not an object")
     try:
         text = json.dumps(given)
         if len(text) > SCHEMA_BYTES:
-            raise _NotOfferedError(f"its schema has more than {SCHEMA_BYTES} bytes")
-        schema = _cleaned(parse_json(text))
+            raise _NotOfferedError(f"its input schema has more than {SCHEMA_BYTES} bytes")
+        schema = lifted(parse_json(text))
     except (ValueError, RecursionError) as error:
-        raise _NotOfferedError(f"its schema cannot be sent: {error}") from None
+        raise _NotOfferedError(f"its input schema cannot be sent: {error}") from None
     schema = {"type": "object", **schema}
-    schema.pop("$schema", None)  # most schemas name an older draft, but are valid in the draft that providers accept
+    if schema["type"] != "object":
+        raise _NotOfferedError("its input schema is not that of an object")
     if not is_schema(schema):
-        raise _NotOfferedError("its schema is none of draft 2020-12")
-    if any(not _PROPERTY.fullmatch(parameter) for parameter in schema.get("properties", ())):
-        raise _NotOfferedError("a parameter has a name that providers do not take")
-    if _refers_elsewhere(schema):
-        raise _NotOfferedError("its schema refers to another one")
-    return schema, len(text)
+        raise _NotOfferedError("its input schema is not a valid JSON Schema")
+    if wrong := next((each for each in _references(schema) if not _resolves(schema, each)), ""):
+        raise _NotOfferedError(f"its input schema refers to {wrong[:NAME_CHARACTERS]}, which it does not contain")
+    return _cleaned(_renamed(schema)), len(text)
 
 
-def _refers_elsewhere(value: Any) -> bool:
-    """Return whether a schema (of bounded nesting) has a $ref to something outside of this schema."""
+def _renamed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool's input schema with its parameters' names encoded. Raises _NotOfferedError if that is not safe."""
+    names = {own: encoded(own) for own in schema.get("properties", ())}
+    if any(not 0 < len(name) <= NAME_CHARACTERS for name in names.values()):
+        raise _NotOfferedError("a parameter has a name that is empty, or too long for providers")
+    if all(name == own for own, name in names.items()):
+        return schema
+    if schema.keys() - _MAPPABLE or any(each == "#" or "/properties" in each for each in _references(schema)):
+        raise _NotOfferedError("a parameter has a name that providers do not accept, and cannot be renamed")
+    properties = {names[own]: inner for own, inner in schema["properties"].items()}
+    required = {"required": [*map(encoded, schema["required"])]} if "required" in schema else {}
+    return {**schema, "properties": properties, **required}
+
+
+def _references(value: Any) -> Iterator[str]:
+    """Yield the references in a schema (of bounded nesting) to other schemas, or to parts of it."""
     if isinstance(value, dict):
-        named = [value[key] for key in _REFERENCES if isinstance(value.get(key), str)]
-        return any(not each.startswith("#") for each in named) or any(map(_refers_elsewhere, value.values()))
-    return isinstance(value, list) and any(map(_refers_elsewhere, value))
+        yield from (value[key] for key in ("$ref", "$dynamicRef") if isinstance(value.get(key), str))
+        value = list(value.values())
+    for inner in value if isinstance(value, list) else ():
+        yield from _references(inner)
+
+
+def _resolves(schema: dict[str, Any], reference: str) -> bool:
+    """Return whether a reference names a part of the schema itself; one by an anchor counts as such."""
+    place: Any = schema
+    for step in unquote(reference).split("/")[1:] if reference.startswith("#/") else ():
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(place, list):
+            place = place[int(key)] if key.isdecimal() and int(key) < len(place) else None
+        else:
+            place = place.get(key) if isinstance(place, dict) else None
+    return reference.startswith("#") and place is not None
 
 
 def _cleaned(value: Any) -> Any:

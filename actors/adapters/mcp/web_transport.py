@@ -9,7 +9,7 @@ import httpx2
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.client.streamable_http import streamable_http_client
 
-from actors.adapters.mcp.bounded_bodies import bound_body, check_uncompressed
+from actors.adapters.mcp.bounded_bodies import bound_body, check_uncompressed, mend_body
 from actors.adapters.mcp.login.kept_logins import LoginUnavailableError
 from actors.adapters.mcp.login.token_answers import TokensInMemory
 from actors.adapters.mcp.pipes import LINE_BYTES
@@ -90,8 +90,11 @@ async def http_transport(
             on_refusal(str(error))
             raise
         events = response.headers.get("content-type", "").startswith("text/event-stream")
-        if not events or response.is_error or response.request.url != httpx2.URL(server.url):
+        own = response.request.url == httpx2.URL(server.url)
+        if not events or response.is_error or not own:
             bound_body(response, LINE_BYTES)
+        if own:
+            mend_body(response, events=events)
 
     auth: httpx2.Auth | None = None
     if server.oauth is not None:

@@ -1689,6 +1689,30 @@ class McpServer(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class ToolLeftOut(_message.Message):
+        """A tool that an MCP server lists, but that is not offered."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        NAME_FIELD_NUMBER: _builtins.int
+        REASON_FIELD_NUMBER: _builtins.int
+        name: _builtins.str
+        """The name that the server gives to the tool, shortened. Empty if it gives none."""
+        reason: _builtins.str
+        """Why the tool is not offered, as text for people."""
+        def __init__(
+            self,
+            *,
+            name: _builtins.str = ...,
+            reason: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "reason", b"reason"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     STDIO_FIELD_NUMBER: _builtins.int
     HTTP_FIELD_NUMBER: _builtins.int
@@ -1696,9 +1720,12 @@ class McpServer(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     TOOLS_FIELD_NUMBER: _builtins.int
     READ_ONLY_TOOLS_FIELD_NUMBER: _builtins.int
+    TOOLS_LEFT_OUT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name of the server: 1 to 32 lower-case letters, digits and hyphens, not
-    beginning with a hyphen. Its tools are called `mcp__{name}__{tool}`. It must not
+    beginning with a hyphen. Its tools are called `mcp__{name}__{tool}`; a character
+    of `{tool}` that is no letter of ASCII, digit, `_` or `-` is written as its code
+    point in hexadecimal between `_x` and `_`, such as `_x2e_` for a dot. It must not
     be the name of one of the operator's servers. Required.
     """
     state: Global___McpServer.State.ValueType
@@ -1730,6 +1757,12 @@ class McpServer(_message.Message):
         ignored. Unset for servers of the operator, whose settings contain this.
         """
 
+    @_builtins.property
+    def tools_left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___McpServer.ToolLeftOut]:
+        """Tools that the server listed last, but that are not offered, because models could
+        not be given them. At most 128 are named.
+        """
+
     def __init__(
         self,
         *,
@@ -1740,10 +1773,11 @@ class McpServer(_message.Message):
         error: _builtins.str = ...,
         tools: _abc.Iterable[_builtins.str] | None = ...,
         read_only_tools: _abc.Iterable[_builtins.str] | None = ...,
+        tools_left_out: _abc.Iterable[Global___McpServer.ToolLeftOut] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["http", b"http", "stdio", b"stdio", "transport", b"transport"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "http", b"http", "name", b"name", "read_only_tools", b"read_only_tools", "state", b"state", "stdio", b"stdio", "tools", b"tools", "transport", b"transport"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "http", b"http", "name", b"name", "read_only_tools", b"read_only_tools", "state", b"state", "stdio", b"stdio", "tools", b"tools", "tools_left_out", b"tools_left_out", "transport", b"transport"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_transport: _TypeAlias = _typing.Literal["stdio", "http"]  # noqa: Y015
     _WhichOneofArgType_transport: _TypeAlias = _typing.Literal["transport", b"transport"]  # noqa: Y015

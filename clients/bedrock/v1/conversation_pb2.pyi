@@ -1348,7 +1348,8 @@ class ToolResult(_message.Message):
     def display(self) -> _struct_pb2.Struct:
         """Data that clients can show to people instead of the output, for example a diff.
         The keys depend on the tool; the value of `for_agent` is a part of the output
-        that need not be shown to people. Unset if the tool offers no such data.
+        that need not be shown to people, and that of `structured_content` is what a tool
+        of an MCP server returns beside its text. Unset if the tool offers no such data.
         """
 
     @_builtins.property

@@ -44,6 +44,7 @@ def mcp_server(status: McpServerStatus) -> v1.McpServer:
         state=_STATES[status.state],
         error=status.error,
         tools=[names.tool(spec.name) for spec in status.tools],
+        tools_left_out=[v1.McpServer.ToolLeftOut(name=each.name, reason=each.reason) for each in status.left_out],
     )
     if status.url:
         server.http.url = status.url

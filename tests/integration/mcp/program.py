@@ -1,4 +1,7 @@
-"""An MCP server of the standard library only, whose tools do what tests need. Its arguments say how it misbehaves."""
+"""An MCP server of the standard library only, whose tools do what tests need. Its arguments say how it misbehaves.
+
+With `list=PATH`, the file at PATH has the result of tools/list.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from typing import Any
 
 WAYS = set(sys.argv[1:])
 SLEEP = next((way.removeprefix("sleep=") for way in WAYS if way.startswith("sleep=")), "1000")
+LISTED = next((way.removeprefix("list=") for way in WAYS if way.startswith("list=")), "")
 SENDING = threading.Lock()
 ANSWERS: dict[Any, queue.SimpleQueue[dict[str, Any]]] = {}
 CANCELLED: dict[Any, threading.Event] = {}
@@ -82,6 +86,8 @@ def call_tool(call: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]
             return text(f"echo {arguments.get('text', '')}")
         case "traced":
             return text(str(arguments["_meta"].get("traceparent")))
+        case "given":
+            return text(json.dumps({key: value for key, value in arguments.items() if key != "_meta"}))
         case "count":
             COUNT[0] += 1
             return text(str(COUNT[0]))
@@ -94,7 +100,8 @@ def call_tool(call: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]
         case "bad-pictures":
             return {"content": image(b"no image")["content"] * int(arguments["count"])}
         case "structured":
-            return {"content": [], "structuredContent": {"sum": 3}}
+            given = arguments.get("text")
+            return {"content": text(given)["content"] if given else [], "structuredContent": {"sum": 3}}
         case "huge":
             return text("x" * int(arguments["size"]))
         case "write":
@@ -178,8 +185,6 @@ def tools() -> list[dict[str, Any]]:
             "no-type": {"a": {"type": "strnig"}},
             "elsewhere": {"a": {"$ref": "https://example.com/schema"}},
             "boundless": {"a": {"maximum": 10**400}},
-            "odd-parameter": {"user[name]": {"type": "string"}},
-            "draft-4": {"a": {"exclusiveMinimum": True}},
             "deep": deep["properties"],
         }
         listed += [
@@ -205,8 +210,6 @@ def tools() -> list[dict[str, Any]]:
             {"name": "echo", "description": "a second echo", "inputSchema": {"type": "object"}},
             *({"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(300)),
         ]
-    if "untyped" in WAYS:
-        listed = [{"name": "list", "inputSchema": {"type": "array"}}]
     if "wordy" in WAYS:
         schema = {"type": "object", "description": "z" * 60_000}
         listed += [{"name": f"w{number}", "description": "y" * 4_000, "inputSchema": schema} for number in range(20)]
@@ -226,6 +229,11 @@ def answer(message: dict[str, Any]) -> None:
             )
         case "tools/list":
             LISTS[0] += 1
+            if LISTED:
+                with SENDING, open(LISTED, "rb") as given:
+                    sys.stdout.buffer.write(b'{"jsonrpc":"2.0","id":%d,"result":%b}\n' % (call, given.read()))
+                    sys.stdout.flush()
+                return
             cursor = {"nextCursor": "again"} if "endless" in WAYS else {}
             send({"id": call, "result": {"tools": tools(), **cursor}})
         case "tools/call":

@@ -407,9 +407,11 @@ def test_mcp_servers_of_a_file_are_given_to_a_new_conversation(
 
 
 def test_mcp_servers_of_a_conversation_are_shown(program: Program, fake: FakeBedrock) -> None:
-    fake.conversation.mcp_servers.add(name="files", state=v1.McpServer.STATE_READY)
+    files = fake.conversation.mcp_servers.add(name="files", state=v1.McpServer.STATE_READY)
+    files.tools_left_out.add(reason="it has no name")
     fake.conversation.mcp_servers.add(name="web", state=v1.McpServer.STATE_FAILED, error="HTTP 503")
-    assert "files (ready), web (failed: HTTP 503)" in program("show", SLUG).stdout
+    shown = " ".join(program("show", SLUG).stdout.split())
+    assert "files (ready; the tool without a name is left out: it has no name), web (failed: HTTP 503)" in shown
 
 
 def test_what_the_creator_chose_is_shown(program: Program, fake: FakeBedrock) -> None:
@@ -565,7 +567,8 @@ def test_the_doctor_asks_the_distribution_of_the_server_for_what_it_knows(
 
 
 def test_mcp_servers_are_listed_with_their_states(program: Program) -> None:
-    files, web = (line.split("\t") for line in program("mcp").stdout.splitlines())
+    files, web, left_out = (line.split("\t") for line in program("mcp").stdout.splitlines())
+    assert left_out == ["web: the tool put is left out: it has no input schema"]
     assert files == ["files", "failed", "0", "mcp-files .", "it is not installed"]
     assert web == ["web", "ready", "1", "https://mcp.test", ""]
     assert json.loads(program("mcp", "--output", "json").stdout)[0]["stdio"] == {"command": ["mcp-files", "."]}
@@ -575,7 +578,7 @@ def test_logins_at_mcp_servers_are_commands_of_the_server(
     program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.info.mcp_servers.add(name="w", state=v1.McpServer.STATE_NEEDS_LOGIN, error="needs login: bedrock mcp login w")
-    assert program("mcp").stdout.splitlines()[-1].split("\t") == [
+    assert program("mcp").stdout.splitlines()[2].split("\t") == [
         "w",
         "needs login",
         "0",

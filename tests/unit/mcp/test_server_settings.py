@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from actors.adapters.mcp.server_settings import Login, OAuth, servers_from_tables
-from actors.adapters.mcp.tool_listing import full_name, parted
+from actors.adapters.mcp.tool_listing import encoded, full_name, parted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,3 +122,17 @@ def test_names_are_put_together_and_taken_apart() -> None:
     assert parted("mcp__my-server__do_it") == ("my-server", "do_it")
     assert parted("mcp__my-server__do__it") == ("my-server", "do__it")
     assert [parted(name) for name in ("bash", "mcp__", "mcp__x", "mcp__x__")] == [None] * 4
+
+
+def test_names_that_providers_refuse_are_encoded_and_no_two_become_one() -> None:
+    assert full_name("s", "repo.search/v2") == "mcp__s__repo_x2e_search_x2f_v2"
+    assert parted("mcp__s__repo_x2e_search_x2f_v2") == ("s", "repo.search/v2")
+    plain = ("get_xml", "a_x2e", "x2e_", "_x_2e_", "_xyz_", "a-B_9", "_x2_")
+    assert [encoded(name) for name in plain] == list(plain), "a name that providers accept stays as it is"
+    assert encoded("$top.x") == "_x24_top.x", "a parameter may have a dot"
+    of_codes = ("".join(letters) for size in range(1, 7) for letters in itertools.product("_x2e.\u6f22", repeat=size))
+    names = [*of_codes, "\U0010ffff", "_x10ffff_", "_xd800_", "\0", "a b; rm -rf /"]
+    full = [full_name("s", name) for name in names]
+    assert len(set(full)) == len(names)
+    assert [parted(name) for name in full] == [("s", name) for name in names]
+    assert all(re.fullmatch("[A-Za-z0-9_-]+", name) for name in full)

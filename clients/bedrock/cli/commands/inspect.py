@@ -15,7 +15,7 @@ from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME, complete_mo
 from bedrock.cli.connect import connect
 from bedrock.cli.display import sub_agent_list as sub_agents
 from bedrock.cli.display.approval_prompt import rule_id, rule_title
-from bedrock.cli.display.labels import APPROVAL, in_words, waits_for
+from bedrock.cli.display.labels import APPROVAL, in_words, tool_left_out, waits_for
 from bedrock.cli.display.timeline import timeline_of
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.display.undelivered import fates_since
@@ -305,8 +305,9 @@ def _rule(rule: ApprovalRule) -> str:
 
 def _mcp_servers(conversation: ConversationInfo) -> str:
     return ", ".join(
-        f"{server.name} ({server.state}{f': {one_line(server.error, 200)}' if server.error else ''})"
+        f"{server.name} ({'; '.join((state, *map(tool_left_out, server.tools_left_out)))})"
         for server in conversation.mcp_servers
+        for state in (f"{server.state}: {one_line(server.error, 200)}" if server.error else server.state,)
     )
 
 

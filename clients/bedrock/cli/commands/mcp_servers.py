@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from bedrock.cli.connect import connect
+from bedrock.cli.display.labels import tool_left_out
 from bedrock.cli.exit_codes import USAGE, CommandError
+from bedrock.cli.text.output import print_text
 from bedrock.cli.text.style import one_line
 from bedrock.cli.text.tables import JSON_OPTION, print_table, print_values
 
@@ -71,3 +73,6 @@ def mcp(ctx: click.Context, output: str) -> None:
         ),
         none="There are no MCP servers: the settings name them in tables [[mcp_servers]].",
     )
+    for server in found:
+        for left_out in server.tools_left_out:
+            print_text(f"{server.name}: {tool_left_out(left_out)}")

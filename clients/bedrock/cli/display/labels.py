@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from bedrock.cli.text.style import one_line
 
 if TYPE_CHECKING:
+    from bedrock.catalog import McpToolLeftOut
+    from bedrock.cli.text.safe_text import SafeText
     from bedrock.conversations import Generation
     from bedrock.messages import ToolResult
     from bedrock.request_cycles import RequestCycle
@@ -100,3 +102,8 @@ def in_words(generation: Generation | None) -> str:
         *([f"{generation.max_output_tokens:,} tokens at most"] if generation.max_output_tokens else []),
     ]
     return f" ({', '.join(parts)})" if parts else ""
+
+
+def tool_left_out(tool: McpToolLeftOut) -> SafeText:
+    """Return the line that says that a tool of an MCP server is not offered to agents, and why."""
+    return one_line(f"the tool {tool.name or 'without a name'} is left out: {tool.reason}", 300)
