@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 from mcp_types import jsonrpc_message_adapter
 
-from actors.adapters.mcp.bounded_messages import MENDED_BYTES, mended
+from actors.adapters.mcp.bounded_messages import FORGOTTEN_SESSION, MENDED_BYTES, mended
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator
 
 
 def check_uncompressed(response: httpx2.Response) -> None:
@@ -23,7 +23,7 @@ def check_uncompressed(response: httpx2.Response) -> None:
 def bound_body(response: httpx2.Response, most: int) -> None:
     """Make reading more than `most` bytes of a response raise httpx2.ReadError. Call this before the body is read."""
     body: Any = response.stream
-    response.stream = _BoundedBody(body, body.aclose, most)
+    response.stream = _ChangedBody(body, _bounded(body, most))
 
 
 def mend_body(response: httpx2.Response, *, events: bool) -> None:
@@ -32,49 +32,67 @@ def mend_body(response: httpx2.Response, *, events: bool) -> None:
     With `events`, the body is an event stream. Call this before the body is read.
     """
     body: Any = response.stream
-    response.stream = _MendedBody(body, body.aclose, events)
+    response.stream = _ChangedBody(body, _mended(body, events=events))
 
 
-class _BoundedBody(httpx2.AsyncByteStream):
-    def __init__(self, body: AsyncIterable[bytes], close: Callable[[], Awaitable[None]], most: int) -> None:
+def mark_forgotten_session(response: httpx2.Response) -> None:
+    """Let the MCP library report the error FORGOTTEN_SESSION if a server does not know the session of a request.
+
+    Servers say so with status 404, whatever the body, and some with status 400 and words. Either way they have not
+    carried out the request. Call this before the body is read.
+    """
+    if response.status_code in {httpx2.codes.NOT_FOUND, httpx2.codes.BAD_REQUEST}:
+        body: Any = response.stream
+        surely = response.status_code == httpx2.codes.NOT_FOUND
+        response.stream = _ChangedBody(body, _marked(body, surely=surely))
+        response.headers["content-type"] = "application/json"
+
+
+class _ChangedBody(httpx2.AsyncByteStream):
+    def __init__(self, body: httpx2.AsyncByteStream, changed: AsyncIterator[bytes]) -> None:
         self._body = body
-        self._close = close
-        self._most = most
+        self._changed = changed
 
-    async def __aiter__(self) -> AsyncGenerator[bytes]:
-        size = 0
-        async for part in self._body:
-            size += len(part)
-            if size > self._most:
-                raise httpx2.ReadError("a message is too large")
-            yield part
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._changed
 
     async def aclose(self) -> None:
-        await self._close()
+        await self._body.aclose()
 
 
-class _MendedBody(httpx2.AsyncByteStream):
-    def __init__(self, body: AsyncIterable[bytes], close: Callable[[], Awaitable[None]], events: bool) -> None:
-        self._body = body
-        self._close = close
-        self._events = events
+async def _bounded(body: httpx2.AsyncByteStream, most: int) -> AsyncGenerator[bytes]:
+    size = 0
+    async for part in body:
+        size += len(part)
+        if size > most:
+            raise httpx2.ReadError("a message is too large")
+        yield part
 
-    async def __aiter__(self) -> AsyncGenerator[bytes]:
-        waiting = b""
-        async for part in self._body:
-            waiting += part
-            whole = max(waiting.rfind(b"\r"), waiting.rfind(b"\n")) + 1 if self._events else 0
-            if len(waiting) > MENDED_BYTES:
-                yield waiting
-                waiting = b""
-            elif whole:
-                yield b"".join(map(_mended_event, waiting[:whole].splitlines(keepends=True)))
-                waiting = waiting[whole:]
-        if waiting:
-            yield waiting if self._events else _readable(waiting)
 
-    async def aclose(self) -> None:
-        await self._close()
+async def _marked(body: httpx2.AsyncByteStream, *, surely: bool) -> AsyncGenerator[bytes]:
+    text = b"".join([part async for part in body])
+    yield _NO_SUCH_SESSION if surely or b"session" in text.lower() else text
+
+
+_NO_SUCH_SESSION = (
+    b'{"jsonrpc": "2.0", "id": null, "error": {"code": %d, "message": "it does not know the session"}}'
+    % FORGOTTEN_SESSION
+)
+
+
+async def _mended(body: httpx2.AsyncByteStream, *, events: bool) -> AsyncGenerator[bytes]:
+    waiting = b""
+    async for part in body:
+        waiting += part
+        whole = max(waiting.rfind(b"\r"), waiting.rfind(b"\n")) + 1 if events else 0
+        if len(waiting) > MENDED_BYTES:
+            yield waiting
+            waiting = b""
+        elif whole:
+            yield b"".join(map(_mended_event, waiting[:whole].splitlines(keepends=True)))
+            waiting = waiting[whole:]
+    if waiting:
+        yield waiting if events else _readable(waiting)
 
 
 def _mended_event(line: bytes) -> bytes:

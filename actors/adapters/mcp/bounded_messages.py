@@ -45,6 +45,9 @@ MENDED_BYTES = 4 << 20
 UNREAD = "bedrock.dev/unread-tool"
 """The key in `_meta` of a listed tool under which a tool that the MCP library does not accept is passed on."""
 
+FORGOTTEN_SESSION = -404_404
+"""The code of the JSON-RPC error by which the transport over HTTP reports that the server does not know the session."""
+
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from actors.adapters.mcp.from_clients import FromClients, server_of, servers_of
 from actors.adapters.mcp.login.kept_logins import KeptLogins
 from actors.adapters.mcp.loop_thread import LoopThread
-from actors.adapters.mcp.session import ENDED, McpSession, ServerError, needs_login
+from actors.adapters.mcp.session import ENDED, McpSession, ServerError, SessionForgottenError, needs_login
 from actors.adapters.mcp.tool_listing import full_name, parted
 from actors.core.context import Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ToolOutput
@@ -49,6 +49,7 @@ its next run begins.
 """
 
 RESTARTED = "(The MCP server was started again since the last call: what it kept in memory is lost.)"
+NEW_SESSION = "(This is a new session at the MCP server: what it kept for the one of the last call is lost.)"
 
 
 class McpServerHub:
@@ -284,7 +285,8 @@ class McpServerHub:
                 session = self._open(
                     context.conversation_id, key, server, context.sandbox, where, principal=context.principal
                 )
-                session.note = RESTARTED if before is not None and (before.served or before.note) else ""
+                lost = before is not None and (before.served or before.note)
+                session.note = (NEW_SESSION if server.url else RESTARTED) if lost else ""
         if not server.url and wider(session.mode, context.mode):
             raise ServerError(
                 f"The MCP server {server.name} runs with more rights than the mode {context.mode} gives. It is started"
@@ -454,10 +456,19 @@ class McpTool:
         if refusal := self._refusal(self._server, context.mode):
             return _error(refusal)
         try:
-            session = self._hub.session(self._key, self._server, context)
-            calling = session.call(self._tool, dict(arguments), context)
+            try:
+                return self._called(self._server, arguments, context)
+            except SessionForgottenError:
+                return self._called(self._server, arguments, context)
+        except CancelledError:
+            return _error("The call was cancelled.")
         except (ServerError, RuntimeError) as error:
             return _error(str(error))
+
+    def _called(self, server: McpServer, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Call the tool once. Raises CancelledError, ServerError, and RuntimeError at shutdown."""
+        session = self._hub.session(self._key, server, context)
+        calling = session.call(self._tool, dict(arguments), context)
 
         def cancel() -> None:
             calling.cancel()
@@ -465,10 +476,6 @@ class McpTool:
         context.cancel.on_cancel(cancel)
         try:
             result = calling.result()
-        except CancelledError:
-            return _error("The call was cancelled.")
-        except ServerError as error:
-            return _error(str(error))
         finally:
             context.cancel.forget(cancel)
         from actors.adapters.mcp.results import output_of  # noqa: PLC0415 -- any open connection has loaded this

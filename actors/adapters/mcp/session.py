@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.mcp import tool_listing
-from actors.adapters.mcp.bounded_messages import bounded_transport
+from actors.adapters.mcp.bounded_messages import FORGOTTEN_SESSION, bounded_transport
 from actors.adapters.mcp.elicitation import TimedCall, put_to_person
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessLimits, ProcessStartError, SandboxUnavailableError, ServiceStreams
@@ -68,6 +68,10 @@ LIMITS = ProcessLimits()
 
 class ServerError(Exception):
     """A server cannot be used, or a call failed; the text is written for the model and for users."""
+
+
+class SessionForgottenError(ServerError):
+    """The server does not know the session of a call any more, so that it has not carried out the call."""
 
 
 class McpSession:
@@ -148,8 +152,8 @@ class McpSession:
         """Call a tool, and return the future of its result. Safe to call from any thread.
 
         `context` receives the progress that the server reports, and the server's questions to a person. Cancelling the
-        future cancels the call; the server keeps running. The future raises ServerError if the call fails. This
-        method itself raises RuntimeError at shutdown.
+        future cancels the call; the server keeps running. The future raises ServerError if the call fails, and
+        SessionForgottenError if it needs a new connection. This method itself raises RuntimeError at shutdown.
         """
         return self._loop.run(self._call(tool, arguments, context))
 
@@ -425,6 +429,10 @@ class McpSession:
         except MCPError as error:
             if self._needs_login:
                 raise ServerError(f"The MCP server {self.server.name} {needs_login(self.server.name)}.") from None
+            if error.code == FORGOTTEN_SESSION:
+                self._stopping = True
+                await self._end()
+                raise SessionForgottenError(f"The MCP server {self.server.name} forgets its sessions.") from None
             raise ServerError(f"The MCP server {self.server.name} failed the call: {reason_of(error)}") from None
         except Exception as error:  # noqa: BLE001 -- for example, the server's answer is invalid
             raise ServerError(f"The MCP server {self.server.name} failed: {reason_of(error)}.") from None

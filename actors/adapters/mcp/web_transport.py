@@ -9,7 +9,7 @@ import httpx2
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.client.streamable_http import streamable_http_client
 
-from actors.adapters.mcp.bounded_bodies import bound_body, check_uncompressed, mend_body
+from actors.adapters.mcp.bounded_bodies import bound_body, check_uncompressed, mark_forgotten_session, mend_body
 from actors.adapters.mcp.login.kept_logins import LoginUnavailableError
 from actors.adapters.mcp.login.token_answers import TokensInMemory
 from actors.adapters.mcp.pipes import LINE_BYTES
@@ -95,6 +95,8 @@ async def http_transport(
             bound_body(response, LINE_BYTES)
         if own:
             mend_body(response, events=events)
+        if response.request.method == "POST" and "mcp-session-id" in response.request.headers:
+            mark_forgotten_session(response)
 
     auth: httpx2.Auth | None = None
     if server.oauth is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.adapters.mcp.server_settings import McpServer
+from actors.adapters.mcp.servers import NEW_SESSION
 from actors.ports.mcp import McpState
 from tests.integration.mcp.conftest import server
 
@@ -38,6 +39,10 @@ class OddServer(ThreadingHTTPServer):
         self.numbers = itertools.count(1)
         self.forgotten: tuple[int, str, bytes] = (404, "text/plain", b"no such session")
         """How a request of a session is answered that there is not: status, type and body."""
+        self.keeps = True
+        """Whether a session lasts for more than its list of tools."""
+        self.answer: tuple[int, str, bytes] | None = None
+        """How calls are answered instead of with their result."""
         self.called: list[Any] = []
         """The arguments of each call that was carried out."""
 
@@ -68,11 +73,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(202, "text/plain", b"")
         elif method == "tools/list":
             self.server.lists += 1
+            self.server.sessions &= self.server.sessions if self.server.keeps else set()
             self._result(message["id"], self.server.listed)
         else:
             self.server.called.append(message["params"]["arguments"])
             text = json.dumps({"content": [{"type": "text", "text": f"called in {session}"}]})
-            self._result(message["id"], text.encode())
+            if self.server.answer:
+                status, kind, body = self.server.answer
+                self._answer(status, kind, body.replace(b'"id":1', b'"id":%d' % message["id"]))
+            else:
+                self._result(message["id"], text.encode())
 
     def do_GET(self) -> None:
         self._answer(405, "text/plain", b"")
@@ -306,3 +316,64 @@ def test_an_empty_cursor_ends_the_list(hub: Callable[..., Hub], odd: OddServer) 
     made.all.start()
     status = made.settled()
     assert (names(status), status.left_out, odd.lists) == (["a"], (), 1)
+
+
+FORGOTTEN = {
+    "plain text": (404, "text/plain", b"no such session"),
+    "a page": (404, "text/html", b"<html>Not Found</html>"),
+    "nothing": (404, "application/json", b""),
+    "an error of JSON-RPC": (
+        404,
+        "application/json",
+        b'{"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "Method not found"}}',
+    ),
+    "status 400 and words": (
+        400,
+        "application/json; charset=utf-8",
+        b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": "Bad Request: No valid session ID"}}',
+    ),
+    "status 400 and plain text": (400, "text/plain", b"Invalid Session"),
+}
+
+
+@pytest.mark.parametrize("kind", FORGOTTEN)
+def test_a_call_in_a_session_that_the_server_has_forgotten_is_made_once_in_a_new_one(
+    hub: Callable[..., Hub], odd: OddServer, kind: str
+) -> None:
+    odd.listed, odd.forgotten = listed(tool("put")), FORGOTTEN[kind]
+    made = hub(McpServer(name="t", url=odd.url, read_only=True))
+    assert made.call("put", {"number": 1}).text == "called in s1"
+    odd.sessions.clear()
+    assert made.call("put", {"number": 2}).text == f"{NEW_SESSION}\ncalled in s2"
+    assert made.call("put", {"number": 3}).text == "called in s2", "the conversation goes on in the new session"
+    assert odd.called == [{"number": 1}, {"number": 2}, {"number": 3}], "each was carried out once"
+    assert made.status().state is McpState.READY
+
+
+def test_a_server_that_forgets_each_session_is_asked_twice_and_no_more(hub: Callable[..., Hub], odd: OddServer) -> None:
+    odd.listed, odd.keeps = listed(tool("put")), False
+    made = hub(McpServer(name="t", url=odd.url, read_only=True))
+    failed = made.call("put")
+    assert failed.is_error
+    assert failed.text == "The MCP server t forgets its sessions."
+    assert (odd.called, next(odd.numbers)) == ([], 3)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "body"),
+    [
+        (400, "application/json", b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"Invalid params"}}'),
+        (500, "text/plain", b"the session is broken"),
+        (200, "text/event-stream", b": it breaks off\n\n"),
+        (200, "application/json", b'{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"Session not found"}}'),
+    ],
+)
+def test_a_call_that_may_have_been_carried_out_is_not_made_again(
+    hub: Callable[..., Hub], odd: OddServer, status: int, kind: str, body: bytes
+) -> None:
+    odd.listed, odd.answer = listed(tool("put")), (status, kind, body)
+    made = hub(McpServer(name="t", url=odd.url, read_only=True))
+    assert made.call("put", {"number": 1}).is_error
+    odd.answer = None
+    assert made.call("put", {"number": 2}).text == "called in s1"
+    assert odd.called == [{"number": 1}, {"number": 2}]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from actors.adapters.mcp.server_settings import McpServer, OAuth
+from actors.adapters.mcp.servers import NEW_SESSION
 from actors.core.context import Mode
 from actors.ports import CancelToken
 from actors.ports.mcp import McpState
@@ -47,6 +48,18 @@ def test_a_server_of_the_newest_protocol_tells_of_its_tools(hub: Callable[..., H
     assert made.call("grow").text == "grown"
     eventually(lambda: "mcp__t__more" in [tool.name for tool in made.status().tools], "the news")
     assert made.call("more", {"a": 2, "b": 3}).text == "5"
+
+
+@pytest.mark.parametrize("protocol", ["auto", "2025-11-25"])
+def test_a_server_that_was_restarted_is_called_in_a_new_session(hub: Callable[..., Hub], protocol: str) -> None:
+    with WebServer() as first:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        made = hub(McpServer(name="t", url=first.url, headers=headers, protocol=protocol))
+        assert made.call("add", {"a": 2, "b": 3}).text == "5"
+    with WebServer(first.port):
+        again = made.call("add", {"a": 2, "b": 5})
+        assert again.text == ("7" if protocol == "auto" else f"{NEW_SESSION}\n7"), "the newest protocol has no sessions"
+        assert made.call("add", {"a": 2, "b": 6}).text == "8"
 
 
 def test_a_cancel_ends_the_call_at_the_server(hub: Callable[..., Hub], web: WebServer) -> None:

@@ -23,14 +23,15 @@ class WebServer:
     The token is given out at /token for the client `me` with the secret `pw`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         import uvicorn
         from mcp.server.mcpserver import Context, MCPServer
 
         from tests.integration.mcp import greeter
 
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._socket = socket.create_server(("127.0.0.1", port))
+        self.port = int(self._socket.getsockname()[1])
+        self.address = f"http://127.0.0.1:{self.port}"
         self.url = f"{self.address}/mcp"
         self.tokens_given = 0
         made = MCPServer("web")
