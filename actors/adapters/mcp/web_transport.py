@@ -118,4 +118,5 @@ async def http_transport(
         auth=auth,
         event_hooks={"response": [look]},
     )
-    return streamable_http_client(server.url, http_client=await stack.enter_async_context(client))
+    http_client = await stack.enter_async_context(client)
+    return streamable_http_client(server.url, http_client=http_client, max_sse_event_size=LINE_BYTES)

@@ -377,3 +377,14 @@ def test_a_call_that_may_have_been_carried_out_is_not_made_again(
     odd.answer = None
     assert made.call("put", {"number": 2}).text == "called in s1"
     assert odd.called == [{"number": 1}, {"number": 2}]
+
+
+def test_an_event_may_be_as_large_as_any_other_answer(hub: Callable[..., Hub], odd: OddServer) -> None:
+    odd.listed, odd.kind = listed(tool("put")), "text/event-stream"
+    text = b"x" * (2 << 20)
+    body = b'data: {"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"%b"}]}}\n\n' % text
+    odd.answer = (200, odd.kind, body)
+    made = hub(McpServer(name="t", url=odd.url, read_only=True))
+    answer = made.call("put")
+    assert not answer.is_error
+    assert "characters left out" in answer.text
