@@ -91,6 +91,11 @@ check: $(STAMP)  ## Lint, spelling, types, import contracts, contract lint, drif
 	@$(MAKE) --no-print-directory protos-drift
 	@PYTHONPATH=.:clients python -m tests.generate.client_sync --check
 	@$(MAKE) --no-print-directory lock-drift
+	@PYTHONPATH=. python -m tests.size --check
+
+.PHONY: size
+size: $(STAMP)  ## Count the code of every folder beside its budget in tests/size.json (ARGS=--lower to lower it to what is there)
+	@PYTHONPATH=. $(BIN)/python -m tests.size $(ARGS)
 
 # The public index, whichever one this machine installs from. What agrees with uv.lock is checked without the network.
 UV_LOCK = $(BIN)/uv lock --quiet --default-index https://pypi.org/simple
