@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,10 +25,7 @@ WORKER_SECONDS = 60
 WORKER_OUTPUT_BYTES = 256 * 1024
 """The default maximum of a worker's output in bytes."""
 
-WORKER_PROGRAM = (
-    "import sys; sys.path.insert(0, {root!r}); sys.path += {behind!r}; "
-    "from {package} import {name}; {name}.main(sys.argv[1:])"
-)
+WORKER_PROGRAM = "import sys; sys.path.insert(0, {root!r}); from {package} import {name}; {name}.main(sys.argv[1:])"
 
 
 class WorkingDirectoryMissingError(Exception):
@@ -76,19 +72,15 @@ def run_worker(
     stdin: bytes = b"",
     hint: str = "",
     output_bytes: int = WORKER_OUTPUT_BYTES,
-    libraries: tuple[str, ...] = (),
 ) -> ToolOutput:
     """Run a worker, a module of actors.adapters.tools.workers that is given by its name, and return its answer.
 
     Only the worker's process imports the module, which saves memory in a server that runs no agents.
 
     `what` names the activity for users ("Reading a.txt"), `hint` advises the model what to change if the worker exceeds
-    a limit, `libraries` are the packages that the worker imports besides the standard library. Raises
-    ToolTransientError or SandboxUnavailableError.
+    a limit. Raises ToolTransientError or SandboxUnavailableError.
     """
-    answer = worker_answer(
-        worker, arguments, context, what=what, stdin=stdin, hint=hint, output_bytes=output_bytes, libraries=libraries
-    )
+    answer = worker_answer(worker, arguments, context, what=what, stdin=stdin, hint=hint, output_bytes=output_bytes)
     return answer if isinstance(answer, ToolOutput) else ToolOutput(answer.decode(errors="replace"))
 
 
@@ -101,11 +93,10 @@ def worker_answer(
     stdin: bytes = b"",
     hint: str = "",
     output_bytes: int = WORKER_OUTPUT_BYTES,
-    libraries: tuple[str, ...] = (),
 ) -> bytes | ToolOutput:
     """Run a worker as `run_worker` does; return its output as bytes, or the error for the model."""
     launch = Launch(
-        argv=(worker_source(worker, libraries), *arguments),
+        argv=(worker_source(worker), *arguments),
         python=True,
         cwd=context.working_directory,
         env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
@@ -121,23 +112,9 @@ def worker_answer(
     return _answer(end, what, hint)
 
 
-def worker_source(worker: str, libraries: tuple[str, ...] = ()) -> str:
-    """Return the Python source that runs the module `worker`. Raises ToolTransientError if a library is missing."""
-    behind = list(dict.fromkeys(directory_of(library) for library in libraries))
-    return WORKER_PROGRAM.format(
-        root=str(Path(__file__).parents[3]), behind=behind, package=workers.__name__, name=worker
-    )
-
-
-def directory_of(library: str) -> str:
-    """Return the directory that an installed package is imported from, without importing the package.
-
-    Raises ToolTransientError if the package is not installed.
-    """
-    found = find_spec(library)
-    if found is None or found.origin is None:
-        raise ToolTransientError(f"The package {library} is not installed with the server.", begun=False)
-    return str(Path(found.origin).parents[1])
+def worker_source(worker: str) -> str:
+    """Return the Python source that runs the module `worker`."""
+    return WORKER_PROGRAM.format(root=str(Path(__file__).parents[3]), package=workers.__name__, name=worker)
 
 
 def _answer(end: ProcessEnd, what: str, hint: str) -> bytes | ToolOutput:

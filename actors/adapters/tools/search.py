@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sysconfig
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.environment import tool_environment
@@ -25,9 +27,9 @@ ALIASES = {"regex": "pattern", "query": "pattern", "glob": "include"}
 SPEC = ToolSpec(
     description=(
         "Search files for lines that match a regular expression. Results look like `path:line: text`; long lines are "
-        "cut around the match. Respects .gitignore; hidden files are included; binary files, files larger than 10 MiB, "
-        "symbolic links and directories such as .git, node_modules, target, dist, build and .venv are skipped unless "
-        "they are what `path` names. Lines are searched one by one. Case matters unless the pattern starts with (?i)."
+        "cut around the match. Respects .gitignore and .git/info/exclude; hidden files are included; .git, binary "
+        "files, files larger than 10 MiB and symbolic links are skipped. Lines are searched one by one. Case matters "
+        "unless the pattern starts with (?i)."
     ),
     input_schema={
         "type": "object",
@@ -37,7 +39,7 @@ SPEC = ToolSpec(
                 "type": "string",
                 "minLength": 1,
                 "maxLength": MAX_PATTERN,
-                "description": "A regular expression in Python's syntax.",
+                "description": "A Rust regular expression: no look-around, no backreferences.",
             },
             "path": {
                 "type": "string",
@@ -51,7 +53,7 @@ SPEC = ToolSpec(
                 "minLength": 1,
                 "description": (
                     "Only files that fit this glob. Without a slash it is for the file's name (`*.py`, `*.{ts,tsx}`), "
-                    "with one for its path from the directory that is searched (`src/**/*.py`)."
+                    "with one for its path from the directory that is searched (`src/**/*.py`), ignored files included."
                 ),
             },
             "exclude": {
@@ -72,8 +74,9 @@ SPEC = ToolSpec(
     traits=ToolTraits("search", ToolGroup.READ, retry_safe=True),
 )
 
-LIBRARIES = ("pathspec",)
-"""The packages, besides the standard library, that the worker process imports."""
+MISSING = (
+    "ripgrep is not installed on the server's machine. Tell the person to install it (package ripgrep), or use bash."
+)
 
 HINT = "Narrow `path` or `include`, or write a simpler pattern."
 
@@ -94,16 +97,18 @@ class SearchTool:
             "include": arguments.get("include", ""),
             "exclude": arguments.get("exclude", ""),
             "max_results": int(arguments.get("max_results", DEFAULT_RESULTS)),
-            "ripgrep": ripgrep(),
         }
-        stdin = json.dumps(asked).encode()
-        return run_worker("search", (), context, what="The search", stdin=stdin, hint=HINT, libraries=LIBRARIES)
+        if not (program := ripgrep()):
+            return ToolOutput(MISSING, is_error=True)
+        stdin = json.dumps(asked | {"ripgrep": program}).encode()
+        return run_worker("search", (), context, what="The search", stdin=stdin, hint=HINT)
 
 
 def ripgrep() -> str:
-    """Return the absolute path of ripgrep; "" if there is none.
+    """Return the absolute path of ripgrep, the one installed with the server first; "" if there is none.
 
     Relative entries of PATH are ignored, because they could lead to a program of another user.
     """
-    found = shutil.which("rg", path=tool_environment()["PATH"]) or ""
+    path = os.pathsep.join((sysconfig.get_path("scripts"), tool_environment()["PATH"]))
+    found = shutil.which("rg", path=path) or ""
     return found if found.startswith("/") else ""

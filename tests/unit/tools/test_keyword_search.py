@@ -13,9 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from actors.adapters.tools import keyword_search as tool
-from actors.adapters.tools.keyword_search import KeywordSearchTool, shown
+from actors.adapters.tools.keyword_search import Findings, KeywordSearchTool, shown
+from actors.adapters.tools.search import ripgrep
 from actors.adapters.tools.workers import keyword_search as worker
-from actors.adapters.tools.workers.keyword_search import KeywordSearch, OutputTooLargeError
+from actors.adapters.tools.workers.keyword_search import OutputTooLargeError
 from actors.ports import Purpose, SideQuery, SideQueryError, ToolTransientError
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def find(*terms: str, max_entries: int = 1000) -> str:
-    return shown(KeywordSearch({"search_terms": list(terms), "ripgrep": ""}, max_entries).findings())
+def find(*terms: str) -> str:
+    return shown(Findings(**worker.found({"search_terms": list(terms), "ripgrep": ripgrep()})))
 
 
 def numbered(count: int, **special: str) -> str:
@@ -111,12 +112,6 @@ def test_what_is_found_is_cut_at_a_line(here: Path) -> None:
     assert 7_900 < sum(len(line) + 1 for line in lines[:-1]) <= 8_000
 
 
-def test_it_stops_after_so_many_entries(here: Path) -> None:
-    for name in "abc":
-        (here / name).write_text("x\n")
-    assert "[stopped after 2 entries: not all was searched]" in find("x", max_entries=2)
-
-
 def test_the_verdict_comes_first(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -124,9 +119,9 @@ def test_the_verdict_comes_first(
     nothing = b'"remarks": [], "root": ""}'
     for term, answer in (
         ("x", b'ok\n{"text": "file:1:x\\n", ' + nothing),
-        ("[[x]y", b'ok\n{"text": "", ' + nothing),
+        ("[[x]y(", b'ok\n{"text": "", ' + nothing),
     ):
-        asked = json.dumps({"search_terms": [term], "ripgrep": ""}).encode()
+        asked = json.dumps({"search_terms": [term], "ripgrep": ripgrep()}).encode()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(asked)))
         worker.main([])
         sys.stdout.flush()
@@ -209,7 +204,7 @@ def test_a_name_that_is_no_utf_8_arrives(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], call: Any
 ) -> None:
     (here / os.fsdecode(b"n\xff")).write_text("term\n")
-    asked = json.dumps({"search_terms": ["term"], "ripgrep": ""}).encode()
+    asked = json.dumps({"search_terms": ["term"], "ripgrep": ripgrep()}).encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(asked)))
     worker.main([])
     sys.stdout.flush()

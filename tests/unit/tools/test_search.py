@@ -7,18 +7,20 @@ import json
 import os
 import re
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from actors.adapters.tools import keyword_search as keyword_tool
 from actors.adapters.tools import search as tool
+from actors.adapters.tools.keyword_search import KeywordSearchTool
 from actors.adapters.tools.search import SearchTool
-from actors.adapters.tools.workers import search
-from actors.adapters.tools.workers.search import Search, UnsearchableError
-from actors.adapters.tools.workers.searching import prefilter as candidates
-from actors.adapters.tools.workers.searching import text_files as texts
-from actors.adapters.tools.workers.searching import walk as walking
+from actors.adapters.tools.workers import ripgrep, search
+from actors.adapters.tools.workers.search import LineSearch, UnsearchableError
+
+RIPGREP = tool.ripgrep()
 
 
 @pytest.fixture
@@ -27,9 +29,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def find(pattern: str, path: str = ".", *, max_entries: int = 1000, **options: Any) -> str:
-    asked = {"path": path, "include": "", "exclude": "", "max_results": 50, "ripgrep": ""} | options
-    return Search({"pattern": pattern} | asked, max_entries).text()
+def find(pattern: str, path: str = ".", **options: Any) -> str:
+    asked = {"path": path, "include": "", "exclude": "", "max_results": 50, "ripgrep": RIPGREP} | options
+    return LineSearch({"pattern": pattern} | asked).text()
+
+
+def files(**options: Any) -> list[str]:
+    """The files that are searched for anything."""
+    found = find(r"\A", max_results=1000, **options)
+    return list(dict.fromkeys(re.findall(r"(?m)^(.*):[0-9]+: ", found)))
 
 
 def write(content: str | bytes, name: str = "file") -> Path:
@@ -57,12 +65,12 @@ def test_lines_come_with_their_path_and_number(here: Path) -> None:
         ("\n", "^$", [1]),
         ("a", "^a$", [1]),
         ("a\r\nb\r\n\r\n", "^.?$", [1, 2, 3]),
-        ("a\rb\n", "a.b", [1]),
         ("a\nb\n", r"a\sb", []),
-        ("a\nb\n", r"(?<=\n)b", []),
         ("a\x0bb\x85c\u2028d\n", "^a.b.c.d$", [1]),
         ("\ufeffa\n", "^a$", [1]),
-        (b"w\xe4re\n\xff\xfex\n", "^w.re$", [1]),
+        (b"w\xe4re\n\xff\xfex\n", "re$", [1]),
+        ("wäre\n".encode("utf-16"), "^w.re$", [1]),
+        ("a" * 5000 + "!\n", "(a+)+$", []),
         ("größe\n", r"^gr\wße$", [1]),
         ("Task\n", "task", []),
         ("Task\n", "(?i)task", [1]),
@@ -81,16 +89,10 @@ def test_no_match_is_said(here: Path) -> None:
     assert find("y") == "No matches found."
 
 
-def test_a_pattern_with_a_line_break_is_explained(here: Path) -> None:
-    write("x\n")
-    for pattern in (r"x\n", "x\n", r"\\\n"):
-        assert "one by one" in find(pattern)
-    assert find(r"\\n") == "No matches found."
-
-
-def test_binary_files_are_skipped_as_read_file_refuses_them(here: Path) -> None:
-    write(b"needle\n" + b"\0", "binary")
-    write(b"needle\n" + b"x" * 8192 + b"\0", "text")
+def test_binary_files_are_skipped_wherever_they_show_that_they_are(here: Path) -> None:
+    write(b"needle\n" + b"\0", "early")
+    write(b"needle\n" + b"x\n" * 100_000 + b"\0", "late")
+    write(b"needle\n", "text")
     assert find("needle") == "text:1: needle"
 
 
@@ -100,7 +102,7 @@ def test_a_long_line_is_cut_around_the_match(here: Path, letter: str) -> None:
     assert find("needle") == f"file:1: …{letter * 100}needle{letter * 394}…"
     assert find("needle.*") == f"file:1: …{letter * 100}needle{letter * 394}…"
     assert find(f"^{letter}") == f"file:1: {letter * 500}…"
-    write("y" * (texts.MAX_LINE - 6) + "needle")
+    write("y" * (ripgrep.MAX_LINE - 6) + "needle")
     assert find("needle") == f"file:1: {'y' * 494}needle"
 
 
@@ -140,28 +142,149 @@ def test_what_cannot_be_searched_is_refused(here: Path) -> None:
     with pytest.raises(FileNotFoundError):
         find("x", "missing")
     with Path("large").open("wb") as large:
-        large.truncate(walking.MAX_FILE_BYTES + 1)
+        large.truncate(search.MAX_FILE_BYTES + 1)
     with pytest.raises(UnsearchableError, match="10 MiB"):
         find("x", "large")
-    with pytest.raises(UnsearchableError, match="too many"):
-        find("x", include="{a,b}" * 30)
+    for glob in ({"include": "{a"}, {"include": "a/{b"}, {"exclude": "{a"}):
+        with pytest.raises(UnsearchableError, match="unclosed alternate group"):
+            find("x", **glob)
 
 
 @pytest.mark.parametrize(
     ("pattern", "told"),
     [
-        ("a(b", "unterminated subpattern at position 1"),
-        ("a[b", "unterminated character set at position 1"),
-        (r"\p{L}", r"bad escape \p at position 0"),
-        ("*a", "nothing to repeat at position 0"),
-        ("a{99999999999}", "too large"),
-        ("(" * 5000 + ")" * 5000, "recursion"),
+        ("a(b", "unclosed group"),
+        ("a[b", "unclosed character class"),
+        ("*a", "repetition operator missing expression"),
+        ("a(?=b)", "look-around, including look-ahead and look-behind, is not supported"),
+        (r"(a)\1", "backreferences are not supported"),
+        (r"a\nb", r'the literal "\n" is not allowed in a regex'),
+        ("a{9999}{9999}", "size limit"),
+        ("(" * 5000 + ")" * 5000, "maximum number of nested parentheses"),
     ],
 )
-def test_a_bad_pattern_is_reported_with_its_position(here: Path, pattern: str, told: str) -> None:
+def test_a_bad_pattern_is_refused_with_the_reason(here: Path, pattern: str, told: str) -> None:
+    (here / "closed").mkdir()
     with pytest.raises(UnsearchableError, match="not valid") as refused:
         find(pattern)
     assert told in str(refused.value)
+
+
+# --- which files ------------------------------------------------------------------------------------------------------
+
+
+def grow(*names: str) -> None:
+    for name in names:
+        write("x\n", name)
+
+
+def test_files_come_in_the_order_of_their_names_bytes(here: Path) -> None:
+    grow("b", "a/z", "a/b/c", "a.txt", "B", "ä", "a-b", ".hidden", ".config/x", "build/x", ".git/HEAD", ".ignore")
+    order = [".config/x", ".hidden", ".ignore", "B", "a/b/c", "a/z", "a-b", "a.txt", "b", "build/x", "ä"]
+    assert files() == order
+
+
+def test_links_devices_pipes_and_large_files_are_left_out(here: Path) -> None:
+    grow("real/file")
+    Path("to-file").symlink_to("real/file")
+    Path("to-directory").symlink_to("real")
+    Path("loop").symlink_to(".")
+    os.mkfifo("fifo")
+    write(b"x" * search.MAX_FILE_BYTES, "fits")
+    write(b"x" * (search.MAX_FILE_BYTES + 1), "large")
+    assert files() == ["fits", "real/file"]
+
+
+@pytest.mark.parametrize(
+    ("glob", "fitting"),
+    [
+        ("*.py", "a.py src/b.py src/deep/c.py test/d.py"),
+        ("./*.py", "a.py"),
+        ("/a.py", "a.py"),
+        ("src/*.py", "src/b.py"),
+        ("src/**/*.py", "src/b.py src/deep/c.py"),
+        ("**/*.py", "a.py src/b.py src/deep/c.py test/d.py"),
+        ("*.{py,md}", "a.py readme.md src/b.py src/deep/c.py test/d.py"),
+        ("{src,test}/*.{py,md}", "src/b.py test/d.py"),
+        ("src/", "src/b.py src/deep/c.py src/deep/e.txt"),
+        ("[a-b].py", "a.py src/b.py"),
+        ("[!a-b].py", "src/deep/c.py test/d.py"),
+        ("?.txt", "src/deep/e.txt"),
+        ("b.PY", ""),
+        ("**", "a.py readme.md src/b.py src/deep/c.py src/deep/e.txt test/d.py"),
+    ],
+)
+def test_a_glob_without_a_slash_is_for_names_and_with_one_for_paths(here: Path, glob: str, fitting: str) -> None:
+    every = ["a.py", "readme.md", "src/b.py", "src/deep/c.py", "src/deep/e.txt", "test/d.py"]
+    grow(*every)
+    assert files(include=glob) == fitting.split()
+    assert files(exclude=glob) == [name for name in every if name not in fitting.split()]
+
+
+def test_globs_of_a_search_elsewhere_begin_there(here: Path) -> None:
+    grow("src/a/x.py", "src/b/y.py")
+    assert files(path="src", include="a/*.py") == ["src/a/x.py"]
+    assert files(path="src", exclude="a") == ["src/b/y.py"]
+
+
+def test_a_glob_that_begins_like_an_option_or_a_negation_is_one_all_the_same(here: Path) -> None:
+    grow("!a", "-e", "a")
+    assert files(include="!a") == files(exclude="[a-]*") == ["!a"]
+    assert files(exclude="!a") == ["-e", "a"]
+    assert files(include="-e") == ["-e"]
+
+
+def test_ignored_files_are_searched_only_if_they_are_named_by_a_path(here: Path) -> None:
+    grow(".git/HEAD", "logs/x", "a.log", "b/c.log", "excluded", "kept")
+    write("logs/\n*.log\n", ".gitignore")
+    write("excluded\n", ".git/info/exclude")
+    assert files() == files(include="*") == [".gitignore", "kept"]
+    assert files(path="logs") == ["logs/x"]
+    assert files(path="a.log") == ["a.log"]
+    assert files(include="b/*.log") == ["b/c.log"]
+
+
+def test_the_rules_of_directories_above_hold_up_to_the_repository(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grow("repo/.git/HEAD", "repo/a/b/x.log", "repo/a/b/x.txt", "repo/a/b/y")
+    write("y\n", ".gitignore")
+    write("*.log\n/a/b/x.txt\n", "repo/.gitignore")
+    assert files(path="repo/a/b") == ["repo/a/b/y"]
+    write("!x.log\n", "repo/a/.gitignore")
+    assert files(path="repo/a/b") == ["repo/a/b/x.log", "repo/a/b/y"]
+
+
+def test_without_a_repository_the_rules_beneath_hold(here: Path) -> None:
+    grow("above/a/x", "above/a/y", "above/x")
+    write("a/\n", ".gitignore")
+    write("/x\n", "above/.gitignore")
+    write("y\n", "above/a/.gitignore")
+    assert files(path="above") == ["above/.gitignore", "above/a/.gitignore", "above/a/x"]
+
+
+def test_a_repository_is_known_by_its_directory_or_file(here: Path) -> None:
+    inner = here / "a/b"
+    inner.mkdir(parents=True)
+    assert ripgrep.enclosing_repository(str(inner)) is None
+    Path(".git").mkdir()
+    assert ripgrep.enclosing_repository(str(inner)) is None, "an empty .git is none"
+    Path(".git/HEAD").touch()
+    assert ripgrep.enclosing_repository(str(inner)) == str(here)
+    Path("a/.git").write_text("gitdir: /elsewhere\n")
+    assert ripgrep.enclosing_repository(str(inner)) == str(here / "a")
+
+
+def test_a_repository_of_another_user_is_ignored(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grow(".git/HEAD", "ours/file")
+    stat, foreign = os.stat, os.geteuid() + 1
+
+    def owned(path: str) -> os.stat_result:
+        found = stat(path)
+        return found if str(path) == str(here / "ours") else os.stat_result((*found[:4], foreign, *found[5:]))
+
+    monkeypatch.setattr(os, "stat", owned)
+    assert ripgrep.enclosing_repository(str(here / "ours")) is None
+    monkeypatch.setattr(os, "stat", lambda path: os.stat_result((*stat(path)[:4], foreign, *stat(path)[5:])))
+    assert ripgrep.enclosing_repository(str(here / "ours")) == str(here)
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -181,52 +304,30 @@ def test_all_lines_together_are_capped(here: Path) -> None:
     assert "more than these" in text.splitlines()[-1]
 
 
-def test_what_was_left_out_is_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Path("large").open("wb") as large:
-        large.truncate(walking.MAX_FILE_BYTES + 1)
-    write("x\n", "a")
-    write("x\n", "closed")
-    content = texts.content
-    monkeypatch.setattr(texts, "content", lambda file: None if file.name == "closed" else content(file))
-    assert find("x") == (
-        "a:1: x\n[files larger than 10 MiB, which were skipped: 1]\n[files and directories that could not be read: 1]"
-    )
+def test_what_cannot_be_read_is_counted(here: Path) -> None:
+    grow("a", *("d" * 250 + f"/{number}" for number in range(3)))
+    deep = here / "/".join(["d" * 250] * 1)
+    assert deep.is_dir()
+    descriptor = os.open(deep, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("e" * 250, dir_fd=descriptor)
+        inner = os.open("e" * 250, os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(descriptor)
+    assert find("x", max_results=1).endswith("raise max_results]")
+    assert find("x").endswith("[files and directories that could not be read: 1]")
 
 
-def test_it_stops_after_so_many_entries(here: Path) -> None:
-    for number in range(1201):
-        write("x\n" if number == 0 else "y\n", f"d{number % 7}/{number}")
-    notice = "[stopped after 1,200 entries: not all was searched; name a narrower path]"
-    assert find("x", max_entries=1200).endswith(notice)
-    assert find("x", max_entries=1300) == "d0/0:1: x"
+def test_a_search_that_has_enough_ends_ripgrep(here: Path) -> None:
+    write(f"#!/bin/sh\nwhile cat {here}/found; do :; done\n", "rg").chmod(0o755)
+    write("".join(f"{json.dumps(message)}\n" for message in (BEGIN, MATCH, END)), "found")
+    assert find("x", ripgrep=str(here / "rg"), max_results=2) == "a:1: x\na:1: x\n" + search.limit_notice(2)
 
 
-def test_files_that_change_under_it_are_never_waited_for(here: Path) -> None:
-    os.mkfifo("fifo")
-    write(b"x" * (walking.MAX_FILE_BYTES + 1), "grown")
-    Path("link").symlink_to("grown")
-    found = {name: texts.content(walking.File(os.fsencode(here / name), name)) for name in ("fifo", "grown", "link")}
-    assert found == {"fifo": b"", "grown": b"", "link": None}
-
-
-# --- ripgrep ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_ripgrep_that_fails_or_is_not_there_changes_nothing(here: Path) -> None:
-    write("needle\n")
-    for program in ("/nonexistent", "/bin/false-is-2", str(here)):
-        assert find("needle", ripgrep=program) == "file:1: needle"
-    broken = write("#!/bin/sh\nexit 2\n", "bin/rg")
-    broken.chmod(0o755)
-    assert find("needle", ripgrep=str(broken.resolve()), exclude="bin") == "file:1: needle"
-
-
-def test_batches_keep_the_order_and_fit_on_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "MAX_BATCH_BYTES", 100)
-    files = [walking.File(b"x" * (number % 50), str(number)) for number in range(1000)]
-    found = list(candidates.batches(files))
-    assert [file for batch in found for file in batch] == files
-    assert all(sum(len(file.path) + 1 for file in batch) <= 100 for batch in found)
+BEGIN = {"type": "begin", "data": {"path": {"text": "./a"}}}
+MATCH = {"type": "match", "data": {"lines": {"text": "x\n"}, "line_number": 1, "submatches": []}}
+END = {"type": "end", "data": {"binary_offset": None}}
 
 
 # --- the program and the tool -----------------------------------------------------------------------------------------
@@ -238,8 +339,8 @@ def test_batches_keep_the_order_and_fit_on_a_command_line(monkeypatch: pytest.Mo
         ({}, "ok\nfile:1: x\n"),
         ({"path": "missing"}, "error\nCannot search missing: No such file or directory.\n"),
         ({"path": "a\0b"}, "error\nCannot search a\0b: "),
-        ({"pattern": "["}, "error\nThe pattern is not valid: unterminated character set at position 0. "),
-        ({"pattern": "[[a]x"}, "ok\nNo matches found.\n"),
+        ({"pattern": "["}, "error\nThe pattern or a glob is not valid: unclosed character class. "),
+        ({"ripgrep": "/nonexistent"}, "error\nCannot search .: No such file or directory.\n"),
     ],
 )
 def test_the_verdict_comes_first(
@@ -250,7 +351,11 @@ def test_the_verdict_comes_first(
     answer: str,
 ) -> None:
     write("x\n")
-    asked = {"pattern": "x", "path": ".", "include": "", "exclude": "", "max_results": 50, "ripgrep": ""} | changes
+    asked = (
+        {"pattern": "x", "path": ".", "include": "", "exclude": "", "max_results": 50}
+        | {"ripgrep": tool.ripgrep()}
+        | changes
+    )
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(asked).encode())))
     search.main([])
     sys.stdout.flush()
@@ -281,11 +386,23 @@ def test_out_of_time_says_what_to_change(call: Any) -> None:
     assert output.text == f"The search took longer than 60 s and was ended. {tool.HINT}"
 
 
-def test_ripgrep_is_taken_from_the_path_of_tools_if_it_is_absolute(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ripgrep_is_that_of_the_server_or_of_an_absolute_path(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tool.ripgrep() == str(Path(sys.executable).with_name("rg"))
+    monkeypatch.setattr(sysconfig, "get_path", lambda _name: f"{here}/none")
     write("#!/bin/sh\n", "bin/rg").chmod(0o755)
     monkeypatch.setenv("PATH", "bin")
     assert tool.ripgrep() == ""
-    monkeypatch.setenv("PATH", f"bin:{here}/none")
-    assert tool.ripgrep() == ""
     monkeypatch.setenv("PATH", f"{here}/bin")
     assert tool.ripgrep() == f"{here}/bin/rg"
+
+
+@pytest.mark.parametrize("use", [SearchTool, KeywordSearchTool])
+def test_without_ripgrep_the_answer_says_what_to_install(
+    use: type[SearchTool | KeywordSearchTool], call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "ripgrep", lambda: "")
+    monkeypatch.setattr(keyword_tool, "ripgrep", lambda: "")
+    output = use().run({"pattern": "x", "query": "x", "search_terms": ["x"]}, call.context)
+    assert output.is_error
+    assert "ripgrep is not installed" in output.text
+    assert not call.sandbox.launches

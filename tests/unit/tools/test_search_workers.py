@@ -1,4 +1,4 @@
-"""Workers are programs of their own: they start fast, and need nothing that is installed, but for what is named."""
+"""Workers are programs of their own: they start fast, and need nothing that is installed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.adapters.tools import search, workers
-from actors.adapters.tools.program_launch import directory_of
-from actors.ports import ToolTransientError
-
-LIBRARIES = {"patterns": search.LIBRARIES}
-"""What a worker imports of what is installed; its tools hand it over."""
+from actors.adapters.tools import workers
 
 PACKAGE = "actors.adapters.tools.workers"
 
@@ -22,7 +17,7 @@ MODULES = sorted(Path(workers.__path__[0]).rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_a_worker_imports_the_standard_library_its_neighbours_and_what_is_named(path: Path) -> None:
+def test_a_worker_imports_the_standard_library_and_its_neighbours(path: Path) -> None:
     imported = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -30,8 +25,7 @@ def test_a_worker_imports_the_standard_library_its_neighbours_and_what_is_named(
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module or "")
             assert not node.level
-    known = {*sys.stdlib_module_names, *LIBRARIES.get(path.stem, ())}
-    foreign = {name for name in imported if name.partition(".")[0] not in known}
+    foreign = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
     assert {name for name in foreign if name != PACKAGE and not name.startswith(f"{PACKAGE}.")} == set()
 
 
@@ -42,18 +36,6 @@ def test_a_program_starts_without_what_is_installed(name: str) -> None:
         *("actors", "actors.adapters", "actors.adapters.tools"),
         *map(module_name, MODULES),
     }
-
-
-def test_a_pattern_finds_its_library_behind_the_project() -> None:
-    behind = [directory_of(library) for library in search.LIBRARIES]
-    program = f"from {PACKAGE}.searching import patterns; patterns.pattern('a')"
-    assert "pathspec" in python(f"sys.path += {behind!r}; {program}")
-
-
-def test_a_library_that_is_missing_is_reported() -> None:
-    with pytest.raises(ToolTransientError, match="no_such_package is not installed") as failed:
-        directory_of("no_such_package")
-    assert not failed.value.begun
 
 
 def module_name(path: Path) -> str:

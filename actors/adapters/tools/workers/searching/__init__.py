@@ -1,1 +1,0 @@
-"""Modules of the worker programs search and keyword_search, which search the files of a directory."""
