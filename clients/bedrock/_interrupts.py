@@ -9,6 +9,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 #: Exit code of a program that SIGINT (Ctrl-C) ended.
 INTERRUPTED = 130
@@ -44,6 +45,25 @@ def raise_again() -> None:
     """
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def as_ctrl_c() -> Generator[None]:
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, until the end of the ``with`` block.
+
+    One that is ignored, as under `nohup`, stays so. Has no effect outside of the main thread.
+    """
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        ends = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # not all on Windows
+        before = {number: signal.getsignal(number) for number in ends if signal.getsignal(number) == signal.SIG_DFL}
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from bedrock.cli.chat import demo
 
 from tests.support import pictures, processes
 from tests.support.chat import Chat
@@ -186,6 +189,33 @@ def test_a_run_that_is_cancelled_is_exit_code_130(
         asked = asking.result(PATIENCE)
     assert (asked.code, asked.output) == (130, "")
     assert "cancelled" in asked.errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "how"),
+    [
+        (("ask", "Wait. #INT"), signal.SIGINT),
+        (("ask", "Wait. #TERM"), signal.SIGTERM),
+        (("ask", "Wait. #HUP"), signal.SIGHUP),
+        (("chat",), signal.SIGTERM),  # without a terminal
+    ],
+)
+def test_a_run_is_cancelled_when_its_command_is_ended(
+    server: ServerProcess, fake_provider: FakeProvider, tmp_path: Path, arguments: tuple[str, ...], how: signal.Signals
+) -> None:
+    """By Ctrl-C, by `timeout` or a cancelled job, or by a terminal that is closed."""
+    part = Part(arguments[1] if len(arguments) > 1 else demo.PROMPT, stalls)
+    fake_provider.model.add(part)
+    environment = os.environ | {"BEDROCK_ADDRESS": server.address, "BEDROCK_TOKEN": server.token}
+    begun = subprocess.Popen([str(PROGRAM), *arguments], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL)
+    with server.client() as client, begun, ExitStack() as left:
+        left.callback(begun.kill)
+        part.next_reached()
+        (busy,) = (each for each in client.conversations() if each.state.llm_requesting)
+        begun.send_signal(how)
+        assert begun.wait(PATIENCE) == 130
+        (cycle,) = client.conversation(busy.name).cycles()
+        assert (client.conversation(busy.name).get().state.busy, cycle.stop_reason) == (False, "interrupted")
 
 
 def test_a_run_whose_output_is_closed_is_cancelled(

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 Response = TypeVar("Response")
 PageT = TypeVar("PageT", bound=Page)
 
+CLOSE_SECONDS = 2.0
+"""Maximum seconds for which `close` waits for gRPC."""
+
 
 class Transport:
     """Makes gRPC calls from any thread.
@@ -72,7 +75,10 @@ class Transport:
         """Close the connection and end every stream that is still open."""
         self._closed.set()
         for channel in self._connection.channels:
-            channel.close()
+            # A signal that raised an exception within gRPC may have left a call there, for whose end closing waits.
+            closing = threading.Thread(target=channel.close, name="bedrock-close", daemon=True)
+            closing.start()
+            closing.join(CLOSE_SECONDS)
 
     def call(self, method: Callable[..., Response], request: Any, timeout: float | None = None) -> Response:
         """Make one call, and repeat it if the connection is lost and the repetition is safe.

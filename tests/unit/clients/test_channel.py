@@ -7,12 +7,14 @@ import socket
 import sys
 import threading
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 from bedrock import Answer, AsyncClient, Client, v1
 from bedrock._shared.reconnection import repeatable
+from bedrock._sync import transport
 from bedrock.cli.app import bedrock
 from bedrock.errors import Unavailable
 from click.testing import CliRunner
@@ -176,3 +178,21 @@ def test_a_wrong_scheme_in_the_address_is_reported_with_the_right_one(secure: st
 
     assert "BEDROCK_CA_FILE" in hint(secure)
     assert "begin the address with https://" in hint(secure.removeprefix("https://"))
+
+
+def test_a_client_closes_where_grpc_waits_for_a_call_that_never_ends(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a KeyboardInterrupt within gRPC."""
+    released, closing = threading.Event(), threading.Event()
+
+    def close() -> None:
+        closing.set()
+        released.wait()
+
+    monkeypatch.setattr(transport, "CLOSE_SECONDS", 0.01)
+    with Client(address) as client:
+        client.server_info()
+        client._transport._connection.channels.append(SimpleNamespace(close=close))  # type: ignore[arg-type]
+    assert closing.is_set()
+    released.set()

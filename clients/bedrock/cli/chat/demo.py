@@ -6,6 +6,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from bedrock._interrupts import as_ctrl_c
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
@@ -42,7 +43,7 @@ def play(client: Client, paint: Paint, write: Write, directory: str, model: str 
     write(paint.bold(f"Bedrock plays one conversation, since there is no terminal to chat at: {made.slug}"))
     write(paint.dim(f"model {made.model.removeprefix('models/')} · in {made.working_directory}"))
     transcript = Transcript(paint, write)
-    with conversation.question(PROMPT) as run:
+    with as_ctrl_c(), conversation.question(PROMPT) as run:
         for event in run:
             streams.ensure_read(sys.stdout)
             if event.approval is not None:

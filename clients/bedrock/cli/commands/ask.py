@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bedrock._interrupts import as_ctrl_c
 from bedrock._shared.requests import image
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
@@ -97,9 +98,9 @@ def ask(
     """Ask and print the answer. The prompt is taken from the arguments and from standard input.
 
     The answer goes to standard output, progress to standard error. Exit codes: 0 answered, 1 the run failed, 2 usage,
-    3 a tool call needs approval, 4 no server, 130 cancelled (Ctrl-C cancels the run), 141 standard output was
-    closed by its reader (that cancels the run too). What an MCP server asks is asked at the terminal; without one it is
-    declined.
+    3 a tool call needs approval, 4 no server, 130 cancelled (Ctrl-C, SIGTERM and SIGHUP cancel the run), 141 standard
+    output was closed by its reader (that cancels the run too). What an MCP server asks is asked at the terminal;
+    without one it is declined.
     """
     ctx = click.get_current_context()
     streams.ensure_read(sys.stdout)
@@ -111,9 +112,12 @@ def ask(
     how = generation(effort, temperature, max_output_tokens)
     run: Run | None = None
     try:
-        with conversation.question(
-            text, images=attached, wait_for_others=True, generation=how, output_schema=output_schema
-        ) as run:
+        with (
+            as_ctrl_c(),
+            conversation.question(
+                text, images=attached, wait_for_others=True, generation=how, output_schema=output_schema
+            ) as run,
+        ):
             stream = output == "stream-json"
             outcome = _follow(
                 client, conversation, run, approve=approve == "all", stream=stream, quiet=quiet, plain=plain
