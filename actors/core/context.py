@@ -45,7 +45,7 @@ class Rules(IntEnum):
     Whether a sub-agent's tool call needs approval is decided once, when the response arrives.
     """
     NOTHING_LOST = 4
-    """Nothing is new yet."""
+    """New: a summary by command that fails leaves the conversation as it was, unless its context is full."""
 
 
 class ApprovalPolicy(StrEnum):

@@ -57,7 +57,10 @@ class ApprovalResponse(Struct, frozen=True, tag="approval_response"):
 
 
 class TriggerContinuation(Struct, frozen=True, tag="trigger_continuation"):
-    """Write the summary of the conversation now, as if the context were full (REQ-BED-023)."""
+    """Write the summary of the conversation now (REQ-BED-023).
+
+    If that fails, the conversation is as it was before, unless its context is full.
+    """
 
     at: int
 
@@ -150,6 +153,8 @@ class LlmResponse(Struct, frozen=True, omit_defaults=True, tag="llm_response"):
     """In a run with an output schema: the answer's value as JSON; "" if the answer has no valid value."""
     output_problem: str = ""
     """In a run with an output schema: why an answer that tries to end the run has no valid value; "" otherwise."""
+    context_full: bool = False
+    """Whether the response ended because the context window had no room left, whatever `usage` says."""
 
 
 class LlmError(Struct, frozen=True, tag="llm_error"):

@@ -376,6 +376,10 @@ class AwaitingContinuation(Struct, frozen=True, tag="awaiting_continuation"):
     last_error: LlmFailure | None = None
     model: str = ""
     """The model of the first attempt; later attempts use the same model."""
+    before: Idle | Error | None = None
+    """The state, without its ledger, to which a failure leads back: the context is not full, a command asked for the
+    summary. None: the context is full.
+    """
 
 
 class ContextExhausted(Struct, frozen=True, tag="context_exhausted"):

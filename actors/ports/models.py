@@ -149,6 +149,8 @@ class ModelAnswer(Struct, frozen=True):
     usage: Usage | None = None
     truncated: bool = False
     refusal: bool = False
+    context_full: bool = False
+    """Whether the answer was cut off because the context window has no room left."""
 
 
 class ModelFailedError(Exception):

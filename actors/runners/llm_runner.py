@@ -253,6 +253,7 @@ class LlmRunner(Actor):
             subjects=self._request.subjects(answer.content),
             output=output,
             output_problem=problem,
+            context_full=answer.context_full,
         )
 
     def _error(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from actors.core.content import Delivery, Usage
 from actors.core.context import Mode
-from actors.core.errors import Rejected
+from actors.core.errors import ErrorKind, Rejected
 from actors.core.events import (
     Beside,
     CancelTimeout,
@@ -31,6 +31,8 @@ from actors.core.states import (
     AwaitingContinuation,
     AwaitingSubAgents,
     Cancelling,
+    Error,
+    Ledger,
     QueuedInput,
     State,
     ToolExecuting,
@@ -84,7 +86,9 @@ def _variants() -> Iterator[Column]:
         yield one
         match one.state:
             case AwaitingContinuation():
-                yield replace_state(one, replace(one.state, attempt=one.context.limits.max_attempts))
+                tried = replace(one.state, attempt=one.context.limits.max_attempts)
+                yield replace_state(one, tried)
+                yield replace_state(one, replace(tried, before=Error(Ledger(), "no route", ErrorKind.NETWORK)))
             case AwaitingSubAgents() if one.state.tool_use_id:
                 last = replace(one.state, pending=(agent(1),), remaining_tool_ids=("t2",), calls=(BASH_1, BASH_2))
                 yield replace_state(one, last)

@@ -154,6 +154,7 @@ def parent_columns() -> tuple[Column, ...]:
         "Error": Error(quiet, "Failed after 3 attempts: no route", ErrorKind.NETWORK),
         "AwaitCont": _summary(books, LlmPhase.CONNECTING),
         "AwaitCont/backoff": _summary(books, LlmPhase.BACKOFF, 2),
+        "AwaitCont(asked)": replace(_summary(quiet, LlmPhase.CONNECTING), rejected=(), before=Idle()),
         "CtxExhausted": ContextExhausted(quiet, "what happened"),
     }
     contexts = {"ToolExec(client)": WITH_CLIENT_TOOLS}

@@ -193,7 +193,10 @@ def _awaiting_continuation(tape: Tape, context: ConvContext) -> State:
     phase = tape.pick(tuple(LlmPhase)) if attempt > 1 else tape.pick((LlmPhase.CONNECTING, LlmPhase.STREAMING))
     rejected = tape.pick(((), ("bash", "patch")))
     ledger = a_ledger(tape, context, live=tape.pick((True, False)))
-    return AwaitingContinuation(ledger, f"c:r{REQUEST}", attempt, phase, rejected, SEQUENCE, model="demo")
+    before = None if ledger.live else tape.pick((None, Idle(), Error(Ledger(), "it failed", ErrorKind.NETWORK)))
+    return AwaitingContinuation(
+        ledger, f"c:r{REQUEST}", attempt, phase, rejected, SEQUENCE, model="demo", before=before
+    )
 
 
 def _context_exhausted(tape: Tape, context: ConvContext) -> State:

@@ -177,6 +177,7 @@ def an_answer(world: World, request: Request, tape: Tape) -> LlmResponse:
         subjects=some_subjects(content, tape),
         output="" if cut else output,
         output_problem=problem,
+        context_full=cut and usage is None,
     )
 
 

@@ -22,6 +22,7 @@ from actors.core.effects import (
 )
 from actors.core.events import (
     Event,
+    LlmAborted,
     LlmError,
     LlmResponse,
     Restart,
@@ -44,6 +45,7 @@ from actors.core.states import (
     Error,
     Failed,
     Idle,
+    Ledger,
     LlmPhase,
     LlmRequesting,
     State,
@@ -219,9 +221,7 @@ def _may_run(before: State, context: ConvContext, event: Event, effects: tuple[E
     for effect in effects:
         match effect:
             case ExecuteTool() if isinstance(event, LlmResponse):
-                used = event.usage.context_tokens if event.usage else 0
-                full = 0 < 0.9 * context.usable_window <= used
-                check("REQ-BED-019 nothing runs in a full context", not full, event)
+                check("REQ-BED-019 nothing runs in a full context", not _full(context, event), event)
                 check("C25 nothing runs that was cut off", not event.truncated, event)
                 check("C15 an upgrade asks first", effect.name != "request_mode_upgrade", effect)
                 _fits_the_rules(context, event, effect)
@@ -291,8 +291,13 @@ def _may_be_asked(context: ConvContext, event: Event, after: State, effects: tup
         check("C54 the input fits", not call.bad_input, call)
         asked = not tool.always_asks or not isinstance(event, LlmResponse)
         check("C15 what always asks does so", asked, call, event)
-        used = event.usage.context_tokens if isinstance(event, LlmResponse) and event.usage else 0
-        check("REQ-BED-019 nothing runs in a full context", not 0 < 0.9 * context.usable_window <= used, event)
+        full = isinstance(event, LlmResponse) and _full(context, event)
+        check("REQ-BED-019 nothing runs in a full context", not full, event)
+
+
+def _full(context: ConvContext, event: LlmResponse) -> bool:
+    used = event.usage.context_tokens if event.usage else 0
+    return event.context_full or 0 < 0.9 * context.usable_window <= used
 
 
 def _bounded(context: ConvContext, before: State, after: State, effects: tuple[Effect, ...]) -> None:
@@ -317,7 +322,9 @@ def _stops(before: State, event: Event, after: State, effects: tuple[Effect, ...
     """A run says how it ended; the first run-stop is that of the run that was open."""
     for stop in stops[1:]:
         check("C18 a follow-up that did not run", (stop.reason, stop.detail) == ("interrupted", "not_run"), stop)
-    if isinstance(after, Error) and not isinstance(before, Error):
+    if isinstance(before, AwaitingContinuation) and isinstance(event, (LlmResponse, LlmError, LlmAborted)):
+        _summary_failed(before, after, effects)
+    elif isinstance(after, Error) and not isinstance(before, Error):
         errors = [effect.message for effect in effects if isinstance(effect, PersistMessage)]
         said = [message.error_kind for message in errors if message.type is MessageType.ERROR]
         check("C13 an error is a message too", said == [after.error_kind], after, said)
@@ -332,6 +339,15 @@ def _stops(before: State, event: Event, after: State, effects: tuple[Effect, ...
         _output(before, event, stop)
     if isinstance(after, Completed) and stops:
         check("C33 a submitted result", stops[0].reason == "completed", stops)
+
+
+def _summary_failed(before: AwaitingContinuation, after: State, effects: tuple[Effect, ...]) -> None:
+    """A summary that a command asked for and that is not written changes nothing, and people are informed why."""
+    check("C34 a full context is summarised for good", before.before or not isinstance(after, (Idle, Error)), after)
+    if isinstance(after, (Idle, Error)):
+        kinds = [effect.message.type for effect in effects if isinstance(effect, PersistMessage)]
+        check("C34 the state is that of before", replace(after, ledger=Ledger()) == before.before, before, after)
+        check("C34 the reason is a message", kinds == [MessageType.ERROR], kinds)
 
 
 def _output(before: State, event: Event, stop: RunStop) -> None:

@@ -345,6 +345,8 @@ class FakeBedrock:
         self.operator_rules: list[v1.ApprovalRule] = []
         """What ListQueue answers, the oldest first."""
         self.cycles: list[v1.RequestCycle] = []
+        self.summary: list[Step] = [state("context_exhausted")]
+        """What comes of TriggerContinuation."""
         """What ListRequestCycles answers instead of what the feed tells."""
         self.over: set[str] = set()
         """The names of the questions of tools that are answered."""
@@ -533,7 +535,7 @@ class FakeBedrock:
     def TriggerContinuation(self, request: v1.TriggerContinuationRequest) -> v1.TriggerContinuationResponse:
         with self._changed:
             self._append(state("awaiting_continuation"))
-            self._pending.append(state("context_exhausted"))
+            self._pending.extend(self.summary)
         return v1.TriggerContinuationResponse(conversation=self.conversation)
 
     def SendMessage(self, request: v1.SendMessageRequest) -> v1.SendMessageResponse:

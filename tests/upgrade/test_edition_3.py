@@ -71,7 +71,7 @@ IN_LOGS = (
     texts.SUB_AGENT_NO_RESULT,
     texts.SUB_AGENT_BUDGET,
     texts.AGENT_TIMED_OUT,
-    texts.FALLBACK_SUMMARY,
+    texts.FIRST_FALLBACK_SUMMARY,
     texts.denied("not that file"),
     texts.client_silent(60),
     texts.denied_by("a rule of the server denies the tool bash"),

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from actors.adapters.llm import provider_errors
 from actors.adapters.llm.api_keys import ApiKeys
 from actors.adapters.llm.protocols.answer_builder import AnswerReader, PreparedRequest
-from actors.adapters.llm.protocols.cut_off_usage import cut_off_usage
+from actors.adapters.llm.protocols.cut_off_usage import cut_off_usage, fills_window
 from actors.adapters.llm.protocols.encoded_turns import Joint, comma
 from actors.adapters.llm.protocols.json_text import replace_lone_surrogates
 from actors.adapters.llm.transport.connections import (
@@ -150,7 +150,8 @@ class ProviderClient:
             readers.append(reader)
             with self.transport.post(provider.url(protocol.path), provider.request_headers(), body, cancel) as reply:
                 self._read(provider, reply, reader, gathered, cancel)
-            return reader.answer(), None
+            answer = reader.answer()
+            return replace(answer, context_full=fills_window(prepared, answer)), None
         except ModelFailedError as failed:
             return None, failed
         except ModelAbortedError:

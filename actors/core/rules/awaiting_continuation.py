@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from actors.core.content import MessageType, SystemKind, Text, text_of
 from actors.core.errors import ErrorKind, LlmFailure, Reason
 from actors.core.events import (
@@ -41,7 +43,7 @@ from actors.core.steps.attempts import AttemptOutcome, cancel_request, is_curren
 from actors.core.steps.command_steps import refusal
 from actors.core.steps.inference import discard_stream, retry_summary
 from actors.core.steps.modes import set_mode
-from actors.core.steps.retries import back_off, may_retry
+from actors.core.steps.retries import back_off, error_text, may_retry
 from actors.core.steps.run_endings import exhaust_context, exhaust_with_fallback, interrupt_run
 from actors.core.steps.transition_builder import TransitionBuilder
 from actors.core.steps.usage import account_usage
@@ -73,6 +75,8 @@ def when_awaiting_continuation(state: AwaitingContinuation, context: ConvContext
         case Restart():
             builder = TransitionBuilder(state, context, event.at)
             discard_stream(builder, state)
+            if state.before is not None:
+                _tell_failure(builder, LlmFailure(ErrorKind.INTERRUPTED, texts.RESTARTED))
             return interrupt_run(builder)
         case (
             BeginLlm() | FinishCancel() | PromoteFollowUp() | ToolComplete() | ToolTransient() | ToolAborted()
@@ -102,8 +106,8 @@ def _outcome(state: AwaitingContinuation, context: ConvContext, event: AttemptOu
 def _summarized(builder: TransitionBuilder, state: AwaitingContinuation, event: LlmResponse) -> TransitionResult:
     summary = text_of(event.content).strip()
     if not summary or event.refusal:
-        discard_stream(builder, state)
-        return exhaust_with_fallback(builder, _reason(state))
+        cause = texts.SUMMARY_REFUSED if event.refusal else texts.NO_SUMMARY
+        return _not_summarized(builder, state, LlmFailure(_kind_of(event), cause))
     builder.add_message(
         MessageType.SYSTEM,
         Text(summary),
@@ -115,13 +119,34 @@ def _summarized(builder: TransitionBuilder, state: AwaitingContinuation, event: 
     return exhaust_context(builder, summary, _reason(state))
 
 
+def _kind_of(event: LlmResponse) -> ErrorKind:
+    """Return the kind of failure of a response that contains no summary."""
+    if event.refusal:
+        return ErrorKind.CONTENT_FILTER
+    return ErrorKind.CONTEXT_EXHAUSTED if event.context_full else ErrorKind.SERVER_ERROR
+
+
 def _failed(
     builder: TransitionBuilder, state: AwaitingContinuation, failure: LlmFailure, retry_after_ms: int | None
 ) -> TransitionResult:
     if may_retry(builder, state, failure, retry_after_ms):
         return back_off(builder, state, failure, retry_after_ms)
+    cause = error_text(builder, state.attempt, failure, retry_after_ms)
+    return _not_summarized(builder, state, replace(failure, message=cause))
+
+
+def _not_summarized(builder: TransitionBuilder, state: AwaitingContinuation, failure: LlmFailure) -> TransitionResult:
+    """End the conversation without a summary if its context is full; otherwise lead it back to the state before."""
     discard_stream(builder, state)
-    return exhaust_with_fallback(builder, _reason(state))
+    if state.before is None or failure.kind is ErrorKind.CONTEXT_EXHAUSTED:
+        return exhaust_with_fallback(builder, _reason(state))
+    _tell_failure(builder, failure)
+    return builder.finish(replace(state.before, ledger=builder.ledger))
+
+
+def _tell_failure(builder: TransitionBuilder, failure: LlmFailure) -> None:
+    text = texts.summary_failed(failure.message)
+    builder.add_message(MessageType.ERROR, Text(text), error_kind=failure.kind.value)
 
 
 def _reason(state: AwaitingContinuation) -> StopReason:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from actors.core import window
 from actors.core.content import Delivery
+from actors.core.context import Rules
 from actors.core.errors import InvalidTransition, Reason, Rejected
 from actors.core.events import (
     ApprovalResponse,
@@ -18,7 +20,7 @@ from actors.core.events import (
 )
 from actors.core.fsm import ContextState
 from actors.core.notifications import Fate, QueueChanged
-from actors.core.states import AwaitingLlm, Error, Idle, LlmReason, QueuedInput, State
+from actors.core.states import AwaitingLlm, Error, Idle, Ledger, LlmReason, QueuedInput, State
 from actors.core.steps.inference import begin_summary
 from actors.core.steps.runs import begin_run
 from actors.core.steps.sub_agent_steps import spawn_agents
@@ -76,7 +78,9 @@ def trigger_summary(state: Idle | Error, context: ConvContext, event: TriggerCon
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
-    return begin_summary(builder, (), *after_failure(state), ContextState.PROCESSING_USER_MESSAGE)
+    full = context.rules < Rules.NOTHING_LOST or window.full(state.ledger.used_tokens, context)
+    before = None if full else replace(state, ledger=Ledger())
+    return begin_summary(builder, (), *after_failure(state), ContextState.PROCESSING_USER_MESSAGE, before=before)
 
 
 def after_failure(state: Idle | Error) -> tuple[ContextState, ...]:

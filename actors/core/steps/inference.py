@@ -21,6 +21,7 @@ from actors.core.steps.runs import deliver_steers
 if TYPE_CHECKING:
     from actors.core.fsm import ContextState
     from actors.core.result import TransitionResult
+    from actors.core.states import Error, Idle
     from actors.core.steps.transition_builder import TransitionBuilder
 
 
@@ -68,17 +69,21 @@ def retry_request(builder: TransitionBuilder, state: LlmRequesting) -> Transitio
     )
 
 
-def begin_summary(builder: TransitionBuilder, rejected: tuple[str, ...], *through: ContextState) -> TransitionResult:
+def begin_summary(
+    builder: TransitionBuilder, rejected: tuple[str, ...], *through: ContextState, before: Idle | Error | None = None
+) -> TransitionResult:
     """Start the model request without tools that asks for a summary of the conversation (REQ-BED-020).
 
-    `rejected` are the names of tools whose calls did not run because the context is full.
+    `rejected` are the names of tools whose calls did not run because the context is full; `before` is the state to
+    which a failure leads back, None if the context is full.
     """
     deliver_notices(builder)
     request_id = _next_request(builder)
     model, seq = builder.context.model_id, builder.ledger.seq
     builder.place_state()
     builder.add_effect(RequestContinuation(request_id, 1, model, seq, rejected))
-    state = AwaitingContinuation(builder.ledger, request_id, 1, LlmPhase.CONNECTING, rejected, seq, model=model)
+    phase = LlmPhase.CONNECTING
+    state = AwaitingContinuation(builder.ledger, request_id, 1, phase, rejected, seq, model=model, before=before)
     return builder.finish(state, *through)
 
 

@@ -69,7 +69,8 @@ def handle_response(builder: TransitionBuilder, state: LlmRequesting, event: Llm
     """Persist the response, add its tokens to the totals and decide the next state."""
     event = replace(event, content=distinct_calls(event.content, state.request_id))
     used = event.usage.context_tokens if event.usage else 0
-    answer = Answer(event, tool_uses(event.content), text_of(event.content).strip(), window.full(used, builder.context))
+    full = event.context_full or window.full(used, builder.context)
+    answer = Answer(event, tool_uses(event.content), text_of(event.content).strip(), full)
     empty = not answer.calls and not answer.text
     if empty and not event.end_turn and not answer.full:
         account_usage(builder, event.usage, fills_window=False)

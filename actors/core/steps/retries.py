@@ -34,7 +34,7 @@ def request_failed(
     if failure.kind is ErrorKind.CONTEXT_EXHAUSTED and not builder.context.is_sub_agent:
         return exhaust_with_fallback(builder, StopReason.ERROR)
     through = (ContextState.TRANSIENT_FAILURE,) if failure.retryable else ()
-    return fail_run(builder, failure.kind, _error_text(builder, state.attempt, failure, retry_after_ms), *through)
+    return fail_run(builder, failure.kind, error_text(builder, state.attempt, failure, retry_after_ms), *through)
 
 
 def may_retry(
@@ -75,7 +75,8 @@ def back_off(
     )
 
 
-def _error_text(builder: TransitionBuilder, attempt: int, failure: LlmFailure, retry_after_ms: int | None) -> str:
+def error_text(builder: TransitionBuilder, attempt: int, failure: LlmFailure, retry_after_ms: int | None) -> str:
+    """Return the message for people about a request that failed and is not retried."""
     limits = builder.context.limits
     if failure.kind is ErrorKind.AUTH:
         return texts.authentication_failed(failure.message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.core.content import MessageType, SystemKind, Text
+from actors.core.context import Rules
 from actors.core.effects import NotifyParent
 from actors.core.errors import ErrorKind
 from actors.core.notifications import StopReason
@@ -104,5 +105,7 @@ def exhaust_context(
 
 def exhaust_with_fallback(builder: TransitionBuilder, reason: StopReason) -> TransitionResult:
     """End the conversation with a fixed text, because no summary could be written (REQ-BED-020)."""
-    builder.add_system_message(SystemKind.SUMMARY_FALLBACK, texts.FALLBACK_SUMMARY)
-    return exhaust_context(builder, texts.FALLBACK_SUMMARY, reason)
+    first = builder.context.rules < Rules.NOTHING_LOST
+    text = texts.FIRST_FALLBACK_SUMMARY if first else texts.FALLBACK_SUMMARY
+    builder.add_system_message(SystemKind.SUMMARY_FALLBACK, text)
+    return exhaust_context(builder, text, reason)

@@ -98,10 +98,19 @@ SUB_AGENT_NO_RESULT = "ended without calling submit_result or submit_error"
 SUB_AGENT_BUDGET = "budget reached before result submission"
 AGENT_TIMED_OUT = "no result before the deadline"
 
-FALLBACK_SUMMARY = (
+FIRST_FALLBACK_SUMMARY = (
     "The context is used up and no summary could be written. The whole history stays readable here; "
     "continue in a new conversation and say what matters from this one."
 )
+"""The fallback before `Rules.NOTHING_LOST`."""
+FALLBACK_SUMMARY = (
+    "The context is used up and no summary could be written. The whole history can still be read here. To go on, "
+    "continue this conversation in a new one (`bedrock continue`, or ContinueConversation), and say there what matters "
+    "from this one."
+)
+NO_SUMMARY = "the model's answer has no text"
+SUMMARY_REFUSED = "the model refused to write one"
+RESTARTED = "the server was restarted"
 
 
 def after_step(number: int) -> str:
@@ -177,6 +186,11 @@ def quota_reached(what: str) -> str:
 def failed_after(attempts: int, cause: str) -> str:
     """Return the message for a request or tool that failed on its last attempt."""
     return f"Failed after {attempts} {'attempt' if attempts == 1 else 'attempts'}: {cause}"
+
+
+def summary_failed(cause: str) -> str:
+    """Return the message for a summary that a command asked for and that was not written."""
+    return f"No summary was written, and the conversation is as it was before: {cause}"
 
 
 def authentication_failed(cause: str) -> str:

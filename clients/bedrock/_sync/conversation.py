@@ -125,7 +125,11 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
         return list(response.warnings)
 
     def trigger_continuation(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Make the server write the summary for a successor conversation, as if the context were full."""
+        """Make the server write the summary with which a successor begins; `continue_` returns the successor then.
+
+        The call does not wait for the summary. If none is written, the conversation gets a message of the role "error"
+        that says why, and stays as it was, unless its context is full.
+        """
         request = v1.TriggerContinuationRequest(name=self.name)
         response = self._transport.call(self._stub.TriggerContinuation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)

@@ -966,7 +966,9 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     reached, or a summary.
     """
     ROLE_ERROR: _Role.ValueType  # 5
-    """The server, to people: why a run failed. This message is never sent to the model."""
+    """The server, to people: why a run failed, or why a summary that was asked for was not
+    written. This message is never sent to the model.
+    """
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
     """Who wrote a message."""
@@ -984,7 +986,9 @@ ROLE_SYSTEM: Role.ValueType  # 4
 reached, or a summary.
 """
 ROLE_ERROR: Role.ValueType  # 5
-"""The server, to people: why a run failed. This message is never sent to the model."""
+"""The server, to people: why a run failed, or why a summary that was asked for was not
+written. This message is never sent to the model.
+"""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 class _SystemMessageKind:

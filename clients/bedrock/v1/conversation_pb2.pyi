@@ -1098,7 +1098,7 @@ class Message(_message.Message):
     system_kind: _common_pb2.SystemMessageKind.ValueType
     """Why the server wrote the message. Unset unless the server wrote it for the model."""
     error_kind: _common_pb2.ErrorKind.ValueType
-    """Why the run failed. Unset unless the role is ROLE_ERROR."""
+    """Why the run failed, or no summary was written. Unset unless the role is ROLE_ERROR."""
     meta: _builtins.bool
     """Whether the server wrote the message only for the model, for example "Continue.",
     or that the last run was interrupted. Clients need not show it to people.

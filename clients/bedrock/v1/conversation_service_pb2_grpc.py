@@ -719,13 +719,15 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def TriggerContinuation(self, request, context):
-        """Ends a conversation with a summary, as if its context were nearly full, so that
-        another one can continue it.
+        """Ends a conversation with a summary, so that another one can continue it.
 
         The model writes the summary, without tools; the state is then
         STATE_KIND_CONTEXT_EXHAUSTED, and ContinueConversation creates the next
-        conversation. If the model writes no summary, the server makes a simple one.
-        Until the summary is complete, CancelConversation can cancel it.
+        conversation. Until the summary is complete, CancelConversation can cancel it.
+
+        If no summary is written (the provider cannot be reached, the model refuses), the
+        conversation is in the same state as before, and a message with ROLE_ERROR says
+        why. Only if its context is full does it end with a text of the server instead.
 
         Refused unless the conversation is idle or in error: with AGENT_BUSY,
         AWAITING_APPROVAL, ARCHIVED, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).

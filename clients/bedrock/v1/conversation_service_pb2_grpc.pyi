@@ -339,13 +339,15 @@ class ConversationServiceStub:
     Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
     """
     TriggerContinuation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.TriggerContinuationRequest, _conversation_service_pb2.TriggerContinuationResponse]
-    """Ends a conversation with a summary, as if its context were nearly full, so that
-    another one can continue it.
+    """Ends a conversation with a summary, so that another one can continue it.
 
     The model writes the summary, without tools; the state is then
     STATE_KIND_CONTEXT_EXHAUSTED, and ContinueConversation creates the next
-    conversation. If the model writes no summary, the server makes a simple one.
-    Until the summary is complete, CancelConversation can cancel it.
+    conversation. Until the summary is complete, CancelConversation can cancel it.
+
+    If no summary is written (the provider cannot be reached, the model refuses), the
+    conversation is in the same state as before, and a message with ROLE_ERROR says
+    why. Only if its context is full does it end with a text of the server instead.
 
     Refused unless the conversation is idle or in error: with AGENT_BUSY,
     AWAITING_APPROVAL, ARCHIVED, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -912,13 +914,15 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
     """
     TriggerContinuation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.TriggerContinuationRequest, _conversation_service_pb2.TriggerContinuationResponse]  # type: ignore[assignment]
-    """Ends a conversation with a summary, as if its context were nearly full, so that
-    another one can continue it.
+    """Ends a conversation with a summary, so that another one can continue it.
 
     The model writes the summary, without tools; the state is then
     STATE_KIND_CONTEXT_EXHAUSTED, and ContinueConversation creates the next
-    conversation. If the model writes no summary, the server makes a simple one.
-    Until the summary is complete, CancelConversation can cancel it.
+    conversation. Until the summary is complete, CancelConversation can cancel it.
+
+    If no summary is written (the provider cannot be reached, the model refuses), the
+    conversation is in the same state as before, and a message with ROLE_ERROR says
+    why. Only if its context is full does it end with a text of the server instead.
 
     Refused unless the conversation is idle or in error: with AGENT_BUSY,
     AWAITING_APPROVAL, ARCHIVED, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -1614,13 +1618,15 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _conversation_service_pb2.TriggerContinuationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.TriggerContinuationResponse, _abc.Awaitable[_conversation_service_pb2.TriggerContinuationResponse]]:
-        """Ends a conversation with a summary, as if its context were nearly full, so that
-        another one can continue it.
+        """Ends a conversation with a summary, so that another one can continue it.
 
         The model writes the summary, without tools; the state is then
         STATE_KIND_CONTEXT_EXHAUSTED, and ContinueConversation creates the next
-        conversation. If the model writes no summary, the server makes a simple one.
-        Until the summary is complete, CancelConversation can cancel it.
+        conversation. Until the summary is complete, CancelConversation can cancel it.
+
+        If no summary is written (the provider cannot be reached, the model refuses), the
+        conversation is in the same state as before, and a message with ROLE_ERROR says
+        why. Only if its context is full does it end with a text of the server instead.
 
         Refused unless the conversation is idle or in error: with AGENT_BUSY,
         AWAITING_APPROVAL, ARCHIVED, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).

@@ -9,8 +9,8 @@ import pytest
 from actors.core.content import ToolUse, Usage
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import ContextWarning, Fate, QueueChanged, RunStop
-from actors.core.states import ContextExhausted
-from actors.messages.commands import ContinueConversationCommand
+from actors.core.states import ContextExhausted, Idle
+from actors.messages.commands import ContinueConversationCommand, TriggerContinuationCommand
 
 World = Any
 
@@ -46,6 +46,32 @@ def test_a_summary_that_cannot_be_had_is_replaced(world: World) -> None:
     for _ in range(3):
         talk.exchange().fail(ErrorKind.SERVER_ERROR, "overloaded")
     assert talk.rest(ContextExhausted).summary.startswith("The context is used up and no summary could be written.")
+
+
+def test_a_summary_by_request_that_cannot_be_had_leaves_the_conversation_as_it_was(world: World) -> None:
+    talk = world.create()
+    talk.send("hello")
+    talk.exchange().say("hi", usage=Usage(input_tokens=10))
+    talk.rest(Idle)
+    talk.ask(TriggerContinuationCommand())
+    for _ in range(3):
+        talk.exchange().fail(ErrorKind.NETWORK, "no route to the provider")
+    talk.rest(Idle)
+    assert talk.texts()[-1].endswith("as it was before: Failed after 3 attempts: no route to the provider")
+    talk.send("go on")
+    exchange = talk.exchange()
+    assert "no route" not in str(exchange.request.turns)
+    exchange.say("done")
+    talk.rest(Idle)
+
+
+def test_an_answer_that_found_no_room_left_is_summarised_and_not_continued(world: World) -> None:
+    talk = world.create()
+    talk.send("go on")
+    talk.exchange().say("and th", end_turn=False, truncated=True, context_full=True, usage=Usage(10, 5))
+    talk.exchange().say("the summary")
+    assert talk.rest(ContextExhausted).summary == "the summary"
+    assert world.model.asked == 2
 
 
 def test_what_waited_when_the_context_was_used_up_has_its_fate_and_the_successor_is_informed(world: World) -> None:

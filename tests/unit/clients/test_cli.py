@@ -1077,6 +1077,15 @@ def test_a_conversation_is_only_summed_up(program: Program, fake: FakeBedrock) -
     assert not fake.asked(v1.ContinueConversationRequest)
 
 
+def test_a_conversation_without_a_summary_stays_and_says_why(program: Program, fake: FakeBedrock) -> None:
+    fake.summary = [stored("error", v1.ContentBlock(text="No summary was written: no route")), state("idle")]
+    result = program("compact", "brave-otter")
+    assert result.exit_code == 1
+    assert "brave-otter was not summarized: No summary was written: no route" in result.stderr
+    assert "`bedrock chat -r brave-otter`" in result.stderr
+    assert not fake.asked(v1.ContinueConversationRequest)
+
+
 def test_a_conversation_is_forked(program: Program, fake: FakeBedrock) -> None:
     fake.cycles = [v1.RequestCycle(name=f"{NAME}/requestCycles/c1:{number}") for number in (1, 2, 3)]
     result = program("fork", "brave-otter", "--at", "c1:2", "--slug", "s", "--title", "T")

@@ -502,6 +502,19 @@ def test_compact_does_not_advise_what_it_does_itself(address: str, fake: FakeBed
     play(address, story)
 
 
+def test_compact_without_a_summary_stays_and_says_why(address: str, fake: FakeBedrock) -> None:
+    fake.summary = [stored("error", v1.ContentBlock(text="No summary was written: no route")), state("idle")]
+
+    async def story(chat: Chat) -> None:
+        await chat.until(lambda: chat.session.view.slug)
+        chat.session.enter("/compact")
+        await chat.shows("✗ No summary was written: no route")
+        await chat.until(lambda: chat.session.view.state.kind == "idle")
+
+    play(address, story)
+    assert not fake.asked(v1.ContinueConversationRequest)
+
+
 def test_a_chat_whose_server_has_ended_says_once_how_to_go_on(address: str) -> None:
     async def story(chat: Chat) -> None:
         await chat.until(lambda: chat.session.view.slug)

@@ -51,7 +51,7 @@ def test_the_grid_has_the_size_that_the_specification_states() -> None:
     for sub_agent, _, cells in _rows():
         sizes[sub_agent] += len(cells)
 
-    assert sizes == {False: 1_541, True: 1_005}
+    assert sizes == {False: 1_608, True: 1_005}
 
 
 @pytest.mark.parametrize("columns", [parent_columns(), sub_agent_columns()], ids=["conversation", "sub-agent"])

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from msgspec.structs import replace
 
-from actors.core.content import Reasoning, SystemKind, Text, ToolError, ToolOutcome, ToolSuccess, Usage, tool_uses
+from actors.core.content import (
+    Reasoning,
+    SystemKind,
+    Text,
+    ToolError,
+    ToolOutcome,
+    ToolSuccess,
+    ToolUse,
+    Usage,
+    tool_uses,
+)
 from actors.core.context import Budget, Limits
 from actors.core.effects import ExecuteTool, RequestContinuation, RequestLlm
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.core.events import LlmError, LlmResponse, LlmStreamStarted, TriggerContinuation, UserCancel
+from actors.core.events import LlmError, LlmResponse, LlmStreamStarted, Restart, TriggerContinuation, UserCancel
 from actors.core.history import violations
 from actors.core.notifications import ContextWarning, RunStop, StopReason, StreamDiscarded, UsageChanged
-from actors.core.states import AwaitingContinuation, ContextExhausted, Idle, LlmPhase, LlmRequesting
+from actors.core.states import AwaitingContinuation, ContextExhausted, Failed, Idle, LlmPhase, LlmRequesting
+from tests.machine.columns import SUB_AGENT, column
 from tests.machine.talk import OPEN, Talk, bash, messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def asked(**limits: int) -> Talk:
@@ -271,6 +287,106 @@ def test_a_cancelled_summary_by_request_is_idle_without_a_run_stop() -> None:
 
     assert isinstance(talk.state, Idle)
     assert talk.notes(RunStop) == []
+
+
+# --- a summary by request that fails ---
+
+
+def no_summary(talk: Talk) -> None:
+    talk.answer(Text(" "))
+
+
+def refused_summary(talk: Talk) -> None:
+    talk.answer(Text("no"), refusal=True)
+
+
+def failing(kind: ErrorKind, times: int = 1, retry_after_ms: int | None = None) -> Callable[[Talk], None]:
+    def fail(talk: Talk) -> None:
+        for _ in range(times):
+            assert isinstance(talk.state, AwaitingContinuation)
+            request_id, attempt = talk.state.request_id, talk.state.attempt
+            talk.tell(LlmError(talk.at(), request_id, attempt, LlmFailure(kind, "no route"), retry_after_ms))
+            if isinstance(talk.state, AwaitingContinuation):
+                talk.state = replace(talk.state, phase=LlmPhase.STREAMING)
+
+    return fail
+
+
+FAILURES = {
+    "the model's answer has no text": no_summary,
+    "the model refused to write one": refused_summary,
+    "Failed after 3 attempts: no route": failing(ErrorKind.NETWORK, 3),
+    "Authentication failed: no route": failing(ErrorKind.AUTH),
+    "The provider asks to wait 3600 s (Retry-After), more than the 60 s Bedrock waits: no route": failing(
+        ErrorKind.RATE_LIMIT, retry_after_ms=3_600_000
+    ),
+}
+
+
+@pytest.mark.parametrize("cause", FAILURES)
+@pytest.mark.parametrize("before", ["Idle", "Error"])
+def test_a_summary_by_request_that_fails_leaves_the_conversation_as_it_was(before: str, cause: str) -> None:
+    talk = Talk(OPEN, column(before).state)
+    then = talk.state
+
+    talk.tell(TriggerContinuation(talk.at()))
+    FAILURES[cause](talk)
+
+    assert talk.said == [("error", f"No summary was written, and the conversation is as it was before: {cause}")]
+    assert replace(talk.state, ledger=then.ledger) == then
+    assert talk.every(RunStop) == []
+    talk.say("go on")
+    assert isinstance(talk.state, LlmRequesting)
+
+
+@pytest.mark.parametrize("used", [900, 10])
+def test_a_summary_by_request_that_fails_in_a_full_context_ends_the_conversation(used: int) -> None:
+    state = column("Idle").state
+    talk = Talk(OPEN, replace(state, ledger=replace(state.ledger, used_tokens=used)))
+
+    talk.tell(TriggerContinuation(talk.at()))
+    failing(ErrorKind.AUTH if used == 900 else ErrorKind.CONTEXT_EXHAUSTED)(talk)
+
+    assert isinstance(talk.state, ContextExhausted)
+    assert talk.said[0][1].startswith("The context is used up and no summary could be written.")
+    assert "`bedrock continue`" in talk.said[0][1]
+
+
+def test_a_restart_during_a_summary_by_request_says_that_there_is_none() -> None:
+    talk = Talk(OPEN)
+    talk.tell(TriggerContinuation(talk.at()))
+
+    talk.tell(Restart(talk.at()))
+
+    assert isinstance(talk.state, Idle)
+    assert talk.said[0][1].endswith("as it was before: the server was restarted")
+
+
+# --- a context that the provider says is full ---
+
+
+@pytest.mark.parametrize("calls", [(), (bash("t1"),)])
+def test_an_answer_that_found_no_room_left_starts_the_summary_whatever_its_usage(calls: tuple[ToolUse, ...]) -> None:
+    talk = asked()
+    answer = LlmResponse(talk.at(), "c:r1", 1, (Text("and then"), *calls), end_turn=False, usage=Usage(10, 5))
+
+    talk.tell(replace(answer, truncated=True, context_full=True))
+
+    assert isinstance(talk.state, AwaitingContinuation)
+    assert not (talk.acts(RequestLlm) or talk.acts(ExecuteTool))
+    talk.text("what happened")
+    assert isinstance(talk.state, ContextExhausted)
+
+
+def test_a_sub_agent_whose_answer_found_no_room_left_fails() -> None:
+    talk = Talk(SUB_AGENT)
+    talk.start()
+
+    answer = LlmResponse(talk.at(), "c:r1", 1, (Text("and then"),), end_turn=False, truncated=True, context_full=True)
+    talk.tell(answer)
+
+    assert isinstance(talk.state, Failed)
+    assert talk.state.kind is ErrorKind.CONTEXT_EXHAUSTED
 
 
 # --- caps ---

@@ -8,15 +8,11 @@ from actors.core.content import ToolCancelled, ToolOutcome
 from actors.core.effects import ExecuteTool, RequestContinuation, RequestLlm
 from actors.core.events import Restart, UserCancel
 from actors.core.notifications import RunStop, StopReason, StreamDiscarded
-from actors.core.states import TERMINAL, Failed, Idle
+from actors.core.states import Failed, Idle
 from tests.machine.columns import Column, parent_columns, sub_agent_columns
 from tests.machine.talk import Talk, messages
 
-LIVE = [
-    one
-    for one in (*parent_columns(), *sub_agent_columns())
-    if not isinstance(one.state, TERMINAL) and one.name not in {"Idle", "Error"}
-]
+LIVE = [one for one in (*parent_columns(), *sub_agent_columns()) if one.state.ledger.live]
 
 
 def name_of(one: Column) -> str:

@@ -160,13 +160,23 @@ def test_reasoning_alone_is_an_empty_answer() -> None:
         ("tool_use", False, False),
         ("pause_turn", False, False),
         ("max_tokens", False, True),
-        ("model_context_window_exceeded", False, True),
         ("a_reason_of_tomorrow", True, False),
     ],
 )
 def test_stop_reasons(reason: str, end_turn: bool, truncated: bool) -> None:
     given = heard(start(), *text("x"), *stop(reason))
     assert (given.end_turn, given.truncated, given.refusal) == (end_turn, truncated, False)
+
+
+def test_a_full_context_window_is_no_cut_to_go_on_after() -> None:
+    given = heard(start(), *text("x"), *stop("model_context_window_exceeded"))
+    assert (given.truncated, given.context_full) == (True, True)
+
+
+@pytest.mark.parametrize(("counted", "full"), [(2_000_000, True), (10, False)])
+def test_an_answer_cut_at_its_limit_found_a_full_window_if_its_tokens_fill_it(counted: int, full: bool) -> None:
+    given = heard(start(input_tokens=counted), *text("x"), *stop("max_tokens"))
+    assert (given.truncated, given.context_full) == (True, full)
 
 
 def test_an_answer_that_max_tokens_cut_keeps_the_half_call() -> None:
@@ -210,9 +220,15 @@ def test_unknown_events_deltas_and_blocks_are_ignored() -> None:
     assert given.content == (Text("yes"),)
 
 
-@pytest.mark.parametrize("cut", range(1, 7))
-def test_a_stream_without_its_terminal_event_is_retryable(cut: int) -> None:
-    events = [start(), *text("Half an answer"), *stop("end_turn")]
+@pytest.mark.parametrize("reason", ["end_turn", "tool_use", "max_tokens"])
+def test_an_answer_is_complete_once_its_stop_reason_has_come(reason: str) -> None:
+    events = [start(), *text("ok"), *stop(reason)]
+    assert heard(*events[:-1]) == heard(*events)
+
+
+@pytest.mark.parametrize("cut", range(1, 6))
+def test_a_stream_without_its_stop_reason_is_retryable(cut: int) -> None:
+    events = [start(), *text("Half an answer"), *stop("end_turn")[:-1]]
     told = failed(stream(named(*events[:-cut])))
     assert told.failure.kind is ErrorKind.SERVER_ERROR
     assert "ended before it was complete" in told.failure.message

@@ -137,6 +137,30 @@ def test_other_words_for_the_same_ends(reason: str) -> None:
     assert (given.truncated, given.refusal) == ((False, True) if reason == "SAFETY" else (True, False))
 
 
+@pytest.mark.parametrize("reason", ["model_length", "model_context_window_exceeded"])
+def test_a_full_context_window_is_no_cut_to_go_on_after(reason: str) -> None:
+    given = heard(delta(content="x"), finish(reason), DONE)
+    assert (given.truncated, given.context_full) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "usage", "full"),
+    [
+        ("x", {"prompt_tokens": 2_000_000, "completion_tokens": 5}, True),
+        ("x", {"prompt_tokens": 100, "completion_tokens": 5}, False),
+        ("", {"prompt_tokens": 100, "completion_tokens": 0}, True),
+        ("", {"prompt_tokens": 9, "completion_tokens": 0, "completion_tokens_details": {"reasoning_tokens": 9}}, False),
+        ("x", None, False),
+        ("x" * 900_000, None, True),
+    ],
+)
+def test_an_answer_cut_at_its_length_found_a_full_window_if_there_was_no_room(
+    content: str, usage: dict[str, Any] | None, full: bool
+) -> None:
+    given = heard(delta(content=content), finish("length"), {"choices": [], "usage": usage}, DONE)
+    assert (given.truncated, given.context_full) == (True, full)
+
+
 def test_the_last_usage_counts() -> None:
     early = {**delta(content="x"), "usage": {"prompt_tokens": 100, "completion_tokens": 1}}
     given = heard(early, finish("stop"), USAGE, DONE)

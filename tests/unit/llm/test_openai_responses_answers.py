@@ -215,6 +215,20 @@ def test_max_output_tokens_truncates() -> None:
     assert (given.truncated, given.end_turn) == (True, False)
 
 
+@pytest.mark.parametrize(
+    ("reason", "counted", "full"),
+    [
+        ("max_output_tokens", 2_000_000, True),
+        ("max_output_tokens", 10, False),
+        ("model_context_window_exceeded", 10, True),
+    ],
+)
+def test_an_answer_that_is_cut_found_a_full_window_if_there_was_no_room(reason: str, counted: int, full: bool) -> None:
+    usage = {"input_tokens": counted, "output_tokens": 5}
+    given = heard(*spoken("Half"), ended("incomplete", incomplete_details={"reason": reason}, usage=usage))
+    assert (given.truncated, given.context_full) == (True, full)
+
+
 @pytest.mark.parametrize("reason", ["max_messages", "new_reason", None])
 def test_an_answer_that_is_incomplete_for_another_reason_goes_on(reason: str | None) -> None:
     given = heard(*spoken("Half"), ended("incomplete", incomplete_details=reason and {"reason": reason}))

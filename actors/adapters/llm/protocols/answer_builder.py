@@ -95,6 +95,14 @@ class Stop(Struct, frozen=True):
     refusal: bool = False
     said: str = ""
     """The provider's explanation of a refusal; "" for none."""
+    context_full: bool = False
+    """Whether the provider says that the context window is full."""
+
+
+#: The meaning of the reasons by which providers, and servers in front of them, say that the context window is full.
+WINDOW_STOPS = dict.fromkeys(
+    ("model_context_window_exceeded", "model_length"), Stop(end_turn=False, truncated=True, context_full=True)
+)
 
 
 class AnswerReader(Protocol):
@@ -237,7 +245,7 @@ def build_answer(
             raise provider_errors.filtered(prepared.provider, stop.said, usage)
     if all(isinstance(block, Reasoning) for block in blocks):
         blocks = ()
-    return ModelAnswer(blocks, stop.end_turn, usage, stop.truncated, stop.refusal)
+    return ModelAnswer(blocks, stop.end_turn, usage, stop.truncated, stop.refusal, stop.context_full)
 
 
 def incomplete_answer(prepared: PreparedRequest, usage: Usage | None) -> ModelFailedError:

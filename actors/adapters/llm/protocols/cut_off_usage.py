@@ -1,4 +1,4 @@
-"""Estimates the tokens that a cancelled request has used.
+"""Estimates the tokens that a request has used whose answer was cut off, by a cancel or by a limit.
 
 Most providers report usage only at the end of an answer. If the report is missing, the tokens are estimated from the
 size of the texts in the request and in its answer. The estimate does not know which input tokens the provider had in
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.adapters.llm.protocols.answer_builder import utf8_size
+from actors.adapters.llm.protocols.answer_builder import ContentSize, utf8_size
 from actors.core.content import Image, Reasoning, Text, ToolSuccess, ToolUse, Usage
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from actors.adapters.llm.protocols.answer_builder import AnswerReader, PreparedRequest
     from actors.core.content import Content
-    from actors.ports import ModelRequest
+    from actors.ports import ModelAnswer, ModelRequest
 
 BYTES_PER_TOKEN = 4
 """A typical number of bytes of UTF-8 per token, for English text and code with the tokenizers of present models."""
@@ -40,6 +40,20 @@ def cut_off_usage(prepared: PreparedRequest, reader: AnswerReader) -> Usage | No
     if told is not None:
         return prepared.priced(replace(told, output_tokens=max(told.output_tokens, received)))
     return prepared.priced(Usage(input_tokens=prompt_tokens(prepared.request), output_tokens=received))
+
+
+def fills_window(prepared: PreparedRequest, answer: ModelAnswer) -> bool:
+    """Return whether an answer was cut off because the context window has no room left.
+
+    That is so if its tokens, estimated if the provider reports none, fill the window, or if there was room for none.
+    """
+    if not answer.truncated:
+        return answer.context_full
+    if answer.usage is None:
+        used = prompt_tokens(prepared.request) + _tokens(ContentSize.of(answer.content).bytes)
+        return answer.context_full or used >= prepared.info.usable_window
+    nothing = not answer.content and answer.usage.output_tokens <= 1
+    return answer.context_full or nothing or answer.usage.context_tokens >= prepared.info.usable_window
 
 
 def prompt_tokens(request: ModelRequest) -> int:

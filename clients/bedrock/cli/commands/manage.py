@@ -146,16 +146,18 @@ def mode(ctx: click.Context, name: str, mode: Mode | None, stop_running: bool) -
 def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
     """Summarize a conversation now, and continue in a new one.
 
-    The new one begins with the summary. The summarized one can still be read, but takes no more messages. Ctrl-C stops
-    waiting only; `bedrock cancel` stops the summary.
+    The new one begins with the summary. The summarized one can still be read, but takes no more messages. If no summary
+    is written, the conversation stays as it is. Ctrl-C stops waiting only; `bedrock cancel` stops the summary.
     """
     conversation = connect(ctx).conversation(name)
     conversation.trigger_continuation()
-    for _ in conversation.events(until_settled=True, omit_deltas=True, recent_messages=0):
-        pass
+    events = conversation.events(until_settled=True, omit_deltas=True, recent_messages=0)
+    messages = [event.message for event in events if event.message is not None]
     now = conversation.get()
     if now.state.kind != "context_exhausted":
-        raise exits.CommandError(f"{now.slug} was not summarized: that was cancelled", "The conversation is unchanged.")
+        why = next((message.text for message in messages if message.role == "error"), "that was cancelled")
+        hint = f"Go on with it: `bedrock chat -r {now.slug}`."
+        raise exits.CommandError(f"{now.slug} was not summarized: {why}", hint)
     if summary_only:
         print_text(f"{now.slug} is summarized: `bedrock show {now.slug}`")
     else:

@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 from actors.adapters.llm import provider_errors
 from actors.adapters.llm.protocols.answer_builder import (
     ABSENT,
+    WINDOW_STOPS,
     ContentSize,
     PreparedRequest,
     Stop,
@@ -83,7 +84,7 @@ _STOPS = {
     "tool_use": Stop(end_turn=False),
     "pause_turn": Stop(end_turn=False),
     "max_tokens": Stop(end_turn=False, truncated=True),
-    "model_context_window_exceeded": Stop(end_turn=False, truncated=True),
+    **WINDOW_STOPS,
 }
 
 
@@ -151,8 +152,13 @@ class AnthropicReader:
         self._stop_reason: str | None = None
         self._details: _Details | None = None
         self._counts: dict[str, int] | None = None
-        self.complete = self.finished = False
+        self.finished = False
         self.size = ContentSize()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the stop reason has arrived: the content is complete then, and only token counts can follow."""
+        return self._stop_reason is not None
 
     def event(self, event: SseEvent) -> None:
         """Process the next event of the stream. Raises ModelFailedError."""
@@ -180,7 +186,7 @@ class AnthropicReader:
             case "message_stop":
                 if self._stop_reason is None:
                     raise incomplete_answer(self._prepared, self.usage)
-                self.complete = self.finished = True
+                self.finished = True
             case "error":
                 raise provider_errors.stream_error(self._prepared.provider, data, self.usage)
             case _:
@@ -197,7 +203,7 @@ class AnthropicReader:
             raise malformed_answer(self._prepared) from None
         self._count(message.usage)
         self._stopped(message.stop_reason, message.stop_details)
-        self.complete = self.finished = message.stop_reason is not None
+        self.finished = self.complete
 
     def answer(self) -> ModelAnswer:
         """Return the answer. Raises ModelFailedError if the marker of its end has not arrived."""

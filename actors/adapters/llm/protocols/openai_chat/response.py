@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from actors.adapters.llm import provider_errors
 from actors.adapters.llm.protocols.answer_builder import (
     ABSENT,
+    WINDOW_STOPS,
     ContentSize,
     PreparedRequest,
     Stop,
@@ -80,7 +81,7 @@ _STOPS = {
     "function_call": Stop(end_turn=False),
     "length": _CUT,
     "max_tokens": _CUT,
-    "model_length": _CUT,
+    **WINDOW_STOPS,
     "content_filter": _REFUSED,
     "safety": _REFUSED,
     "recitation": _REFUSED,
@@ -231,7 +232,9 @@ class OpenAiChatReader:
         read = next(filter(None, (token_count(usage, *path) for path in _CACHE_READ)), 0)
         read = min(read, prompt)
         written = min(token_count(usage, "prompt_tokens_details", "cache_write_tokens") or 0, prompt - read)
-        output = token_count(usage, "completion_tokens") or 0
+        # Some servers leave the reasoning out of `completion_tokens`.
+        reasoning = token_count(usage, "completion_tokens_details", "reasoning_tokens") or 0
+        output = max(token_count(usage, "completion_tokens") or 0, reasoning)
         total = self._prepared.priced(Usage(prompt - read - written, output, read, written))
         if total is not None and self._prepared.provider.cost_in_usage:
             return replace(total, cost_micros=_micros(usage.get("cost"), total.cost_micros))

@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 from actors.adapters.llm import provider_errors
 from actors.adapters.llm.protocols.answer_builder import (
     ABSENT,
+    WINDOW_STOPS,
     ContentSize,
     PreparedRequest,
     Stop,
@@ -90,6 +91,7 @@ _END = {
 _CUTS = {
     "max_output_tokens": Stop(end_turn=False, truncated=True),
     "content_filter": Stop(refusal=True),
+    **WINDOW_STOPS,
 }
 
 
