@@ -373,7 +373,8 @@ def test_an_answer_that_found_no_room_left_starts_the_summary_whatever_its_usage
     talk.tell(replace(answer, truncated=True, context_full=True))
 
     assert isinstance(talk.state, AwaitingContinuation)
-    assert not (talk.acts(RequestLlm) or talk.acts(ExecuteTool))
+    assert not talk.acts(RequestLlm)
+    assert not talk.acts(ExecuteTool)
     talk.text("what happened")
     assert isinstance(talk.state, ContextExhausted)
 
