@@ -38,6 +38,9 @@ class ModelInfo(Struct, frozen=True):
     usable_window: int
     """The smaller of the input limit and (context window - reserved output); near it a context counts as full."""
     images: bool = False
+    """Whether requests contain images: the model takes them, or it is not known whether it does."""
+    images_assumed: bool = False
+    """Whether it is not known that the model takes images, but only assumed."""
     known: bool = True
     """Whether the model's limits are known. If not, the smallest known context window is assumed (REQ-BED-022)."""
     lean: bool = False
@@ -202,7 +205,8 @@ class Model(Protocol):
     def info(self) -> ModelInfo:
         """The model's name, capabilities and limits.
 
-        The limits may change once, when one of the model's first answers reveals them.
+        The limits may change once, when one of the model's first answers reveals them. `images` becomes False when the
+        provider refuses images.
         """
         ...
 

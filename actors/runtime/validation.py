@@ -53,6 +53,24 @@ def served_model(services: Services, name: str) -> Model:
     return model
 
 
+def check_images(services: Services, model: str) -> None:
+    """Raise Rejected (IMAGE_INVALID) if it is known that a conversation's model takes no images."""
+    served = services.models.get(model)
+    if served is not None and not served.info.images:
+        text = (
+            f"the model {model} takes no images: send the message without them, or choose another model. If it does "
+            f'take them, set images = true in [models."{model}"] of the server\'s settings, and restart the server'
+        )
+        raise Rejected(Reason.IMAGE_INVALID, text)
+
+
+def check_images_in(services: Services, conversation_id: str) -> None:
+    """Do the same for a stored conversation, if it exists. Blocks. Raises Rejected or StoreError."""
+    record = services.store.load(conversation_id)
+    if record is not None:
+        check_images(services, record.model)
+
+
 def initial_mode(services: Services, wanted: Mode | None, cwd: str, principal: str) -> Mode:
     """Return the mode of a new conversation: `wanted` or, if that is None, the default mode.
 

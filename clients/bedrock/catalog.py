@@ -63,7 +63,7 @@ class Model(Wrapper[v1.Model]):
     limits_assumed: bool
     """Whether the token limits of this object are assumed, because the provider did not report them."""
     images: bool
-    """Whether the model accepts images."""
+    """Whether the model is sent images: it accepts them, or it is not known whether it does."""
     default: bool
     """Whether new conversations use this model unless they name another."""
     reasoning_efforts: tuple[ReasoningEffort, ...]
@@ -72,6 +72,8 @@ class Model(Wrapper[v1.Model]):
     """Whether the model accepts `Generation.temperature`."""
     structured_output: bool
     """Whether the provider makes answers fit a run's output schema; if not, the agent submits the value with a tool."""
+    images_assumed: bool
+    """Whether it is not known if the model accepts images."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,7 +310,7 @@ class GenerationUnsupported(InvalidArgument):
 
 
 class ImageInvalid(InvalidArgument):
-    """An image is damaged, too large, or not in the format that it claims."""
+    """An image is damaged, too large, or not in the format that it claims; or the model takes no images."""
 
 
 class ModelUnavailable(InvalidArgument):

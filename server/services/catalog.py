@@ -228,6 +228,7 @@ def model(info: ModelInfo, default: str) -> v1.Model:
         usable_window_tokens=info.usable_window,
         limits_assumed=not info.known,
         images=info.images,
+        images_assumed=info.images_assumed,
         default=info.name == default,
         reasoning_efforts=[REASONING_EFFORT[effort] for effort in info.reasoning_efforts],
         temperature=info.temperature,

@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import stat
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from bedrock import v1
 from grpc_health.v1 import health
 
 from actors.ports.machine import resources
+from actors.runtime import validation
 from server.auth.refusals import Refusals
 from server.cluster.greetings import GREET, Greetings, greeting_handler
 from server.cluster.node_lists import WATCH_LIST, NodeLists, list_handler
@@ -116,7 +118,9 @@ class GrpcServer:
         watching = watching or WatchSettings()
         store = services.store
         self._reads = reads = ReadPool()
-        self._pictures = ImageUploads(services.images, services.quotas.take_stored)
+        self._pictures = ImageUploads(
+            services.images, services.quotas.take_stored, partial(validation.check_images_in, services)
+        )
         calls = LoopCalls(asyncio.get_running_loop())
         sources = _sources(services, hub, reads, calls)
         self.watchers = SubscribeStreams(sources, watching)

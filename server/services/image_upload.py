@@ -19,7 +19,7 @@ from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError
 from server.queries.read_pool import ReadPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from actors.core.content import Image
 
@@ -27,19 +27,27 @@ THREADS = 2
 """How many images are processed at the same time. Further images wait, at most until the deadline of their call."""
 
 
+def any_model(_conversation_id: str) -> None:
+    """Accept images whatever the model of the conversation is."""
+
+
 class ImageUploads:
     """Decodes and stores uploaded images, and owns the threads for that. Use in the event loop only."""
 
     def __init__(
-        self, images: Images, take_stored: Callable[[str, int], None] = lambda _principal, _more: None
+        self,
+        images: Images,
+        take_stored: Callable[[str, int], None] = lambda _principal, _more: None,
+        check_model: Callable[[str], None] = any_model,
     ) -> None:
         """Start the threads that process images.
 
         `take_stored` counts bytes that a principal stores; it raises QuotaExceededError if they are too many, and may
-        block.
+        block. `check_model` raises Rejected if the model of a conversation takes no images, and may block.
         """
         self._images = images
         self._take_stored = take_stored
+        self._check_model = check_model
         self._threads = ReadPool(THREADS, name="bedrock-image")
 
     async def taken(
@@ -56,6 +64,7 @@ class ImageUploads:
             AnswerTimeoutError: The images took longer than `seconds`.
             QuotaExceededError: An image is larger than what is left of the caller's storage quota. Images of a repeated
                 call are already stored, and do not count again.
+            Rejected: The message has a new image, and the conversation's model takes none.
             ImagesUnavailableError, StoreError: Images cannot be decoded, or cannot be stored, at present.
         """
         pictures = list(request.images)
@@ -66,7 +75,7 @@ class ImageUploads:
         cancel, principal = CancelToken(), caller.get(OWN_USER).principal
         try:
             async with asyncio.timeout(seconds):
-                images = await self._ingested(principal, conversation_id, pictures, cancel)
+                images = await self._ingested(principal, conversation_id, request, cancel)
         except TimeoutError:
             raise AnswerTimeoutError from None
         finally:
@@ -76,12 +85,17 @@ class ImageUploads:
         return images
 
     async def _ingested(
-        self, principal: str, conversation_id: str, pictures: Sequence[v1.Image], cancel: CancelToken
+        self,
+        principal: str,
+        conversation_id: str,
+        request: v1.SendMessageRequest | v1.SubmitToolResultRequest,
+        cancel: CancelToken,
     ) -> tuple[Image, ...]:
         taken: list[Image] = []
-        for index, picture in enumerate(pictures):
+        check_model = self._check_model if isinstance(request, v1.SendMessageRequest) else any_model
+        for index, picture in enumerate(request.images):
             try:
-                image = await self._threads(self._ingest, principal, conversation_id, picture.data, cancel)
+                image = await self._threads(self._ingest, principal, conversation_id, picture.data, cancel, check_model)
             except InvalidImageError as invalid:
                 raise ImageRefusedError(index, str(invalid)) from None
             except FencedError:
@@ -91,13 +105,21 @@ class ImageUploads:
             taken.append(image)
         return tuple(taken)
 
-    def _ingest(self, principal: str, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
+    def _ingest(
+        self,
+        principal: str,
+        conversation_id: str,
+        data: bytes,
+        cancel: CancelToken,
+        check_model: Callable[[str], None],
+    ) -> Image:
         """Store an image if it is new, and return a reference to it. A new image counts towards the principal's quota.
 
         Blocks; called on an upload thread.
         """
         image = self._images.stored(conversation_id, data)
         if image is None:
+            check_model(conversation_id)
             self._take_stored(principal, len(data))  # counted now: images are kept even if their message is refused
             image = self._images.ingest(conversation_id, data, cancel, uploaded=True)
         return image

@@ -514,6 +514,10 @@ class FakeBedrock:
         request.update_mask.MergeMessage(request.conversation, self.conversation, replace_repeated_field=True)
         return v1.UpdateConversationResponse(conversation=self.conversation)
 
+    def GetModel(self, request: v1.GetModelRequest) -> v1.GetModelResponse:
+        named = (model for model in self.models if model.name == request.name)
+        return v1.GetModelResponse(model=next(named, v1.Model(name=request.name)))
+
     def DeleteConversation(self, request: v1.DeleteConversationRequest) -> v1.DeleteConversationResponse:
         self.deleted = True
         self._wake()

@@ -86,6 +86,8 @@ class Discovery:
         self._known: dict[str, StatedLimits | None] = {}
         self._failed_at: dict[str, float] = {}
         self._asking: set[str] = set()
+        self.images_refused: set[str] = set()
+        """The models for which the provider has refused images, since this process was started."""
 
     def known(self, model: str) -> StatedLimits | None:
         """Return the limits that the server has stated for `model`; None if it was not asked, or stated none."""

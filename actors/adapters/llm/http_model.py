@@ -16,7 +16,10 @@ from actors.adapters.llm.model_limits import (
 from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.adapters.llm.protocols.encoded_turns import EncodedTurns
 from actors.adapters.llm.provider import ANTHROPIC, OPENAI_CHAT
-from actors.ports import CancelToken, ModelAnswer, ModelInfo, ModelRequest, ModelSink
+from actors.adapters.llm.provider_errors import ImagesRefusedError
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.history import has_images
+from actors.ports import CancelToken, ModelAnswer, ModelFailedError, ModelInfo, ModelRequest, ModelSink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +28,14 @@ if TYPE_CHECKING:
     from actors.adapters.llm.protocols.encoded_turns import PrefixCache
     from actors.adapters.llm.provider import ProviderConfig
     from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
+    from actors.core.content import Usage
     from actors.core.history import Turn
+
+
+_WITHOUT_IMAGES = (
+    "Send a message to go on without them, since {name} now gets a text in their place; or choose another model. "
+    'With images = false in [models."{name}"] of the server\'s settings it gets none from the start.'
+)
 
 
 class HttpModel:
@@ -48,20 +58,32 @@ class HttpModel:
         self._operator = operator
         self._prefixes = prefixes
         self._asks_server = needs_discovery(name, client.provider, operator)
-        self._stated: StatedLimits | None = None
-        self._known = self._resolve()
+        self._stated: tuple[StatedLimits | None, bool] = (None, False)
+        self._known = self._resolve(*self._stated)
 
     @property
     def info(self) -> ModelInfo:
-        """The model's description. It changes at most once, when the server has stated the model's limits."""
+        """The model's description. It changes when the server has stated the model's limits, or has refused images."""
         return self._current()[0]
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         """Send one request and return the answer; see ports.Model. Asks the server for unknown limits first."""
+        built_with_images = self.info.images
         if self._asks_server:
             self._discovery.ask_server(self._name, cancel)
         prepared = self._prepare(request)
-        return self._client.request(self._protocol, prepared, self._body(prepared), sink, cancel)
+        if built_with_images and not prepared.info.images and has_images(request.turns):
+            raise self._without_images(f"{prepared.info.provider} lists {self._name} as a model that takes no images.")
+        try:
+            return self._client.request(self._protocol, prepared, self._body(prepared), sink, cancel)
+        except ImagesRefusedError as refused:
+            self._discovery.images_refused.add(self._name)
+            raise self._without_images(refused.failure.message, refused.usage) from None
+
+    def _without_images(self, reason: str, usage: Usage | None = None) -> ModelFailedError:
+        """Return the error for a request with images that the model does not take; the next request has none."""
+        text = f"{reason} {_WITHOUT_IMAGES.format(name=self._name)}"
+        return ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, text), usage=usage)
 
     def body_of(self, request: ModelRequest) -> bytes:
         """Return the HTTP body of a request."""
@@ -91,12 +113,12 @@ class HttpModel:
         return body
 
     def _current(self) -> tuple[ModelInfo, ModelLimits]:
-        stated = self._discovery.known(self._name)
-        if stated is not self._stated:
-            self._stated, self._known = stated, self._resolve(stated)
+        stated = self._discovery.known(self._name), self._name in self._discovery.images_refused
+        if stated != self._stated:
+            self._stated, self._known = stated, self._resolve(*stated)
         return self._known
 
-    def _resolve(self, stated: StatedLimits | None = None) -> tuple[ModelInfo, ModelLimits]:
+    def _resolve(self, stated: StatedLimits | None, images_refused: bool) -> tuple[ModelInfo, ModelLimits]:
         provider = self._client.provider
         limits, known = resolve_limits(self._name, provider, self._operator, stated)
         info = ModelInfo(
@@ -108,7 +130,8 @@ class HttpModel:
             max_output=limits.output,
             usable_window=limits.usable_window,
             lean=provider.profile == "lean",
-            images=limits.images,
+            images=limits.images is not False and not images_refused,
+            images_assumed=limits.images is None and not images_refused,
             known=known,
             reasoning_efforts=limits.reasoning_efforts,
             temperature=limits.temperature and provider.protocol != ANTHROPIC,

@@ -73,7 +73,8 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """
     name: str = ""
     """The name to display."""
-    images: bool = False
+    images: bool | None = None
+    """Whether the model takes images; None if that is not known."""
     reasons: bool = True
     """Whether requests may ask for the model's encrypted reasoning (only used by the protocol "openai-responses")."""
     reasoning_efforts: tuple[ReasoningEffort, ...] = ()

@@ -3,7 +3,8 @@
 Some cases need more than the HTTP status. An account without quota or credit looks like a rate limit (429) or a bad
 request (400), but waiting does not help: such an error becomes `invalid_request`, with a message that asks for credit.
 A 429 with a header that forbids retries is handled in the same way. Errors about a conversation that is too long become
-`context_exhausted`, and those about refused content become `content_filter`. Otherwise 401 and 403 become `auth`, and
+`context_exhausted`, and those about refused content become `content_filter`. An error that says that the model takes no
+images becomes an ImagesRefusedError. Otherwise 401 and 403 become `auth`, and
 429 becomes `rate_limit`. All other 4xx except 408, 409 and 425 become `invalid_request`, which fails at once
 (REQ-BED-006). Everything else, including redirects, becomes `server_error`, which is retried.
 
@@ -80,6 +81,13 @@ _TOO_LONG_TEXT = re.compile(
     r"|max_tokens must be at least 1, got -",
     re.IGNORECASE,
 )
+_NO_IMAGES_TEXT = re.compile(
+    r"(does not|doesn't|endpoints found that) support (the )?image"
+    r"|image(_url)?['`]? (input )?(modality )?is (not|only) (supported|enabled)"
+    r"|not a multimodal model|at most 0 image|data required for image input"
+    r"|(unknown variant|invalid value:) ['`](input_)?image",
+    re.IGNORECASE,
+)
 #: The HTTP status that corresponds to an error's name, for errors inside a stream, which have no status of their own.
 _NAMED = {
     "authentication_error": 401, "invalid_api_key": 401, "permission_error": 403, "not_found_error": 404,
@@ -102,6 +110,10 @@ _MASK = "[redacted]"
 _KEY_LIKE = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|xai|gsk)[-_][\w*.\-]{6,}|\bAIza[\w\-]{8,}")
 _PIECE = 8
 _SHORTEST_SECRET = 4
+
+
+class ImagesRefusedError(ModelFailedError):
+    """The provider has said that the model takes no images."""
 
 
 class ErrorBody(Struct, frozen=True):
@@ -184,8 +196,8 @@ def response_error(
     """
     error_body = parse_error_body(body)
     final = status == 429 and headers.get("x-should-retry", "").lower() == "false"
-    failure = _failure(provider, error_body, status, f"HTTP {status}", final=final)
-    return ModelFailedError(failure, _wait(failure, retry_after_ms(headers, now), error_body))
+    wait = retry_after_ms(headers, now)
+    return _error(provider, error_body, status, f"HTTP {status}", final=final, header_ms=wait)
 
 
 def stream_error(provider: ProviderConfig, payload: bytes, usage: Usage | None = None) -> ModelFailedError:
@@ -193,8 +205,24 @@ def stream_error(provider: ProviderConfig, payload: bytes, usage: Usage | None =
     error_body = parse_error_body(payload)
     named = next((status for name, status in _NAMED.items() if name in error_body.names), None)
     label = ", ".join(sorted(error_body.names)) or "an error inside the answer"
-    failure = _failure(provider, error_body, error_body.status or named or 500, label, final=False)
-    return ModelFailedError(failure, _wait(failure, None, error_body), usage)
+    return _error(provider, error_body, error_body.status or named or 500, label, usage=usage)
+
+
+def _error(
+    provider: ProviderConfig,
+    error_body: ErrorBody,
+    status: int,
+    label: str,
+    *,
+    final: bool = False,
+    header_ms: int | None = None,
+    usage: Usage | None = None,
+) -> ModelFailedError:
+    if status in (400, 404, 415, 422, 500, 501) and _NO_IMAGES_TEXT.search(error_body.said):
+        text = f"{provider.name} ({label}) refused the images{_tail(provider, error_body.said)}"
+        return ImagesRefusedError(LlmFailure(ErrorKind.INVALID_REQUEST, text), usage=usage)
+    failure = _failure(provider, error_body, status, label, final=final)
+    return ModelFailedError(failure, _wait(failure, header_ms, error_body), usage)
 
 
 def _wait(failure: LlmFailure, header_ms: int | None, error_body: ErrorBody) -> int | None:

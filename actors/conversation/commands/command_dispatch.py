@@ -179,6 +179,8 @@ class CommandDispatch:
         _refuse_archived(loaded)
         if request.generation:
             check_generation(request.generation, validation.served_model(services, loaded.record.model).info)
+        if request.images:
+            validation.check_images(services, loaded.record.model)
         _check_output_schema(request.output_schema)
         # The quota of stored bytes is checked for each message, because messages can extend one run without end.
         services.quotas.check_stored(loaded.record.principal)

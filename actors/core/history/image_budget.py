@@ -10,7 +10,7 @@ from actors.core.content import Content, Image, Text, ToolSuccess
 from actors.core.history.provider_view import Prefix, ProviderView, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 MAX_IMAGES = 100
 """Maximum images in a request."""
@@ -27,6 +27,11 @@ def within_limits(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> tup
     """
     removed = _to_remove(_sizes(turns, size_of))
     return tuple(_without(turns, removed)) if removed else tuple(turns)
+
+
+def has_images(turns: Iterable[Turn]) -> bool:
+    """Return whether any of the turns contains an image."""
+    return any(True for turn in turns for _ in _images(turn))
 
 
 class ImageBudget:

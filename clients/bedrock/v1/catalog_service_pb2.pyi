@@ -74,6 +74,7 @@ class Model(_message.Message):
     REASONING_EFFORTS_FIELD_NUMBER: _builtins.int
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     STRUCTURED_OUTPUT_FIELD_NUMBER: _builtins.int
+    IMAGES_ASSUMED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The resource name, `models/{model}`. The id may contain slashes."""
     display_name: _builtins.str
@@ -101,8 +102,9 @@ class Model(_message.Message):
     window.
     """
     images: _builtins.bool
-    """Whether the model accepts images. If not, requests contain a note instead of each
-    image of the history.
+    """Whether the model is sent images: it accepts them, or it is not known whether it
+    does. If false, a message with an image is refused, and requests contain a note
+    instead of each image of the history, for example of a tool's result.
     """
     default: _builtins.bool
     """Whether conversations use this model if they are created without naming one. True
@@ -113,6 +115,10 @@ class Model(_message.Message):
     structured_output: _builtins.bool
     """Whether the provider itself makes the model keep to the `output_schema` of a run.
     With other models the agent ends the run by calling a tool.
+    """
+    images_assumed: _builtins.bool
+    """Whether it is not known if the model accepts images, so that `images` is assumed.
+    It becomes false, as `images` does, when the provider refuses images.
     """
     @_builtins.property
     def reasoning_efforts(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.ReasoningEffort.ValueType]:
@@ -137,10 +143,11 @@ class Model(_message.Message):
         reasoning_efforts: _abc.Iterable[_common_pb2.ReasoningEffort.ValueType] | None = ...,
         temperature: _builtins.bool = ...,
         structured_output: _builtins.bool = ...,
+        images_assumed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_window_tokens", b"context_window_tokens", "default", b"default", "display_name", b"display_name", "images", b"images", "input_limit_tokens", b"input_limit_tokens", "limits_assumed", b"limits_assumed", "max_output_tokens", b"max_output_tokens", "name", b"name", "protocol", b"protocol", "provider", b"provider", "reasoning_efforts", b"reasoning_efforts", "structured_output", b"structured_output", "temperature", b"temperature", "usable_window_tokens", b"usable_window_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_window_tokens", b"context_window_tokens", "default", b"default", "display_name", b"display_name", "images", b"images", "images_assumed", b"images_assumed", "input_limit_tokens", b"input_limit_tokens", "limits_assumed", b"limits_assumed", "max_output_tokens", b"max_output_tokens", "name", b"name", "protocol", b"protocol", "provider", b"provider", "reasoning_efforts", b"reasoning_efforts", "structured_output", b"structured_output", "temperature", b"temperature", "usable_window_tokens", b"usable_window_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

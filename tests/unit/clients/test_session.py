@@ -737,6 +737,7 @@ def test_the_transcript_survives_every_kind_of_event(address: str, fake: FakeBed
 def test_an_image_goes_with_what_is_said_next(address: str, fake: FakeBedrock, tmp_path: Path) -> None:
     (tmp_path / "a.gif").write_bytes(b"GIF89a")
     (tmp_path / "a.txt").write_bytes(b"hello")
+    fake.conversation.model = "models/big"
     fake.answers += [says("A cat."), says("Yes.")]
 
     async def story(chat: Chat) -> None:
@@ -751,6 +752,29 @@ def test_an_image_goes_with_what_is_said_next(address: str, fake: FakeBedrock, t
     play(address, story)
     requests = [request for request in fake.asked(v1.SendMessageRequest) if isinstance(request, v1.SendMessageRequest)]
     assert [[image.media_type for image in request.images] for request in requests] == [["image/gif"], []]
+
+
+def test_an_image_is_attached_only_if_the_model_may_take_it(address: str, fake: FakeBedrock, tmp_path: Path) -> None:
+    (tmp_path / "a.gif").write_bytes(b"GIF89a")
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter(f"/image {tmp_path}/a.gif")
+        await chat.shows("not attached: the model demo takes no images")
+        assert "will be sent" not in chat.screen
+        fake.models[0].images = fake.models[0].images_assumed = True
+        chat.session.enter(f"/image {tmp_path}/a.gif")
+        await chat.shows("with your next message; it is not known whether demo takes images")
+        refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "IMAGE_INVALID", "the model demo takes no images")
+        fake.refuse("SendMessage", refusal)
+        chat.session.enter("Look.")
+        await chat.shows("· no image is attached any more")
+        fake.answers.append(says("Hello."))
+        chat.session.enter("Then without.")
+        await chat.shows("Hello.")
+
+    play(address, story)
+    requests = [request for request in fake.asked(v1.SendMessageRequest) if isinstance(request, v1.SendMessageRequest)]
+    assert [len(request.images) for request in requests] == [1, 0]
 
 
 def test_rules_are_listed_and_revoked_in_a_chat(address: str, fake: FakeBedrock) -> None:

@@ -89,7 +89,7 @@ def test_an_anthropic_body() -> None:
                 "role": "user",
                 "content": [
                     {"type": "text", "text": "Please look."},
-                    {"type": "text", "text": "[image image/png 640x480]"},
+                    {"type": "text", "text": "[an image, image/png 640x480, that could not be sent to you]"},
                 ],
             },
             {
@@ -104,7 +104,11 @@ def test_an_anthropic_body() -> None:
             {
                 "role": "user",
                 "content": [
-                    {"type": "tool_result", "tool_use_id": "t1", "content": "a\nb\n\n[image image/png 640x480]"},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "t1",
+                        "content": "a\nb\n\n[an image, image/png 640x480, that could not be sent to you]",
+                    },
                     {"type": "tool_result", "tool_use_id": "t2", "content": "not JSON", "is_error": True},
                     {"type": "tool_result", "tool_use_id": "t3", "content": "Cancelled by user", "is_error": True},
                     {"type": "text", "text": "And now?"},
@@ -129,7 +133,7 @@ def test_a_chat_body() -> None:
         ],
         "messages": [
             {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "Please look.\n\n[image image/png 640x480]"},
+            {"role": "user", "content": "Please look.\n\n[an image, image/png 640x480, that could not be sent to you]"},
             {
                 "role": "assistant",
                 "content": "I look.",
@@ -143,7 +147,11 @@ def test_a_chat_body() -> None:
                     {"id": "t3", "type": "function", "function": {"name": "bash", "arguments": "{}"}},
                 ],
             },
-            {"role": "tool", "tool_call_id": "t1", "content": "a\nb\n\n[image image/png 640x480]"},
+            {
+                "role": "tool",
+                "tool_call_id": "t1",
+                "content": "a\nb\n\n[an image, image/png 640x480, that could not be sent to you]",
+            },
             {"role": "tool", "tool_call_id": "t2", "content": "Error: not JSON"},
             {"role": "tool", "tool_call_id": "t3", "content": "Error: Cancelled by user"},
             {"role": "user", "content": "And now?"},
@@ -175,7 +183,7 @@ def test_a_responses_body() -> None:
                 "role": "user",
                 "content": [
                     {"type": "input_text", "text": "Please look."},
-                    {"type": "input_text", "text": "[image image/png 640x480]"},
+                    {"type": "input_text", "text": "[an image, image/png 640x480, that could not be sent to you]"},
                 ],
             },
             {"type": "message", "role": "assistant", "content": "I look."},
@@ -187,7 +195,11 @@ def test_a_responses_body() -> None:
                 "arguments": '{"INVALID_JSON":"{\\"cmd\\": bro"}',
             },
             {"type": "function_call", "call_id": "t3", "name": "bash", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "t1", "output": "a\nb\n\n[image image/png 640x480]"},
+            {
+                "type": "function_call_output",
+                "call_id": "t1",
+                "output": "a\nb\n\n[an image, image/png 640x480, that could not be sent to you]",
+            },
             {"type": "function_call_output", "call_id": "t2", "output": "Error: not JSON"},
             {"type": "function_call_output", "call_id": "t3", "output": "Error: Cancelled by user"},
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And now?"}]},

@@ -213,7 +213,7 @@ def test_the_window_of_a_loaded_model_is_known_from_the_second_request_on(
         ask(asked)
         assert not asked.info.known
         ask(asked)
-        assert (asked.info.known, asked.info.context_window, asked.info.images) == (True, 40_960, images)
+        assert (asked.info.known, asked.info.context_window, asked.info.images_assumed) == (True, 40_960, not images)
         ask(asked)
     chat = "/v1/chat/completions"
     assert [request.path for request in server.received] == [path, chat, path, chat, chat]

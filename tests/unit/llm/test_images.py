@@ -12,9 +12,11 @@ from msgspec.structs import replace
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.http_model import HttpModel
 from actors.core.content import Content, Image, Text, ToolSuccess, ToolUse
+from actors.core.errors import ErrorKind
 from actors.core.history import ProviderView, Turn
-from actors.ports import ImagesUnavailableError, ImageView
-from tests.support.model_requests import assistant, body_of, provider, request, user
+from actors.ports import CancelToken, ImagesUnavailableError, ImageView, Model, ModelFailedError
+from tests.support.model_requests import Sink, assistant, body_of, model, provider, request, user
+from tests.support.scripted_server import ScriptedServer, answer
 from tests.support.strict_checker import CHECKS
 
 SHOT = Image("hash", "image/gif", 640, 480)
@@ -22,7 +24,7 @@ LOST = Image("lost", "image/png", 7, 7)
 VIEW = ImageView("image/png", b"\x00\xff view")
 DATA = base64.b64encode(VIEW.data).decode()
 URL = f"data:image/png;base64,{DATA}"
-STAND_IN = "[image image/gif 640x480]"
+STAND_IN = "[an image, image/gif 640x480, that could not be sent to you]"
 CALL = ToolUse("t1", "read_image", '{"path": "a.gif"}')
 PROTOCOLS = ("anthropic", "openai-chat", "openai-responses")
 
@@ -77,7 +79,7 @@ def test_the_image_of_a_tool_is_part_of_its_result_or_follows_it() -> None:
 def test_a_missing_image_is_replaced_by_text(protocol: str) -> None:
     turns = user(LOST, "See?"), assistant(CALL), user(ToolSuccess("t1", "", images=(LOST, SHOT)))
     text = json.dumps(messages(protocol, *turns))
-    assert text.count("[image image/png 7x7]") == 2
+    assert text.count("[an image, image/png 7x7, that could not be sent to you]") == 2
     assert text.count(DATA) == 1
 
 
@@ -87,7 +89,7 @@ def test_a_model_that_takes_no_images_gets_text_instead(protocol: str) -> None:
         raise AssertionError("nobody looks at it")
 
     turns = user(SHOT, "See?"), *rounds()[1:]
-    text = json.dumps(messages(protocol, *turns, name="some-model", view=none))
+    text = json.dumps(messages(protocol, *turns, name="gpt-oss-20b", view=none))
     assert text.count(STAND_IN) == 2
     assert "base64" not in text
 
@@ -116,3 +118,37 @@ def test_a_failure_to_prepare_an_image_leaves_as_it_is(protocol: str) -> None:
 
 def test_a_request_shows_nothing_without_a_renderer() -> None:
     assert STAND_IN in json.dumps(messages("anthropic", user(SHOT), view=request().view_of))
+
+
+REFUSED = answer(400, b'{"error": {"message": "this model does not support image input"}}')
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_unknown_model_gets_images_until_its_provider_refuses_them(protocol: str) -> None:
+    with ScriptedServer(REFUSED, REFUSED) as server:
+        asked = model(protocol, server.url, "some-model")
+        assert (asked.info.images, asked.info.images_assumed) == (True, True)
+        text = _failure(asked)
+        assert (asked.info.images, asked.info.images_assumed) == (False, False)
+        _failure(asked)
+    assert "does not support image input" in text
+    assert 'images = false in [models."some-model"]' in text
+    first, second = (each.body.decode() for each in server.received)
+    assert (DATA in first, DATA in second, "could not be sent to you" in second) == (True, False, True)
+
+
+def test_a_model_that_its_server_lists_without_images_is_not_sent_the_first_one_either() -> None:
+    listed = {"data": [{"id": "some-model", "architecture": {"input_modalities": ["text"]}}]}
+    with ScriptedServer(answer(200, json.dumps(listed).encode()), REFUSED) as server:
+        asked = model("openai-chat", server.url, "some-model", discover="always")
+        assert "as a model that takes no images. Send a message to go on without them" in _failure(asked)
+        assert [each.path for each in server.received] == ["/models"]
+        _failure(asked)
+    assert DATA not in server.received[-1].body.decode()
+
+
+def _failure(asked: Model) -> str:
+    with pytest.raises(ModelFailedError) as failed:
+        asked.respond(replace(request(user(SHOT, "See?")), view_of=view_of), Sink(), CancelToken())
+    assert failed.value.failure.kind is ErrorKind.INVALID_REQUEST
+    return failed.value.failure.message

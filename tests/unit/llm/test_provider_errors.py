@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from actors.adapters.llm.provider import ProviderConfig, Secret
 from actors.adapters.llm.provider_errors import (
     MAX_SAID,
+    ImagesRefusedError,
     failed_request,
     filtered,
     response_error,
@@ -147,6 +148,57 @@ def test_a_rate_limit_in_tokens_is_no_exhausted_context() -> None:
 )
 def test_other_limits_are_no_exhausted_context(status: int, error: dict[str, Any]) -> None:
     assert refused(status, error).failure.kind is ErrorKind.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, {"message": "Invalid content type. image_url is only supported by certain models.",
+               "param": "messages.[1].content.[1].type"}),
+        (400, {"message": "Invalid value: 'input_image'. Supported values are: 'input_text'.", "code": "invalid"}),
+        (400, {"type": "invalid_request_error", "message": "'claude-3-5-haiku' does not support image input."}),
+        (400, {"message": "This model doesn't support the image field for user messages."}),
+        (400, {"message": "Qwen/Qwen3-8B is not a multimodal model None", "type": "BadRequestError", "code": 400}),
+        (400, {"message": "At most 0 image(s) may be provided in one request.", "type": "BadRequestError"}),
+        (500, {"message": "image input is not supported - hint: if this is unexpected, you may need to provide the "
+                          "mmproj", "type": "server_error"}),
+        (400, "this model does not support image input (ref: b8bd630e-4a39-4b57-82af-9158ee9d5703)"),
+        (500, "Failed to create new sequence: failed to process inputs: this model is missing data required for image "
+              "input"),
+        (404, {"message": "No endpoints found that support image input", "code": 404}),
+        (400, {"message": "litellm.BadRequestError: OpenAIException - Invalid content type. image_url is only "
+                          "supported by certain models.. Received Model Group=mine", "type": None, "code": "400"}),
+        (400, "Model does not support images. Please use a model that does."),
+        (400, {"message": "Failed to deserialize the JSON body into the target type: messages[0]: unknown variant "
+                          "`image_url`, expected `text` at line 1 column 512", "type": "invalid_request_error"}),
+        (400, {"message": "messages[66].content: unknown variant `image`, expected one of `text`, `tool_use`"}),
+        (400, {"message": "Image input is not enabled for this model"}),
+        (400, {"message": "message type 'image_url' is not supported for model 'glm-5'"}),
+    ],
+)  # fmt: skip
+def test_a_provider_that_takes_no_images_is_understood(status: int, error: Any) -> None:
+    """These are what OpenAI, Anthropic, vLLM, llama.cpp, Ollama, OpenRouter, LiteLLM and others answer."""
+    failed = response_error(PROVIDER, status, {}, json.dumps({"error": error}).encode(), NOW)
+    assert isinstance(failed, ImagesRefusedError)
+    assert (failed.failure.kind, failed.retry_after_ms) == (ErrorKind.INVALID_REQUEST, None)
+    assert "refused the images: " in failed.failure.message
+    assert isinstance(stream_error(PROVIDER, json.dumps({"error": error}).encode()), ImagesRefusedError)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "messages.0.content.0.image.source.base64: image exceeds 5 MB maximum: 6291456 bytes > 5242880 bytes"),
+        (400, "Could not process image"),
+        (400, "At most 4 image(s) may be provided in one request."),
+        (400, "messages.34.content.2.image.source.base64.data: Image format image/png not supported"),
+        (400, "Invalid value: 'text'. Supported values are: 'input_text', 'input_image' and 'output_text'."),
+        (400, "tools: this model does not support tools"),
+        (429, "this model does not support image input"),
+    ],
+)
+def test_another_complaint_about_images_is_about_these_images(status: int, message: str) -> None:
+    assert not isinstance(refused(status, {"message": message}), ImagesRefusedError)
 
 
 def test_a_request_that_is_more_than_a_minutes_allowance_is_not_asked_again() -> None:

@@ -77,7 +77,7 @@ def result_text(result: ToolResult) -> str:
 
 def image_placeholder(image: Image) -> str:
     """Return the text that replaces an image for models that do not accept images."""
-    return f"[image {image.media_type} {image.width}x{image.height}]"
+    return f"[an image, {image.media_type} {image.width}x{image.height}, that could not be sent to you]"
 
 
 def view_of(image: Image, prepared: PreparedRequest) -> ImageView | None:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from bedrock import AsyncConversation, v1
+    from bedrock.catalog import Model
     from bedrock.cli.display.approval_prompt import Offer
     from bedrock.cli.display.conversation_view import ConversationView
     from bedrock.cli.display.transcript import Transcript
@@ -46,6 +47,9 @@ class ChatActions(Protocol):
     def transcript(self) -> Transcript:
         """Return the printed transcript of the conversation."""
         ...
+
+    async def model(self) -> Model | None:
+        """Return the model of the conversation; None if the server does not list it, or does not answer."""
 
     async def attempt(self, call: Awaitable[T]) -> T | None:
         """Return the result of a call to the server. If the call is refused, print why and return None."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from bedrock.cli.chat.conversation_follower import ConversationFollower
@@ -13,13 +14,14 @@ from bedrock.cli.display.question_form import QuestionForm
 from bedrock.cli.error_hints import what_happened, what_to_do
 from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.style import Paint, Width, one_line
-from bedrock.errors import BedrockError
+from bedrock.errors import BedrockError, ImageInvalid
 from bedrock.states import Approval
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from bedrock import AsyncClient, AsyncConversation, Event, v1
+    from bedrock.catalog import Model
     from bedrock.cli.display.approval_prompt import Reply
     from bedrock.cli.display.conversation_view import ConversationView
     from bedrock.cli.display.transcript import Transcript
@@ -246,13 +248,22 @@ class ChatSession:
             self.say(self.paint.dim(f"· still running in the background: {', '.join(jobs)} (/kill ends them)"))
 
     async def send(self, text: str, delivery: Delivery) -> None:
-        """Send a message with the attached images."""
+        """Send a message with the attached images. If these are refused, they are no longer attached."""
         try:
             await self.conversation.send(text, delivery=delivery, images=self.images)
             self.images = []
         except BedrockError as error:
             self.say(self.paint.bad(f"✗ not sent: “{one_line(text, 60)}” (↑ brings it back)"))
             self.complain(error)
+            if isinstance(error, ImageInvalid):
+                self.images = []
+                self.say(self.paint.dim("· no image is attached any more"))
+
+    async def model(self) -> Model | None:
+        """Return the model of the conversation; None if the server does not list it, or does not answer."""
+        with suppress(BedrockError):
+            return await self._client.model((await self.conversation.get()).model)
+        return None
 
     async def attempt(self, call: Awaitable[T]) -> T | None:
         """Return the result of a call to the server. If the call fails, print why and return None."""

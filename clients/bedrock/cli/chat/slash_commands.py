@@ -213,14 +213,21 @@ async def _model(chat: ChatActions, model: str) -> None:
 
 async def _image(chat: ChatActions, path: str) -> None:
     try:
-        chat.images.append(await asyncio.to_thread(lambda: image(Path(path).expanduser())))
+        picture = await asyncio.to_thread(lambda: image(Path(path).expanduser()))
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: ~ of an unknown user
         why = getattr(error, "strerror", None) or error
         chat.say(chat.paint.bad(f"✗ {one_line(path, 60)}: {why}"))
-    else:
-        count = len(chat.images)
-        what = "an image" if count == 1 else f"{count} images"
-        chat.say(chat.paint.dim(f"· {what} will be sent with your next message"))
+        return
+    model = await chat.model()
+    name = one_line(model.name.removeprefix("models/"), 60) if model else ""
+    if model is not None and not model.images:
+        chat.say(chat.paint.bad(f"✗ not attached: the model {name} takes no images (/model chooses another one)"))
+        return
+    chat.images.append(picture)
+    count = len(chat.images)
+    what = "an image" if count == 1 else f"{count} images"
+    doubt = f"; it is not known whether {name} takes images" if model is not None and model.images_assumed else ""
+    chat.say(chat.paint.dim(f"· {what} will be sent with your next message{doubt}"))
 
 
 async def _compact(chat: ChatActions, _: str) -> None:

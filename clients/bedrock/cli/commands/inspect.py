@@ -186,7 +186,7 @@ def models(ctx: click.Context, name: str | None, output: str) -> None:
                 model.name.removeprefix("models/"),
                 model.provider,
                 f"{model.usable_window_tokens:,}{' (assumed)' if model.limits_assumed else ''}",
-                "yes" if model.images else "no",
+                _images(model),
                 "default" if model.default else "",
             )
             for model in found
@@ -210,12 +210,16 @@ def _about_model(model: Model, output: str) -> None:
         ("provider", f"{model.provider} ({model.protocol})"),
         *((label, f"{count:,} tokens") for label, count in tokens.items() if count),
         ("limits", "assumed, because they are not known" if model.limits_assumed else ""),
-        ("images", "yes" if model.images else "no"),
+        ("images", _images(model)),
         ("effort", ", ".join(model.reasoning_efforts) or "cannot be set"),
         ("temperature", "can be set" if model.temperature else "cannot be set"),
         ("schemas", "kept by the provider" if model.structured_output else "asked for by a tool"),
     ]
     _print_facts([(label, value) for label, value in facts if value], Paint.for_stream(sys.stdout))
+
+
+def _images(model: Model) -> str:
+    return "unknown" if model.images_assumed else "yes" if model.images else "no"
 
 
 @click.command()
