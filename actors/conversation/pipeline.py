@@ -56,12 +56,13 @@ class LoadedConversation:
 
     def begin(self) -> UnitOfWork:
         """Return an empty unit of work on the current state."""
-        # The context window and the quota are read each time: the window of the model may become known while the
-        # conversation is loaded, and other conversations of the principal use up its quotas.
-        window = self._services.usable_window(self.record.model)
-        quota = self._services.quotas.spent(self.record.principal)
-        if window != self.context.usable_window or quota != self.context.quota_spent:
-            self.context = msgspec.structs.replace(self.context, usable_window=window, quota_spent=quota)
+        # These are read each time: the window of the model may become known while the conversation is loaded, the
+        # provider may refuse images, and other conversations of the principal use up its quotas.
+        services, model, known = self._services, self.record.model, self.context
+        window, images = services.usable_window(model), services.takes_images(model)
+        quota = services.quotas.spent(self.record.principal)
+        if (window, images, quota) != (known.usable_window, known.takes_images, known.quota_spent):
+            self.context = msgspec.structs.replace(known, usable_window=window, takes_images=images, quota_spent=quota)
         if isinstance(self.record.state, QUIET):
             self._choose_mcp_tools()
         return UnitOfWork(self.record, self.context, self._logged_context)

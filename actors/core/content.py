@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from actors.core.context import ToolGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterable, Iterator
 
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since the epoch: the latest time that a protobuf Timestamp can hold."""
@@ -227,6 +227,20 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True):
 def text_of(content: tuple[Content, ...]) -> str:
     """Return all plain text of a message, joined; "" if it has none."""
     return "".join(block.text for block in content if isinstance(block, Text))
+
+
+def images_of(content: Iterable[Content]) -> Iterator[Image]:
+    """Yield the images of a message or turn, in order, those of tool results included."""
+    for block in content:
+        if isinstance(block, Image):
+            yield block
+        elif isinstance(block, ToolSuccess):
+            yield from block.images
+
+
+def has_image(content: Iterable[Content]) -> bool:
+    """Return whether a message or turn contains an image."""
+    return next(images_of(content), None) is not None
 
 
 def is_tool_result(block: Content) -> TypeGuard[ToolResult]:

@@ -45,7 +45,10 @@ class Rules(IntEnum):
     Whether a sub-agent's tool call needs approval is decided once, when the response arrives.
     """
     NOTHING_LOST = 4
-    """New: a summary by command that fails leaves the conversation as it was, unless its context is full."""
+    """New: a summary by command that fails leaves the conversation as it was, unless its context is full.
+
+    The agent is told that its model does not see the images of its history.
+    """
 
 
 class ApprovalPolicy(StrEnum):
@@ -143,4 +146,6 @@ class ConvContext(Struct, frozen=True):
     limits: Limits = Limits()
     tools: tuple[ToolTraits, ...] = ()
     """The tools offered to this conversation, in the order the model sees them."""
+    takes_images: bool = True
+    """Whether requests contain images. If not, they contain a text in place of each image."""
     rules: Rules = max(Rules)

@@ -144,6 +144,11 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     """The number of the latest question that a tool asked a person."""
     past_questions: tuple[PastQuestion, ...] = ()
     """The most recently ended questions, the oldest first."""
+    hidden_from: str | None = None
+    """The model that was told that it does not see the images of the history.
+
+    "" if the latest image is newer than that, or the model sees it; None if there are no images.
+    """
 
 
 class LlmPhase(StrEnum):

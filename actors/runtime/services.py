@@ -116,6 +116,7 @@ class Services:
             working_dir=record.cwd,
             model_id=record.model,
             usable_window=self.usable_window(record.model),
+            takes_images=self.takes_images(record.model),
             is_sub_agent=not record.user_initiated,
             mode=record.mode,
             restriction_available=self.sandbox.report.restriction_available,
@@ -142,6 +143,11 @@ class Services:
         """
         served = self.models.get(model)
         return served.info.usable_window if served else UNKNOWN_MODEL_WINDOW
+
+    def takes_images(self, model: str) -> bool:
+        """Return whether requests to the model contain images; False once its provider has refused one."""
+        served = self.models.get(model)
+        return served is None or served.info.images
 
     def offered(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
         """Return the tools that a conversation is offered, in the order in which the model sees them.

@@ -55,8 +55,7 @@ def served_model(services: Services, name: str) -> Model:
 
 def check_images(services: Services, model: str) -> None:
     """Raise Rejected (IMAGE_INVALID) if it is known that a conversation's model takes no images."""
-    served = services.models.get(model)
-    if served is not None and not served.info.images:
+    if not services.takes_images(model):
         text = (
             f"the model {model} takes no images: send the message without them, or choose another model. If it does "
             f'take them, set images = true in [models."{model}"] of the server\'s settings, and restart the server'

@@ -62,24 +62,36 @@ def test_a_model_that_takes_no_images_gets_no_message_with_one(open_chat: Callab
     assert (client.model("blind").images, client.model("blind").images_assumed) == (False, False)
 
 
-def test_the_command_line_says_why_and_leaves_no_conversation(
-    server: ServerProcess, client: Client, tmp_path: Path
-) -> None:
-    (tmp_path / "a.png").write_bytes(pictures.png())
-    there = [each.name for each in client.conversations()]
-    asked = subprocess.run(
-        [sys.executable, "-m", "bedrock.cli", "--address", server.address, "ask", "--image", "a.png", "Look."],
+def ask(server: ServerProcess, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bedrock.cli", "--address", server.address, "ask", *arguments],
         check=False,
-        cwd=tmp_path,
-        env=clean_environment(tmp_path, BEDROCK_TOKEN=server.token),
+        cwd=folder,
+        env=clean_environment(folder, BEDROCK_TOKEN=server.token),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+def test_the_command_line_says_why_and_leaves_no_conversation(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "a.png").write_bytes(pictures.png())
+    there = [each.name for each in client.conversations()]
+    asked = ask(server, tmp_path, "--image", "a.png", "Look.")
     assert (asked.returncode, asked.stdout) == (2, "")
     assert "the model blind takes no images" in asked.stderr
     assert [each.name for each in client.conversations()] == there
+
+
+def test_the_command_line_shows_the_notice(server: ServerProcess, fake_provider: FakeProvider, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(pictures.png())
+    part = fake_provider.part(calls(("read_image", {"path": "a.png"})), says("I see nothing."))
+    asked = ask(server, tmp_path, f"Look. {part.key}")
+    assert (asked.returncode, asked.stdout) == (0, "I see nothing.\n")
+    assert "· The model blind takes no images" in asked.stderr
 
 
 def test_what_a_tool_shows_becomes_a_text_and_a_notice(open_chat: Callable[..., Chat], tmp_path: Path) -> None:

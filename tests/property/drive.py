@@ -525,7 +525,8 @@ def setting(world: World, tape: Tape) -> None:
         case "quota":
             world.context = replace(world.context, quota_spent=tape.pick(("", "", "the quota q of p, 5")))
         case "model":
-            world.context = replace(world.context, model_id=tape.pick(("demo", "other")))
+            model, images = tape.pick((("demo", True), ("other", True), ("other", False)))
+            world.context = replace(world.context, model_id=model, takes_images=images)
         case "policy":
             world.context = replace(world.context, approval_policy=tape.pick(tuple(ApprovalPolicy)))
         case _:

@@ -17,8 +17,8 @@ from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.adapters.llm.protocols.encoded_turns import EncodedTurns
 from actors.adapters.llm.provider import ANTHROPIC, OPENAI_CHAT
 from actors.adapters.llm.provider_errors import ImagesRefusedError
+from actors.core.content import has_image
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.core.history import has_images
 from actors.ports import CancelToken, ModelAnswer, ModelFailedError, ModelInfo, ModelRequest, ModelSink
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class HttpModel:
         if self._asks_server:
             self._discovery.ask_server(self._name, cancel)
         prepared = self._prepare(request)
-        if built_with_images and not prepared.info.images and has_images(request.turns):
+        if built_with_images and not prepared.info.images and any(has_image(turn.content) for turn in request.turns):
             raise self._without_images(f"{prepared.info.provider} lists {self._name} as a model that takes no images.")
         try:
             return self._client.request(self._protocol, prepared, self._body(prepared), sink, cancel)

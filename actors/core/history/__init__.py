@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from actors.core.history.chain import ChainCheck, open_calls, violations
 from actors.core.history.growing_view import GrowingView
-from actors.core.history.image_budget import ImageBudget, has_images, within_limits
+from actors.core.history.image_budget import ImageBudget, within_limits
 from actors.core.history.provider_view import Prefix, ProviderView, Turn, provider_view
 from actors.core.history.summary_view import summary_view
 
@@ -26,7 +26,6 @@ __all__ = [
     "Prefix",
     "ProviderView",
     "Turn",
-    "has_images",
     "open_calls",
     "provider_view",
     "summary_view",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from actors.core import window
-from actors.core.content import Message, MessageType, SystemKind, text_of
+from actors.core.content import Message, MessageType, SystemKind, has_image, text_of
 from actors.core.notifications import StopReason
 from actors.core.states import Ledger, Notice
 from actors.core.steps import texts
@@ -77,6 +77,7 @@ def first_ledger(
         pending_notices=notices,
         warned=window.near_full(used, context),
         used_tokens=used,
+        hidden_from="" if any(has_image(message.content) for message in messages) else None,
     )
 
 

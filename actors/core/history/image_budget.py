@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.core.content import Content, Image, Text, ToolSuccess
+from actors.core.content import Content, Image, Text, ToolSuccess, images_of
 from actors.core.history.provider_view import Prefix, ProviderView, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 MAX_IMAGES = 100
 """Maximum images in a request."""
@@ -27,11 +27,6 @@ def within_limits(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> tup
     """
     removed = _to_remove(_sizes(turns, size_of))
     return tuple(_without(turns, removed)) if removed else tuple(turns)
-
-
-def has_images(turns: Iterable[Turn]) -> bool:
-    """Return whether any of the turns contains an image."""
-    return any(True for turn in turns for _ in _images(turn))
 
 
 class ImageBudget:
@@ -82,7 +77,7 @@ class _Kept:
     def add(self, turns: Sequence[Turn], removed: int) -> None:
         """Add turns. The oldest `removed` images of the whole history, not only of these turns, are left out."""
         self.turns += _without(turns, max(0, removed - self._images))
-        self._images += sum(1 for turn in turns for _ in _images(turn))
+        self._images += sum(1 for turn in turns for _ in images_of(turn.content))
 
 
 def _to_remove(sizes: Sequence[int]) -> int:
@@ -108,15 +103,7 @@ def _surplus(costs: Sequence[int], limit: int) -> int:
 
 
 def _sizes(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> list[int]:
-    return [size_of(image) for turn in turns for image in _images(turn)]
-
-
-def _images(turn: Turn) -> Iterator[Image]:
-    for block in turn.content:
-        if isinstance(block, Image):
-            yield block
-        elif isinstance(block, ToolSuccess):
-            yield from block.images
+    return [size_of(image) for turn in turns for image in images_of(turn.content)]
 
 
 def _without(turns: Sequence[Turn], count: int) -> Iterator[Turn]:

@@ -14,7 +14,7 @@ from actors.core.errors import ErrorKind
 from actors.core.notifications import StopReason, StreamDiscarded
 from actors.core.states import AwaitingContinuation, LlmPhase, LlmRequesting
 from actors.core.steps import texts
-from actors.core.steps.notices import deliver_notices
+from actors.core.steps.notices import deliver_notices, notice_hidden_images
 from actors.core.steps.run_endings import become_idle, fail_sub_agent
 from actors.core.steps.runs import deliver_steers
 
@@ -38,6 +38,7 @@ def begin_request(builder: TransitionBuilder, *through: ContextState, continuati
         builder.add_system_message(SystemKind.ROUND_CAP, texts.round_cap(ledger.rounds))
         return become_idle(builder, StopReason.INTERRUPTED, "round_cap", *through)
     deliver_notices(builder)
+    notice_hidden_images(builder)
     if builder.context.is_sub_agent:
         _count_turn(builder)
     deliver_steers(builder)
@@ -78,6 +79,7 @@ def begin_summary(
     which a failure leads back, None if the context is full.
     """
     deliver_notices(builder)
+    notice_hidden_images(builder)
     request_id = _next_request(builder)
     model, seq = builder.context.model_id, builder.ledger.seq
     builder.place_state()

@@ -64,6 +64,19 @@ def deliver_notices(builder: TransitionBuilder, kinds: Collection[SystemKind] = 
         builder.add_system_message(notice.kind, notice.text, meta=notice.kind in _MODEL_ONLY)
 
 
+def notice_hidden_images(builder: TransitionBuilder) -> None:
+    """Add the notice that the model of the next request does not see the history's images, unless it was told before.
+
+    People read it, too. Until its provider refuses an image, a model may count as one that takes images.
+    """
+    hidden_from = "" if builder.context.takes_images else builder.context.model_id
+    if builder.ledger.hidden_from in (None, hidden_from):
+        return
+    builder.ledger = replace(builder.ledger, hidden_from=hidden_from)
+    if hidden_from:
+        builder.add_system_message(SystemKind.NONE, texts.IMAGES_HIDDEN.format(model=hidden_from))
+
+
 def queue_cancel_notice(builder: TransitionBuilder) -> None:
     """Queue the notice that the user cancelled the open run; it replaces the notice of an earlier interruption."""
     _queue_interruption(builder, texts.RUN_CANCELLED)

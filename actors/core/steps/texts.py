@@ -71,6 +71,11 @@ MCP_RESTARTED = (
     "what they kept in memory is lost."
 )
 
+IMAGES_HIDDEN = (
+    "The model {model} takes no images: in place of each image of this conversation, and of each that a tool returns, "
+    "it gets a text."
+)
+
 _NOT_RESUMED = "Do not take up again what was asked before this notice unless the user asks for it."
 RUN_CANCELLED = f"The user interrupted the run {{step}}. {_NOT_RESUMED}"
 RUN_CUT_OFF = f"The server was stopped and the run was cut off {{step}}. {_NOT_RESUMED}"

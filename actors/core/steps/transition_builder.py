@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.core.content import Content, Image, Message, MessageType, SystemKind, Text, Usage
+from actors.core.content import Content, Image, Message, MessageType, SystemKind, Text, Usage, has_image
+from actors.core.context import Rules
 from actors.core.effects import ActEffect, Effect, NotifyClient, PersistMessage, PersistMode, PersistState
 from actors.core.fsm import ContextState, project
 from actors.core.notifications import Durable, StateChanged, TextDelta
@@ -54,6 +55,8 @@ class TransitionBuilder:
     ) -> None:
         """Persist a message with the next sequence number. Without `message_id`, the id is made from that number."""
         ledger = self.ledger = replace(self.ledger, seq=self.ledger.seq + 1)
+        if has_image(content) and self.context.rules >= Rules.NOTHING_LOST:
+            self.ledger = replace(ledger, hidden_from="")
         self.effects.append(
             PersistMessage(
                 Message(

@@ -160,9 +160,10 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """
     REFUSAL_REASON_IMAGE_INVALID: _RefusalReason.ValueType  # 20
     """INVALID_ARGUMENT. An image is damaged, is too large, has a format that the server
-    does not accept, or has another format than its `media_type`.
+    does not accept, or has another format than its `media_type`; or the model is
+    known not to accept images (`images` of Model).
 
-    Correct or leave out the image that the BadRequest names.
+    Correct or leave out the image that the BadRequest names, or choose another model.
     """
     REFUSAL_REASON_REVISION_TOO_OLD: _RefusalReason.ValueType  # 21
     """OUT_OF_RANGE. The events after the given revision are no longer stored. The
@@ -427,9 +428,10 @@ Correct the path.
 """
 REFUSAL_REASON_IMAGE_INVALID: RefusalReason.ValueType  # 20
 """INVALID_ARGUMENT. An image is damaged, is too large, has a format that the server
-does not accept, or has another format than its `media_type`.
+does not accept, or has another format than its `media_type`; or the model is
+known not to accept images (`images` of Model).
 
-Correct or leave out the image that the BadRequest names.
+Correct or leave out the image that the BadRequest names, or choose another model.
 """
 REFUSAL_REASON_REVISION_TOO_OLD: RefusalReason.ValueType  # 21
 """OUT_OF_RANGE. The events after the given revision are no longer stored. The

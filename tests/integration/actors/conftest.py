@@ -94,7 +94,7 @@ class ScriptedModel:
     """A model whose requests wait in `exchanges` until the test answers them."""
 
     info = ModelInfo(
-        "scripted", "Scripted", "tests", "demo", 200_000, 8_000, 190_000,
+        "scripted", "Scripted", "tests", "demo", 200_000, 8_000, 190_000, images=True,
         reasoning_efforts=(ReasoningEffort.LOW, ReasoningEffort.HIGH), answer_limit=8_000,
     )  # fmt: skip
 

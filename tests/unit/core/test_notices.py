@@ -5,11 +5,20 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from actors.core.content import SystemKind, ToolCancelled, ToolError, ToolSuccess
-from actors.core.context import Mode
+from actors.core.content import Delivery, Image, SystemKind, ToolCancelled, ToolError, ToolSuccess
+from actors.core.context import ConvContext, Mode, Rules
 from actors.core.effects import AbortTool, ExecuteTool, PersistMode, PersistState, RequestLlm
-from actors.core.errors import Reason, Rejected
-from actors.core.events import Restart, SetMode, ToolAborted, ToolTransient, TriggerContinuation, UserCancel
+from actors.core.errors import ErrorKind, LlmFailure, Reason, Rejected
+from actors.core.events import (
+    LlmError,
+    Restart,
+    SetMode,
+    ToolAborted,
+    ToolTransient,
+    TriggerContinuation,
+    UserCancel,
+    UserMessage,
+)
 from actors.core.notifications import ModeChanged, StateChanged
 from actors.core.states import AwaitingContinuation, Idle, LlmRequesting
 from actors.core.transition import run_chain
@@ -209,3 +218,77 @@ def test_stopping_calls_that_do_not_run_changes_nothing_else(column: Column) -> 
     plain, stopping = (after(SetMode(1, UNRESTRICTED, stop)) for stop in ((), ("t0",)))
 
     assert str(plain) == str(stopping).replace("stop=('t0',)", "stop=()")
+
+
+PICTURE = Image("sha256-1", "image/png", 30, 20)
+SHOWN = ToolSuccess("t1", "a.png", (PICTURE,))
+
+
+def shown(context: ConvContext = OPEN) -> Talk:
+    """A conversation whose first message has an image."""
+    talk = Talk(context)
+    talk.tell(UserMessage(talk.at(), "look", "look", (PICTURE,)))
+    return talk
+
+
+def hidden(talk: Talk, model: str = "blind") -> None:
+    talk.context = replace(talk.context, model_id=model, takes_images=False)
+
+
+def test_a_model_that_takes_no_images_is_told_so_once_before_its_next_request() -> None:
+    talk = shown()
+    assert [kind for kind, _ in talk.said] == ["user"]
+    talk.text("I see.")
+    hidden(talk)
+
+    talk.say("and now?")
+
+    (_, _), (kind, text) = talk.said
+    assert (kind, text.startswith("The model blind takes no images")) == ("system", True)
+    talk.text("No.")
+    talk.say("sure?")
+    assert [kind for kind, _ in talk.said] == ["user"]
+
+
+def test_each_image_of_a_tool_and_each_other_model_that_takes_none_is_told_of() -> None:
+    talk = Talk(replace(OPEN, takes_images=False))
+    talk.say("go")
+    for _ in range(2):
+        talk.call(bash("t1"))
+        talk.result(SHOWN)
+        assert [kind for kind, _ in talk.said] == ["tool", "system"]
+    talk.text("done")
+    hidden(talk, "another")
+    talk.say("and?")
+    assert talk.said[-1][1].startswith("The model another takes no images")
+    talk.text("no")
+    talk.tell(TriggerContinuation(talk.at()))
+    assert talk.said == []
+
+
+def test_a_queued_message_after_a_refusal_goes_out_with_the_notice() -> None:
+    talk = shown()
+    talk.say("later", Delivery.FOLLOW_UP)
+    hidden(talk)
+
+    talk.tell(LlmError(talk.at(), "c:r1", 1, LlmFailure(ErrorKind.INVALID_REQUEST, "no images")))
+
+    assert [kind for kind, _ in talk.said] == ["error", "user", "system"]
+    assert talk.acts(RequestLlm)
+
+
+def test_a_summary_is_asked_for_with_the_notice() -> None:
+    talk = shown()
+    talk.text("I see.")
+    hidden(talk)
+    talk.tell(TriggerContinuation(talk.at()))
+    assert [kind for kind, _ in talk.said] == ["system"]
+
+
+def test_logs_of_the_third_edition_know_no_notice_of_images() -> None:
+    talk = shown(replace(OPEN, rules=Rules.OWN_TOOLS))
+    talk.text("I see.")
+    hidden(talk)
+    talk.say("and now?")
+    assert [kind for kind, _ in talk.said] == ["user"]
+    assert talk.state.ledger.hidden_from is None

@@ -11,7 +11,7 @@ from bedrock import v1
 
 from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Image
-from actors.core.errors import QuotaExceededError
+from actors.core.errors import QuotaExceededError, Reason, Rejected
 from actors.ports import Attachment, CancelToken, Commit, ImagesUnavailableError, ImageView
 from server.auth.authentication import caller
 from server.auth.principals import Caller, Role
@@ -131,6 +131,28 @@ def test_no_image_is_looked_at_or_kept_for_a_principal_who_may_store_nothing_mor
         assert (asked, images.stopped.is_set()) == ([("local", 1)], False)
         repeated = v1.SendMessageRequest(images=[v1.Image(media_type="image/png", data=b"known")])
         assert asyncio.run(pictures.taken("c1", repeated, 60)) == (KNOWN,), "it needs no more room"
+    finally:
+        pictures.close()
+
+
+def test_no_image_is_looked_at_or_kept_for_a_model_that_takes_none() -> None:
+    images, asked = Endless(), []
+
+    def refuse(conversation_id: str) -> None:
+        asked.append(conversation_id)
+        raise Rejected(Reason.IMAGE_INVALID)
+
+    pictures = ImageUploads(images, check_model=refuse)
+    picture = v1.Image(media_type="image/png", data=b"x")
+    try:
+        with pytest.raises(Rejected):
+            asyncio.run(pictures.taken("c1", v1.SendMessageRequest(images=[picture]), 60))
+        assert (asked, images.stopped.is_set()) == (["c1"], False)
+        repeated = v1.SendMessageRequest(images=[v1.Image(media_type="image/png", data=b"known")])
+        assert asyncio.run(pictures.taken("c1", repeated, 60)) == (KNOWN,), "the conversation judges it"
+        with pytest.raises(AnswerTimeoutError):
+            asyncio.run(pictures.taken("c1", v1.SubmitToolResultRequest(images=[picture]), 0.01))
+        assert asked == ["c1"]
     finally:
         pictures.close()
 
