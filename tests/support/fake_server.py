@@ -514,10 +514,6 @@ class FakeBedrock:
         request.update_mask.MergeMessage(request.conversation, self.conversation, replace_repeated_field=True)
         return v1.UpdateConversationResponse(conversation=self.conversation)
 
-    def GetModel(self, request: v1.GetModelRequest) -> v1.GetModelResponse:
-        named = (model for model in self.models if model.name == request.name)
-        return v1.GetModelResponse(model=next(named, v1.Model(name=request.name)))
-
     def DeleteConversation(self, request: v1.DeleteConversationRequest) -> v1.DeleteConversationResponse:
         self.deleted = True
         self._wake()
@@ -837,6 +833,10 @@ class FakeBedrock:
 
     def GetAttachment(self, request: v1.GetAttachmentRequest) -> v1.GetAttachmentResponse:
         return v1.GetAttachmentResponse(attachment=v1.Attachment(name=request.name, size_bytes=4))
+
+    def GetModel(self, request: v1.GetModelRequest) -> v1.GetModelResponse:
+        named = (model for model in self.models if model.name == request.name)
+        return v1.GetModelResponse(model=next(named, v1.Model(name=request.name)))
 
     def ListModels(self, request: v1.ListModelsRequest) -> v1.ListModelsResponse:
         page, more = _page(self.models, request.page_token, size=1)
