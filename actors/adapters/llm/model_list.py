@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 LIST_TIMEOUTS = Timeouts(connect=2, first_byte=3, idle=3, total=5)
 #: Seconds after which the list may be fetched again: models change, and a server may be running again.
 AGAIN_SECONDS = 10.0
+#: Where Ollama lists the models that it has in memory.
+OLLAMA_LOADED = "/api/ps"
 #: Maximum bytes of a list that are read; OpenRouter's list has half a megabyte.
 _MAX_BYTES = 16 << 20
 #: Maximum number of names that are kept from one list.
@@ -54,6 +56,8 @@ class ModelList:
         self._requested_at = float("-inf")
         self.names: tuple[str, ...] | None = None
         """The listed names; None if the server was not asked yet, or has never answered with a list."""
+        self.loaded: tuple[str, ...] = ()
+        """Those of several models that the server has in memory; only Ollama's tells."""
         self.failure = ""
         """Why the last fetch failed, as the end of a sentence; "" if it succeeded."""
 
@@ -61,6 +65,12 @@ class ModelList:
     def stale(self) -> bool:
         """Whether the list is old enough to be fetched again, or was never fetched."""
         return time.monotonic() - self._requested_at >= AGAIN_SECONDS
+
+    @property
+    def only(self) -> str:
+        """The only model that the server has, or the only one that it has in memory; "" if there is no such model."""
+        found = self.names if self.names is not None and len(self.names) == 1 else self.loaded
+        return found[0] if len(found) == 1 else ""
 
     def __contains__(self, name: str) -> bool:
         """Return whether the server lists the model; ":latest" may be omitted from Ollama's names."""
@@ -74,18 +84,21 @@ class ModelList:
         with self._lock:
             if not self.stale:
                 return
-            names, failure = self._try_fetch(cancel)
+            names, failure = self._try_fetch(self._client.provider.list_url, cancel)
+            loaded: tuple[str, ...] = ()
+            if self._client.provider.presumed and names is not None and len(names) > 1:
+                loaded = self._try_fetch(self._client.provider.root_url(OLLAMA_LOADED), cancel)[0] or ()
             if cancel.cancelled:
                 return
             self._requested_at = time.monotonic()
-            self.names, self.failure = names or self.names, failure
+            self.names, self.failure, self.loaded = names or self.names, failure, loaded
             if failure:
                 log.info("provider %s does not list its models: %s", self._client.provider.name, failure)
 
-    def _try_fetch(self, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
-        """Fetch the list; return the names and "" on success, None and the reason on failure."""
+    def _try_fetch(self, url: str, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
+        """Fetch a list of models; return the names and "" on success, None and the reason on failure."""
         try:
-            return self._fetch(cancel), ""
+            return self._fetch(url, cancel), ""
         except TransportError as failed:
             return None, failed.text
         except ModelFailedError as failed:
@@ -95,12 +108,12 @@ class ModelList:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None, "its list of models cannot be understood"
 
-    def _fetch(self, cancel: CancelToken) -> tuple[str, ...]:
+    def _fetch(self, url: str, cancel: CancelToken) -> tuple[str, ...]:
         if self._client.provider.discover == "never":
             raise TransportError(ErrorKind.INVALID_REQUEST, 'its settings say discover = "never"')
         provider = self._client.keys.with_key(cancel)
         send = self._client.transport.send
-        with send("GET", provider.list_url, provider.request_headers(), (), cancel, timeouts=LIST_TIMEOUTS) as reply:
+        with send("GET", url, provider.request_headers(), (), cancel, timeouts=LIST_TIMEOUTS) as reply:
             if not 200 <= reply.status < 300:
                 raise TransportError(ErrorKind.SERVER_ERROR, f"it has no list of models (HTTP {reply.status})")
             return listed_in(reply.read_all(_MAX_BYTES))

@@ -280,8 +280,12 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     def models_url(self) -> str:
         """The URL at which the server states the limits of its models."""
         if self.loaded_path:
-            return urlsplit(self.base_url)._replace(path=self.loaded_path).geturl()
+            return self.root_url(self.loaded_path)
         return self.list_url
+
+    def root_url(self, path: str) -> str:
+        """Return the URL with this path, which begins with "/", from the server's root."""
+        return urlsplit(self.base_url)._replace(path=path).geturl()
 
     @property
     def list_url(self) -> str:

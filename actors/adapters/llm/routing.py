@@ -50,7 +50,12 @@ class Server(Struct, frozen=True, eq=False):
 
     @property
     def default(self) -> str:
-        """The provider's default model; "" if it has none, or if its server does not list the guessed default."""
+        """The provider's default model; "" if it has none, or if its server does not list the guessed default.
+
+        Instead of "default" it is the only model that the server has, or the only one that it has in memory.
+        """
+        if self.presumes(ONLY_MODEL) and ONLY_MODEL not in self.listed and self.listed.only:
+            return self.listed.only
         return "" if self.refuted else self.provider.default_model
 
     @property
@@ -127,7 +132,9 @@ class ModelRouter:
             f"if it serves this one, say so in its setting `models`"
             for server in self.unreachable
         ]
-        which = f"the model {name!r} is not available" if name else "no model is the default here: name one"
+        variables = " or ".join(f"{server.provider.name.upper()}_MODEL" for server in self.servers if server.refuted)
+        none = f"no model is the default here: name one, or set {variables} for the server"
+        which = f"the model {name!r} is not available" if name else none
         return f"{which}; there are: {', '.join(shown)}{more}{''.join(silent)}"
 
     @property

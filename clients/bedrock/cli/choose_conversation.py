@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,12 +14,17 @@ from bedrock import Instructions
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, complete_model
 from bedrock.cli.mcp_server_file import servers_in
+from bedrock.cli.text.output import print_text
+from bedrock.errors import ModelUnavailable
 
 if TYPE_CHECKING:
     from bedrock import Client, Conversation, Generation
     from bedrock.types import ApprovalPolicy, Mode
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+#: Maximum models that are listed when the user is asked for one.
+_SHOWN = 20
 
 _NEW_OPTIONS = (
     click.option(
@@ -110,9 +117,9 @@ def create_conversation(
     if replace_instructions and not instructions:
         raise click.UsageError("--replace-instructions needs --instructions")
     told = Instructions(_text(instructions), replace_instructions) if instructions else None
-    return client.create(
+    create = partial(
+        client.create,
         directory,
-        model=model,
         mode=mode,
         approval_policy=approval_policy,
         instructions=told,
@@ -120,6 +127,34 @@ def create_conversation(
         tools=None if tools is None else [name.strip() for name in tools.split(",") if name.strip()],
         mcp_servers=servers_in(Path(mcp_servers)) if mcp_servers else (),
     )
+    try:
+        return create(model=model)
+    except ModelUnavailable:
+        if model or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise
+    return create(model=_asked_model(client))
+
+
+def _asked_model(client: Client) -> str:
+    """Ask which of the server's models to use, because none is the default. Raises click.Abort at the end of input."""
+    from bedrock.cli.chat.typeahead import asking  # noqa: PLC0415 -- needs a terminal
+
+    models = sorted(client.models(), key=lambda model: model.protocol == "demo")
+    names = [model.name.removeprefix("models/") for model in models]
+    print_text("No model is the default here. There are:", err=True)
+    for number, model in enumerate(models[:_SHOWN], 1):
+        print_text(f"{number:4}  {names[number - 1]} ({model.provider})", err=True)
+    if len(models) > _SHOWN:
+        print_text(f"      … and {len(models) - _SHOWN:,} more, which `bedrock models` lists", err=True)
+    with asking(sys.stdin):
+        while True:
+            said = click.prompt("Which one (number or name)", err=True).strip()
+            place = int(said) - 1 if said.isascii() and said.isdecimal() else -1
+            chosen = names[place] if 0 <= place < len(names) else said
+            if chosen in names:
+                break
+    print_text(f"Without being asked: -m {chosen}, or OPENAI_MODEL={chosen} for the server.", err=True)
+    return chosen
 
 
 def _text(given: str) -> str:

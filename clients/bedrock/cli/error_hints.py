@@ -8,6 +8,7 @@ from bedrock.errors import (
     Archived,
     AwaitingApproval,
     BedrockError,
+    ModelUnavailable,
     ModeUnavailable,
     NotForkable,
     NotFound,
@@ -23,6 +24,7 @@ _COMMAND_LINE: dict[type[BedrockError], str] = {
     AgentBusy: "Wait for the end of the run, or end it with `bedrock cancel NAME`; then try again.",
     AwaitingApproval: "Answer with `bedrock approve NAME` or `bedrock deny NAME`, or cancel; then try again.",
     ApprovalNeeded: "Answer with `bedrock approve NAME` or `bedrock deny NAME`.",
+    ModelUnavailable: "Choose one with -m; `bedrock models` lists them.",
     Archived: "Put it back on the list first: `bedrock archive --undo NAME`.",
     NotForkable: "`bedrock cycles NAME` lists its runs.",
     RevisionTooOld: "",
@@ -30,6 +32,7 @@ _COMMAND_LINE: dict[type[BedrockError], str] = {
 _CHAT: dict[type[BedrockError], str] = {
     **_COMMAND_LINE,
     AgentBusy: "Wait for the end of the run, or cancel it with Esc; then enter it again.",
+    ModelUnavailable: ModelUnavailable.hint,
     AwaitingApproval: "Answer the question, or cancel with Esc; then enter it again.",
 }
 

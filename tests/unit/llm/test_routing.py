@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_a_model_that_no_provider_lists_is_refused_with_those_that_are(name: str
         assert not accepts(catalog, name)
         refusal = catalog.refusal(name)
     assert refusal.kind is ErrorKind.INVALID_REQUEST
-    assert refusal.message == (f"the model {name!r} is not available; there are: default, mine, qwen3, demo")
+    assert refusal.message == (f"the model {name!r} is not available; there are: qwen3, mine, demo")
 
 
 def learned(catalog: Catalog) -> tuple[str, list[str]]:
@@ -108,7 +109,8 @@ def test_a_presumed_default_that_no_server_lists_is_not_offered() -> None:
         assert not accepts(catalog, "default")
         assert not catalog.offers("")
         assert catalog.refusal("").message == (
-            "no model is the default here: name one; there are: mine, yours, qwen3, llama, demo"
+            "no model is the default here: name one, or set ANTHROPIC_MODEL or OPENAI_MODEL for the server; there are: "
+            "mine, yours, qwen3, llama, demo"
         )
 
 
@@ -117,7 +119,7 @@ def test_a_presumed_default_that_no_server_lists_is_not_offered() -> None:
     [
         (["claude-sonnet-5-5", "b"], ["c", "d"], "claude-sonnet-5-5"),
         (["a", "b"], ["default", "d"], "default"),
-        (["a", "b"], ["the-only-one"], "default"),
+        (["a", "b"], ["the-only-one"], "the-only-one"),
     ],
 )
 def test_a_presumed_default_is_the_first_that_its_server_has(
@@ -128,6 +130,25 @@ def test_a_presumed_default_is_the_first_that_its_server_has(
         assert learned(catalog)[0] == default
         assert accepts(catalog, default)
         assert not catalog.undecided(default), "it is not asked about again"
+
+
+@pytest.mark.parametrize(
+    ("loaded", "default"),
+    [
+        ({"models": [{"name": "qwen3:8b", "context_length": 4096}]}, "qwen3:8b"),
+        ({"models": [{"name": "qwen3:8b"}, {"name": "llama3:latest"}]}, ""),
+        ({"models": []}, ""),
+        ({"error": "not found"}, ""),
+    ],
+)
+def test_of_several_models_the_only_one_in_memory_is_the_default(loaded: dict[str, Any], default: str) -> None:
+    """As Ollama tells, at an address beside that of the protocol."""
+    with ScriptedServer(
+        listing({"id": "llama3:latest"}, {"id": "qwen3:8b"}), answer(200, json.dumps(loaded).encode())
+    ) as server:
+        catalog = Catalog(providers_from_env({"OPENAI_BASE_URL": f"{server.url}/v1"}))
+        assert learned(catalog)[0] == default
+    assert [each.path for each in server.received] == ["/v1/models", "/api/ps"]
 
 
 def test_a_presumed_default_counts_where_no_list_can_be_had_and_is_not_asked_about_again() -> None:

@@ -1,4 +1,4 @@
-"""Handles input that the user types before the prompt is drawn."""
+"""Handles input that the user types before the prompt is drawn, and questions that are asked before it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,25 @@ def typing_ahead(stream: TextIO) -> Generator[None]:
     changed[0] &= ~termios.ICRNL
     changed[3] &= ~(termios.ECHO | termios.ICANON)
     termios.tcsetattr(descriptor, termios.TCSANOW, changed)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal may be closed
+            termios.tcsetattr(descriptor, termios.TCSANOW, before)
+
+
+@contextmanager
+def asking(stream: TextIO) -> Generator[None]:
+    """Let the terminal edit and echo lines while a question is asked, as without `typing_ahead`.
+
+    What was typed before the question is dropped, so that it is not taken for the answer.
+    """
+    descriptor = stream.fileno()
+    before = termios.tcgetattr(descriptor)
+    changed = termios.tcgetattr(descriptor)
+    changed[0] |= termios.ICRNL
+    changed[3] |= termios.ECHO | termios.ICANON
+    termios.tcsetattr(descriptor, termios.TCSAFLUSH, changed)
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ import click
 
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME, complete_model
-from bedrock.cli.connect import connect
+from bedrock.cli.connect import connect, connect_or_spawn
 from bedrock.cli.display import sub_agent_list as sub_agents
 from bedrock.cli.display.approval_prompt import rule_id, rule_title
 from bedrock.cli.display.labels import APPROVAL, in_words, tool_left_out, waits_for
@@ -166,16 +166,19 @@ def _timeline(conversation: Conversation, now: ConversationInfo, limit: int, out
 @JSON_OPTION
 @click.pass_context
 def models(ctx: click.Context, name: str | None, output: str) -> None:
-    """List the models that conversations can use. With MODEL: all about that one."""
+    """List the models that conversations can use. With MODEL: all about that one.
+
+    If your server on this machine does not run, one is started for it, with the same settings.
+    """
     if name is not None:
         try:
-            _about_model(connect(ctx).model(name), output)
+            _about_model(connect_or_spawn(ctx).model(name), output)
         except NotFound as error:
             raise exits.CommandError(
                 f"there is no model “{name}”", "`bedrock models` lists those that there are."
             ) from error
         return
-    found = connect(ctx).models()
+    found = connect_or_spawn(ctx).models()
     if output == "json":
         print_values(found)
         return
