@@ -83,7 +83,7 @@ def test_the_models_by_default_are_those_of_the_environment() -> None:
     for setting, model in rows:
         variable, _, value = setting.strip("`").partition("=")
         (provider,) = providers_from_env({variable: value or "key"})
-        assert model.startswith(f"`{provider.default_model}`" if not value else "what that server has")
+        assert model.startswith(f"`{provider.default_model}`" if not value else "its only model")
         (chosen,) = re.findall(r"or `(\w+)`", model)
         (provider,) = providers_from_env({variable: value or "key", chosen: "mine"})
         assert provider.default_model == "mine"
