@@ -44,6 +44,8 @@ class Reasoning(Struct, frozen=True, gc=False, tag="reasoning"):
     """The model that wrote the reasoning; requests to other models omit this block."""
     raw: str = ""
     """The block as the provider sent it, as JSON text; later requests contain it unchanged."""
+    provider: str = ""
+    """The provider that sent `raw`; requests to other providers omit it. "" in messages of version 0.2."""
 
 
 class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_use"):
@@ -58,6 +60,8 @@ class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_use")
     """For tools that clients run: why the input does not match the tool's schema, so no client is asked; else ""."""
     group: ToolGroup | None = None
     """The tool's group at the time of the call, for tools that clients declared. None for built-in and MCP tools."""
+    own: Reasoning | None = None
+    """What the provider sent with the call and needs back, such as a signature, as `raw`; else None."""
 
 
 class Image(Struct, frozen=True, gc=False, tag="image"):

@@ -24,6 +24,7 @@ PAGES = (
     ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "tests" / "README.md",
+    ROOT / "tests" / "peers" / "README.md",
     ROOT / "clients" / "README.md",
     ROOT / "clients" / "node" / "README.md",
     ROOT / "actors" / "core" / "README.md",

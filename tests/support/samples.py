@@ -102,7 +102,7 @@ MESSAGE = Message(
         Reasoning("", raw="{}"),
         Text("let me look"),
         BASH,
-        ToolUse("call-9", "bash", "{broken"),
+        ToolUse("call-9", "bash", "{broken", own=Reasoning("", "openai-chat", "m", '{"extra_content":{}}', "google")),
     ),
     created_at=1_234,
     run="c:3",

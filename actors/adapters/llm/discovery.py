@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.adapters.llm.model_limits import Price, StatedLimits
-from actors.adapters.llm.protocols.answer_builder import token_count
+from actors.adapters.llm.protocols.token_usage import token_count
 from actors.adapters.llm.provider import Timeouts
 from actors.adapters.llm.transport.connections import TransportError
 from actors.core.errors import ErrorKind

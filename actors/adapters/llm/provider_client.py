@@ -6,6 +6,7 @@ All wire protocols use this module.
 from __future__ import annotations
 
 import logging
+import re
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,9 +18,8 @@ from msgspec.structs import replace
 from actors.adapters.llm import provider_errors
 from actors.adapters.llm.api_keys import ApiKeys
 from actors.adapters.llm.protocols.answer_builder import AnswerReader, PreparedRequest
-from actors.adapters.llm.protocols.cut_off_usage import cut_off_usage, fills_window
 from actors.adapters.llm.protocols.encoded_turns import Joint, comma
-from actors.adapters.llm.protocols.json_text import replace_lone_surrogates
+from actors.adapters.llm.protocols.lenient_json import join_halves, mark_halves, open_half
 from actors.adapters.llm.transport.connections import (
     LocalResourcesExhaustedError,
     TransportError,
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds to wait for what may follow a complete answer: its token usage, "[DONE]", and the end of the stream.
 TAIL_SECONDS = 5.0
+
+_JSON_LINES = re.compile("ndjson|jsonl")
 
 
 class KeyRefusedError(ModelFailedError):
@@ -65,7 +67,7 @@ class WireProtocol(Struct, frozen=True):
 class GatheredText:
     """A ModelSink in front of another one: joins texts that arrived together, and passes them on as one text.
 
-    Reasoning is never joined with the text of the answer.
+    Reasoning is never joined with the text of the answer. Halves of surrogate pairs are joined; see `mark_halves`.
     """
 
     def __init__(self, sink: ModelSink) -> None:
@@ -78,16 +80,20 @@ class GatheredText:
     def text(self, text: str, *, reasoning: bool = False) -> None:
         """Gather text until `pass_on` is called, or until the kind of text changes."""
         if reasoning is not self._reasoning:
-            self.pass_on()
+            self.pass_on(ended=True)
             self._reasoning = reasoning
         self._texts.append(text)
 
-    def pass_on(self) -> None:
-        """Pass on the gathered text, if there is any."""
-        if self._texts:
-            text = "".join(self._texts)
-            self._texts.clear()
-            self._sink.text(text, reasoning=self._reasoning)
+    def pass_on(self, *, ended: bool = False) -> None:
+        """Pass on the gathered text, if there is any.
+
+        Half a surrogate pair at its end is held back, because its other half may follow, unless the text has ended.
+        """
+        text = "".join(self._texts)
+        end = len(text) if ended else len(text) - open_half(text)
+        self._texts = [text[end:]] if text[end:] else []
+        if end:
+            self._sink.text(join_halves(text[:end]), reasoning=self._reasoning)
 
 
 class ProviderClient:
@@ -124,7 +130,7 @@ class ProviderClient:
         if isinstance(failure, KeyRefusedError) and self.keys.renew(failure.key, cancel):
             answer, failure = self._attempt(protocol, prepared, body, sink, cancel, readers=readers)
         if cancel.cancelled:
-            raise ModelAbortedError(cut_off_usage(prepared, readers[-1]) if readers else None)
+            raise ModelAbortedError(readers[-1].cut_off_usage if readers else None)
         if answer is None:
             raise failure or ModelFailedError(LlmFailure(ErrorKind.UNKNOWN, "no outcome"))
         return answer
@@ -150,8 +156,7 @@ class ProviderClient:
             readers.append(reader)
             with self.transport.post(provider.url(protocol.path), provider.request_headers(), body, cancel) as reply:
                 self._read(provider, reply, reader, gathered, cancel)
-            answer = reader.answer()
-            return replace(answer, context_full=fills_window(prepared, answer)), None
+            return reader.answer(), None
         except ModelFailedError as failed:
             return None, failed
         except ModelAbortedError:
@@ -177,11 +182,8 @@ class ProviderClient:
                 provider, reply.status, reply.headers, _error_body(reply), time.time()
             )
             raise KeyRefusedError(refusal.failure, provider.api_key) if reply.status == 401 else refusal
-        if "json" in reply.headers.get("content-type", "").lower():
-            reader.whole(replace_lone_surrogates(reply.read_all()))
-            return
         try:
-            _read_events(provider, reply, reader, sink, cancel)
+            _read_answer(provider, reply, reader, sink, cancel)
         except SseTooLargeError as error:
             text = f"the answer contains {error}"
             raise provider_errors.failed_request(provider, ErrorKind.RESPONSE_TOO_LARGE, text, reader.usage) from None
@@ -190,15 +192,40 @@ class ProviderClient:
                 raise
 
 
-def _read_events(
+def _read_answer(
     provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: GatheredText, cancel: CancelToken
 ) -> None:
+    """Read an answer as what it begins like, because many servers state another type than they send.
+
+    Raises ModelFailedError if it is neither a stream of events nor a JSON object.
+    """
+    stated = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+    begin = b""
+    while not begin and (chunk := reply.read()):
+        begin = chunk.lstrip()
+    if begin.startswith(b"<") or _JSON_LINES.search(stated):
+        raise provider_errors.wrong_type(provider, stated)
+    if begin.startswith((b"{", b"[")) or (not begin and "json" in stated):
+        reader.whole(mark_halves(begin + reply.read_all()))
+        return
+    _read_events(provider, reply, reader, sink, cancel, chunk=begin)
+    if not reader.size.begun and not cancel.cancelled and stated not in {"", "text/event-stream"}:
+        raise provider_errors.wrong_type(provider, stated)
+
+
+def _read_events(
+    provider: ProviderConfig,
+    reply: Reply,
+    reader: AnswerReader,
+    sink: GatheredText,
+    cancel: CancelToken,
+    *,
+    chunk: bytes,
+) -> None:
+    """Read a stream of events, which begins with `chunk`."""
     parser = SseParser()
     begun = False
-    while not (reader.finished or cancel.cancelled):
-        chunk = reply.read()
-        if not chunk:
-            return
+    while chunk:
         events = parser.feed(chunk)
         if events and not begun:
             begun = True
@@ -207,10 +234,14 @@ def _read_events(
             _process(provider, events, reader, cancel)
         finally:
             sink.pass_on()
+        if reader.finished or cancel.cancelled:
+            break
         if reader.complete:
             reply.idle = TAIL_SECONDS
-        if begun and not reader.finished:
+        if begun:
             sink.flush()
+        chunk = reply.read()
+    sink.pass_on(ended=True)
 
 
 def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerReader, cancel: CancelToken) -> None:
@@ -223,7 +254,7 @@ def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerRea
             return
         reader.size.begun = True
         if b"\\u" in event.data:
-            event = SseEvent(event.name, replace_lone_surrogates(event.data))  # noqa: PLW2901
+            event = SseEvent(event.name, mark_halves(event.data))  # noqa: PLW2901
         reader.event(event)
         if excess := reader.size.excess:
             raise provider_errors.too_large(provider, excess, reader.usage)

@@ -4,9 +4,9 @@ Some cases need more than the HTTP status. An account without quota or credit lo
 request (400), but waiting does not help: such an error becomes `invalid_request`, with a message that asks for credit.
 A 429 with a header that forbids retries is handled in the same way. Errors about a conversation that is too long become
 `context_exhausted`, and those about refused content become `content_filter`. An error that says that the model takes no
-images becomes an ImagesRefusedError. Otherwise 401 and 403 become `auth`, and
-429 becomes `rate_limit`. All other 4xx except 408, 409 and 425 become `invalid_request`, which fails at once
-(REQ-BED-006). Everything else, including redirects, becomes `server_error`, which is retried.
+images becomes an ImagesRefusedError. Otherwise 401 and 403 become `auth`, and 429 becomes `rate_limit`. Redirects and
+all other 4xx except 408, 409 and 425 become `invalid_request`, which fails at once (REQ-BED-006). Everything else
+becomes `server_error`, which is retried.
 
 A message contains the provider's own error text and nothing else of its answer. That text is bounded and on one line;
 everything in it that looks like a key, and every piece of a configured secret, is masked.
@@ -109,6 +109,8 @@ _TRY_AGAIN_STATUSES = frozenset({408, 409, 425})
 _MASK = "[redacted]"
 _KEY_LIKE = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|xai|gsk)[-_][\w*.\-]{6,}|\bAIza[\w\-]{8,}")
 _PIECE = 8
+_MAX_TYPE = 60
+_ANSWER_TYPE = re.compile("^application/json|event-stream")
 _SHORTEST_SECRET = 4
 
 
@@ -240,6 +242,27 @@ def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = Non
     return failed_request(provider, ErrorKind.SERVER_ERROR, text, usage)
 
 
+def wrong_type(provider: ProviderConfig, stated: str) -> ModelFailedError:
+    """Return the error for a page or a file in place of an answer; `stated` is its content type, "" if there is none.
+
+    It is not retried, because another server than that of the model has answered.
+    """
+    what = redacted(stated, provider.secrets)[:_MAX_TYPE] if stated and not _ANSWER_TYPE.search(stated) else "a page"
+    text = f"{what} came instead of a stream: is the base_url of provider {provider.name} right?"
+    return ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, f"{provider.name}: {text}"))
+
+
+def malformed_answer(provider: ProviderConfig, odd: str, usage: Usage | None = None) -> ModelFailedError:
+    """Return the error for an answer that violates the protocol.
+
+    `odd` says what is wrong with an answer in valid JSON. It is not retried, because the server would send the same
+    again. "" stands for an answer that is no JSON, which is retried.
+    """
+    if odd:
+        return failed_request(provider, ErrorKind.INVALID_REQUEST, f"the answer cannot be read: {odd}", usage)
+    return broken_answer(provider, "the answer is malformed", usage)
+
+
 def failed_request(
     provider: ProviderConfig, kind: ErrorKind, text: str, usage: Usage | None = None
 ) -> ModelFailedError:
@@ -315,10 +338,12 @@ def _by_status(provider: ProviderConfig, status: int, whose: str, tail: str) -> 
     if status == 429:
         text = f"Rate limited by {whose}{tail}{_advice(provider, ErrorKind.RATE_LIMIT)}"
         return LlmFailure(ErrorKind.RATE_LIMIT, text)
-    if status in _TRY_AGAIN_STATUSES or not 400 <= status < 500:
-        redirect = " Its base_url redirects: set the final address."
-        advice = redirect if 300 <= status < 400 else _advice(provider, ErrorKind.SERVER_ERROR)
-        return LlmFailure(ErrorKind.SERVER_ERROR, f"Server error at {whose}{tail}{advice}")
+    if status in _TRY_AGAIN_STATUSES or not 300 <= status < 500:
+        text = f"Server error at {whose}{tail}{_advice(provider, ErrorKind.SERVER_ERROR)}"
+        return LlmFailure(ErrorKind.SERVER_ERROR, text)
+    if status < 400:
+        text = f"The base_url of provider {whose} redirects: set the final address."
+        return LlmFailure(ErrorKind.INVALID_REQUEST, text)
     not_found = " Check the model's name and the base_url."
     advice = not_found if status == 404 else _advice(provider, ErrorKind.INVALID_REQUEST)
     return LlmFailure(ErrorKind.INVALID_REQUEST, f"The request was refused by {whose}{tail}{advice}")

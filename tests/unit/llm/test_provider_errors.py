@@ -53,7 +53,7 @@ def refused(status: int, error: Any = None, headers: dict[str, str] | None = Non
         (500, ErrorKind.SERVER_ERROR),
         (503, ErrorKind.SERVER_ERROR),
         (529, ErrorKind.SERVER_ERROR),
-        (302, ErrorKind.SERVER_ERROR),
+        (302, ErrorKind.INVALID_REQUEST),
         (999, ErrorKind.SERVER_ERROR),
     ],
 )
@@ -63,9 +63,9 @@ def test_kind_of_a_status(status: int, kind: ErrorKind) -> None:
 
 @settings(deadline=None)
 @given(st.integers(100, 999), st.sampled_from(["", "x", "overloaded_error", "invalid_request_error"]))
-def test_every_status_has_a_kind_and_4xx_is_final(status: int, name: str) -> None:
+def test_every_status_has_a_kind_and_3xx_and_4xx_are_final(status: int, name: str) -> None:
     failure = refused(status, {"type": name, "message": "?"}).failure
-    again = not 400 <= status < 500 or status in {408, 409, 425, 429}
+    again = not 300 <= status < 500 or status in {408, 409, 425, 429}
     assert (failure.kind in RETRYABLE) is again
     assert failure.message
 

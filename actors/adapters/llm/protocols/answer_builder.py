@@ -1,15 +1,19 @@
-"""Code shared by the answer readers of all wire protocols: text buffers, size limits, token counts, final checks."""
+"""Code shared by the answer readers of all wire protocols: text buffers, size limits, final checks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeGuard
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
+import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.adapters.llm import provider_errors
 from actors.adapters.llm.model_limits import ModelLimits
 from actors.adapters.llm.protocols import tool_calls
+from actors.adapters.llm.protocols.lenient_json import join_halves
+from actors.adapters.llm.protocols.token_usage import UsageFields, merged, prompt_tokens, tokens_of, utf8_size
 from actors.adapters.llm.provider import ProviderConfig
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError, ModelInfo, ModelRequest, ModelSink
@@ -30,33 +34,10 @@ _ESCAPED_BYTES = 6
 
 _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
 
-#: A token count that a provider has written as a string is ignored if it has this many digits or more.
-_DIGITS = 20
-
-#: Higher token counts are reduced to this limit, so that sums of counts fit into 64 bits. No real count reaches it.
-MAX_TOKENS = 1 << 40
-
 
 def is_present(raw: Raw) -> bool:
     """Return whether a field that is kept as undecoded JSON was present and not null."""
     return bytes(raw) not in (b"", b"null")
-
-
-def token_count(usage: object, *path: str) -> int | None:
-    """Return the count at `path` in a provider's token usage, limited to 0..MAX_TOKENS; None if there is no count.
-
-    Whole numbers are accepted in any spelling: 12, 12.0 or "12". Anything else is ignored, so that an invalid usage
-    never makes an answer fail.
-    """
-    for name in path:
-        usage = usage.get(name) if isinstance(usage, dict) else None
-    if isinstance(usage, str):
-        usage = int(usage) if usage.isascii() and usage.isdigit() and len(usage) < _DIGITS else None
-    if isinstance(usage, float):
-        usage = int(usage) if usage.is_integer() else None
-    if not isinstance(usage, int) or isinstance(usage, bool):
-        return None
-    return min(max(usage, 0), MAX_TOKENS)
 
 
 class PreparedRequest(Struct, frozen=True):
@@ -68,23 +49,32 @@ class PreparedRequest(Struct, frozen=True):
     request: ModelRequest
 
     def reasoning(self, text: str, raw: str = "") -> Reasoning:
-        """Return a reasoning block that is marked as written by this model.
+        """Return a reasoning block that is marked as written by this model of this provider.
 
         `raw` is the block in the provider's JSON, which later requests send back; "" for none.
         """
-        return Reasoning(text, self.info.protocol, self.info.name, raw)
+        return Reasoning(text, self.info.protocol, self.info.name, raw, self.info.provider)
 
-    def can_echo(self, block: Content) -> TypeGuard[Reasoning]:
-        """Return whether `block` is reasoning of this model and protocol that can be sent back."""
+    def call(self, identity: str, name: str, arguments: str, own: str = "") -> ToolUse:
+        """Return a tool call. `own` is a JSON object, which later requests send back to this model; "" for none."""
+        return ToolUse(identity, name, arguments, own=self.reasoning("", own) if own else None)
+
+    def can_echo(self, block: Content | None) -> TypeGuard[Reasoning]:
+        """Return whether `block` is reasoning of this model and protocol of this provider that can be sent back."""
         return (
             isinstance(block, Reasoning)
             and bool(block.raw)
             and (block.protocol, block.model) == (self.info.protocol, self.info.name)
+            and block.provider in ("", self.info.provider)  # version 0.2 did not store the provider
         )
 
-    def priced(self, usage: Usage | None) -> Usage | None:
-        """Return `usage` with its cost set by the model's price (0 if it is unknown); None if `usage` is None."""
-        return usage and replace(usage, cost_micros=self.limits.cost_micros(usage))
+    def own_fields(self, call: ToolUse) -> dict[str, Any]:
+        """Return the fields that a call must have in requests to this model because its provider sent them with it."""
+        return msgspec.json.decode(call.own.raw, type=dict[str, Raw]) if self.can_echo(call.own) else {}
+
+    def priced(self, usage: Usage) -> Usage:
+        """Return `usage` with its cost set by the model's price (0 if it is unknown)."""
+        return replace(usage, cost_micros=self.limits.cost_micros(usage))
 
 
 class Stop(Struct, frozen=True):
@@ -105,43 +95,86 @@ WINDOW_STOPS = dict.fromkeys(
 )
 
 
-class AnswerReader(Protocol):
-    """Builds one answer from a stream or a complete body. Not thread-safe; used by the request's thread.
+class AnswerReader(ABC):
+    """Builds one answer from a stream or a complete body. Not thread-safe; used by the request's thread."""
 
-    Each method may raise ModelFailedError, if the provider reports an error or violates the protocol.
-    """
+    USAGE: ClassVar[UsageFields]
+
+    def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
+        self._prepared = prepared
+        self._sink: ModelSink | None = sink
+        self._reported: dict[str, Any] | None = None
+        self.size = ContentSize()
+        """The size of the content that has arrived so far."""
+        self.complete = False
+        """Whether the marker of the answer's end has arrived. A stream that ends before this marker is an error."""
+        self.finished = False
+        """Whether the stream need not be read any further: the answer has ended, and no token counts can follow."""
 
     def event(self, event: SseEvent) -> None:
-        """Process the next event of the stream."""
-        ...
+        """Process the next event of the stream. Raises ModelFailedError for a reported error or an unreadable event."""
+        try:
+            self._take(event.name, event.data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as odd:
+            raise self._unreadable(odd) from None
 
     def whole(self, body: bytes) -> None:
-        """Process an answer that came as one JSON body instead of a stream. None of its text is passed to the sink."""
-        ...
+        """Process an answer that came as one JSON body instead of a stream. None of its text is passed to the sink.
 
-    @property
-    def complete(self) -> bool:
-        """Whether the marker of the answer's end has arrived. A stream that ends before this marker is an error."""
-        ...
-
-    @property
-    def finished(self) -> bool:
-        """Whether the stream need not be read any further: the answer has ended, and no token counts can follow."""
-        ...
+        Raises ModelFailedError like `event`.
+        """
+        self._sink = None
+        try:
+            self._take_whole(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as odd:
+            raise self._unreadable(odd) from None
 
     @property
     def usage(self) -> Usage | None:
         """The token usage reported so far; None if none was reported."""
-        ...
+        if not self._reported:
+            return None
+        request, limits = self._prepared.request, self._prepared.limits
+        return self._prepared.priced(self.USAGE.usage(self._reported, request, limits, self.size.bytes))
 
     @property
-    def size(self) -> ContentSize:
-        """The size of the content that has arrived so far."""
-        ...
+    def cut_off_usage(self) -> Usage | None:
+        """The token usage if the answer is cut off now, estimated where it has not been reported.
 
+        None if no part of the answer has arrived and no usage was reported.
+        """
+        told = self.usage
+        if not self.size.begun or (told is not None and self.complete):
+            return told
+        usage = told or Usage(input_tokens=prompt_tokens(self._prepared.request))
+        received = max(usage.output_tokens, tokens_of(self.size.bytes))
+        return self._prepared.priced(replace(usage, output_tokens=received))
+
+    @abstractmethod
     def answer(self) -> ModelAnswer:
         """Return the answer. Raises ModelFailedError if the marker of its end has not arrived."""
-        ...
+
+    @abstractmethod
+    def _take(self, name: str, data: bytes) -> None:
+        """Process an event. Raises ModelFailedError, or msgspec.DecodeError for one that is unreadable."""
+
+    @abstractmethod
+    def _take_whole(self, body: bytes) -> None:
+        """Process a complete body. Raises the same errors as `_take`."""
+
+    def _count(self, usage: object) -> None:
+        self._reported = merged(self._reported, usage)
+
+    def _incomplete(self) -> ModelFailedError:
+        """Return the error for a stream that ended before the marker of the answer's end."""
+        return provider_errors.broken_answer(
+            self._prepared.provider, "the answer ended before it was complete", self.usage
+        )
+
+    def _unreadable(self, odd: Exception) -> ModelFailedError:
+        """Return the error for an answer that violates the protocol."""
+        reason = str(odd) if isinstance(odd, msgspec.ValidationError) else ""
+        return provider_errors.malformed_answer(self._prepared.provider, reason, self.usage)
 
 
 class ContentSize:
@@ -170,9 +203,10 @@ class ContentSize:
                     size.add(text)
                 case Reasoning(text=text, raw=raw):
                     size.add_bytes(max(utf8_size(text), utf8_size(raw) - _ESCAPED_BYTES * utf8_size(text)))
-                case ToolUse(name=name, input=arguments):
+                case ToolUse(name=name, input=arguments, own=own):
                     size.add(name)
                     size.add(arguments)
+                    size.add(own.raw if own else "")
                 case _:
                     pass
         return size
@@ -196,11 +230,6 @@ class ContentSize:
             self.excess = _MOST_BYTES
 
 
-def utf8_size(text: str) -> int:
-    """Return the number of bytes of a text in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-
-
 class TextBuffer:
     """Collects the chunks of one block of text or reasoning; also counts each chunk, and passes it to the sink."""
 
@@ -208,20 +237,41 @@ class TextBuffer:
         self._sink = sink
         self._size = size
         self._reasoning = reasoning
-        self._parts: list[str] = []
+        self._chunks: list[str] = []
+        self._part = 0
+        """The index in `_chunks` at which the current part of the text begins."""
 
-    def add(self, text: str | None) -> None:
-        """Append a chunk; None and "" are ignored."""
+    def add(self, text: str) -> None:
+        """Append a chunk; "" is ignored."""
         if text:
-            self._parts.append(text)
+            self._chunks.append(text)
             self._size.add(text)
             if self._sink is not None:
                 self._sink.text(text, reasoning=self._reasoning)
 
+    def next_part(self, separator: str = "") -> None:
+        """Begin another part of the text, unless the current one is empty."""
+        if len(self._chunks) > self._part:
+            self.add(separator)
+            self._part = len(self._chunks)
+
+    def settle(self, text: str) -> None:
+        """Replace the current part by its final text, of which the chunks were the preview; "" changes nothing.
+
+        The sink gets what the final text adds to the preview.
+        """
+        if not text:
+            return
+        preview = "".join(self._chunks[self._part :])
+        if text.startswith(preview):
+            self.add(text[len(preview) :])
+        else:
+            self._chunks[self._part :] = [text]
+
     @property
     def text(self) -> str:
         """The text so far."""
-        return "".join(self._parts)
+        return "".join(self._chunks)
 
 
 def build_answer(
@@ -235,6 +285,7 @@ def build_answer(
     Raises ModelFailedError: content_filter for a refusal without text, response_too_large if the content exceeds the
     limits of one message.
     """
+    content = tuple(map(_joined, content))
     if excess := ContentSize.of(content).excess:
         raise provider_errors.too_large(prepared.provider, excess, usage)
     blocks = tool_calls.accepted(content, prepared.request)
@@ -245,14 +296,32 @@ def build_answer(
             raise provider_errors.filtered(prepared.provider, stop.said, usage)
     if all(isinstance(block, Reasoning) for block in blocks):
         blocks = ()
-    return ModelAnswer(blocks, stop.end_turn, usage, stop.truncated, stop.refusal, stop.context_full)
+    full = stop.context_full or (stop.truncated and _fills_window(prepared, blocks, usage))
+    return ModelAnswer(blocks, stop.end_turn, usage, stop.truncated, stop.refusal, full)
 
 
-def incomplete_answer(prepared: PreparedRequest, usage: Usage | None) -> ModelFailedError:
-    """Return the error for a stream that ended before the marker of the answer's end."""
-    return provider_errors.broken_answer(prepared.provider, "the answer ended before it was complete", usage)
+def _fills_window(prepared: PreparedRequest, blocks: tuple[Content, ...], usage: Usage | None) -> bool:
+    """Return whether an answer was cut off because the context window has no room left.
+
+    That is so if its tokens, estimated if the provider reports none, fill the window, or if there was room for none.
+    """
+    if usage is None:
+        used = prompt_tokens(prepared.request) + tokens_of(ContentSize.of(blocks).bytes)
+        return used >= prepared.info.usable_window
+    return (not blocks and usage.output_tokens <= 1) or usage.context_tokens >= prepared.info.usable_window
 
 
-def malformed_answer(prepared: PreparedRequest, usage: Usage | None = None) -> ModelFailedError:
-    """Return the error for an answer that violates the protocol."""
-    return provider_errors.broken_answer(prepared.provider, "the answer is malformed", usage)
+def _joined(block: Content) -> Content:
+    """Return a block of an answer with the halves of surrogate pairs joined; see `lenient_json.mark_halves`."""
+    match block:
+        case Text(text=text):
+            return Text(join_halves(text))
+        case Reasoning(text=text, raw=raw):
+            return replace(block, text=join_halves(text), raw=join_halves(raw))
+        case ToolUse(id=identity, name=name, input=arguments, own=own):
+            own = own and replace(own, raw=join_halves(own.raw))
+            return replace(
+                block, id=join_halves(identity), name=join_halves(name), input=join_halves(arguments), own=own
+            )
+        case _:
+            return block

@@ -6,8 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
-from actors.adapters.llm.protocols.json_text import replace_lone_surrogates
+from actors.adapters.llm.protocols.lenient_json import object_text, replace_lone_surrogates
 from actors.core.content import Content, ToolUse, distinct_calls
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ _NAME_CHARS = 64
 def accepted(content: tuple[Content, ...], request: ModelRequest) -> tuple[Content, ...]:
     """Return an answer's content with calls that can be stored and sent to every provider.
 
-    The ids of the calls are unique in the conversation, and their inputs contain no lone surrogates.
+    The ids of the calls are unique in the conversation, and their inputs contain no lone surrogates. An input that is
+    encoded twice is decoded once.
     """
     view = request.view
     recent = {block.id for turn in view.turns[view.settled :] for block in turn.content if isinstance(block, ToolUse)}
@@ -30,7 +32,7 @@ def accepted(content: tuple[Content, ...], request: ModelRequest) -> tuple[Conte
 def _repaired(block: Content) -> Content:
     if not isinstance(block, ToolUse):
         return block
-    return ToolUse(block.id, block.name, replace_lone_surrogates(block.input.encode("utf-8", "replace")).decode())
+    return replace(block, input=replace_lone_surrogates(object_text(block.input)))
 
 
 def name_of(call: ToolUse) -> str:

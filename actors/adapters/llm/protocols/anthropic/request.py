@@ -107,7 +107,8 @@ def _block(block: Content, prepared: PreparedRequest) -> Any:
             return Raw(block.raw.encode()) if prepared.can_echo(block) else None
         case ToolUse():
             arguments = Raw(tool_calls.arguments_of(block))
-            return {"type": "tool_use", "id": block.id, "name": tool_calls.name_of(block), "input": arguments}
+            call = {"type": "tool_use", "id": block.id, "name": tool_calls.name_of(block), "input": arguments}
+            return call | prepared.own_fields(block)
         case Image():
             view = view_of(block, prepared)
             return {"type": "text", "text": image_placeholder(block)} if view is None else _image(view)

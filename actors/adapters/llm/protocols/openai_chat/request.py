@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 PATH = "/chat/completions"
 
+#: The fields of a message with which gateways mark the reasoning of other providers; they always need them back.
+DETAILS = ("reasoning_details", "thinking_blocks")
+
 _TOOLS = EncodedTools(
     lambda tool: {
         "type": "function",
@@ -113,17 +116,19 @@ def _assistant(content: tuple[Content, ...], prepared: PreparedRequest) -> dict[
     message: dict[str, Any] = {"role": "assistant", "content": text or None}
     calls = [block for block in content if isinstance(block, ToolUse)]
     echo = prepared.provider.echo_reasoning
-    if echo == "always" or (echo == "calls" and calls):
-        # Reasoning models need their reasoning with their calls; some servers refuse reasoning with plain answers.
-        for block in content:
-            if prepared.can_echo(block):
-                message |= msgspec.json.decode(block.raw, type=dict[str, msgspec.Raw])
+    # Reasoning models need their reasoning with their calls; some servers refuse reasoning with plain answers.
+    echoes = echo == "always" or (echo == "calls" and bool(calls))
+    for block in content:
+        if prepared.can_echo(block):
+            fields = msgspec.json.decode(block.raw, type=dict[str, msgspec.Raw])
+            message |= {field: value for field, value in fields.items() if echoes or field in DETAILS}
     if calls:
         message["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
                 "function": {"name": tool_calls.name_of(call), "arguments": tool_calls.arguments_of(call).decode()},
+                **prepared.own_fields(call),
             }
             for call in calls
         ]

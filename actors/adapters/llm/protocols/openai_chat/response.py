@@ -12,49 +12,49 @@ from actors.adapters.llm import provider_errors
 from actors.adapters.llm.protocols.answer_builder import (
     ABSENT,
     WINDOW_STOPS,
+    AnswerReader,
     ContentSize,
     PreparedRequest,
     Stop,
     TextBuffer,
     build_answer,
-    incomplete_answer,
     is_present,
-    malformed_answer,
-    token_count,
 )
+from actors.adapters.llm.protocols.lenient_json import (
+    Kind,
+    joined_fragments,
+    json_text,
+    own_fields,
+    pieces,
+    whole_number,
+    word,
+)
+from actors.adapters.llm.protocols.openai_chat.request import DETAILS
+from actors.adapters.llm.protocols.token_usage import UsageFields
 from actors.core.content import Content, Text, ToolUse, Usage
 
 if TYPE_CHECKING:
-    from actors.adapters.llm.transport.sse import SseEvent
     from actors.ports import ModelAnswer, ModelSink
 
 
-class _Function(Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _CallDelta(Struct):
-    index: int | None = None
-    id: str | None = None
-    function: _Function | None = None
-
-
 class _Delta(Struct):
-    """A delta in a stream, or the message of a complete answer."""
+    """A delta in a stream, or a complete message."""
 
-    content: str | None = None
-    refusal: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[_CallDelta] | None = None
+    content: Any = None
+    refusal: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: list[dict[str, Any]] | None = None
+    function_call: dict[str, Any] | None = None
+    reasoning_details: list[Any] | None = None
+    thinking_blocks: list[Any] | None = None
 
 
 class _Choice(Struct):
-    index: int = 0
+    index: Any = None
     delta: _Delta | None = None
     message: _Delta | None = None
-    finish_reason: str | None = None
+    finish_reason: Any = None
 
 
 class _Chunk(Struct):
@@ -67,7 +67,6 @@ class _Chunk(Struct):
 
 _CHUNK = msgspec.json.Decoder(_Chunk)
 _DONE = b"[DONE]"
-_CACHE_READ = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
 
 #: An upper limit in dollars for the reported cost of an answer; a higher cost is an error of the server and is ignored.
 MAX_COST = 1_000_000
@@ -93,152 +92,195 @@ _BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_res
 
 
 class _Call:
+    """A tool call, built from its fragments."""
+
     def __init__(self, size: ContentSize) -> None:
-        self.id = ""
-        self.name = ""
         self._size = size
         size.begin_block()
+        self._id = self._name = ""
         self._arguments: list[str] = []
+        self._own: dict[str, Any] = {}
 
-    def add(self, delta: _CallDelta) -> None:
-        """Append a delta. The call keeps the first id and the first name that are not empty."""
-        self.id = self.id or delta.id or ""
-        if delta.function is not None:
-            self.name = self.name or delta.function.name or ""
-            arguments = delta.function.arguments or ""
-            self._arguments.append(arguments)
-            self._size.add(arguments)
+    def add(self, fragment: dict[str, Any], function: dict[str, Any]) -> None:
+        """Append a fragment. The call keeps the first id and the first name that are not empty."""
+        self._id = self._id or word(fragment.get("id"))
+        self._name = self._name or word(function.get("name"))
+        self._own |= fragment
+        arguments = json_text(function.get("arguments"))
+        self._arguments.append(arguments)
+        self._size.add(arguments)
 
-    def content(self) -> ToolUse:
-        return ToolUse(self.id, self.name, "".join(self._arguments) or "{}")
+    def is_over(self, identity: str, name: str) -> bool:
+        """Return whether a fragment with this id and name begins another call, although its index is the same.
+
+        Some servers give all calls of an answer one index, others no ids either.
+        """
+        if identity and self._id:
+            return identity != self._id
+        return bool(name and self._name) and (name != self._name or self._is_complete())
+
+    def _is_complete(self) -> bool:
+        try:
+            return isinstance(msgspec.json.decode("".join(self._arguments)), dict)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+
+    def content(self, prepared: PreparedRequest) -> ToolUse:
+        return prepared.call(self._id, self._name, "".join(self._arguments) or "{}", own_fields(self._own))
 
 
-class OpenAiChatReader:
-    """Reads one answer of OpenAI Chat Completions; implements answer_builder.AnswerReader."""
+class _Message:
+    """A message, built from its deltas or taken as a whole."""
+
+    def __init__(self, sink: ModelSink | None, size: ContentSize) -> None:
+        self._size = size
+        self._texts = {
+            "text": TextBuffer(sink, size),
+            "reasoning": TextBuffer(sink, size, reasoning=True),
+        }
+        self._reasoning_key = ""
+        self._details: dict[str, list[Any]] = {}
+        self._slots: dict[int, _Call] = {}
+        self.calls: list[_Call] = []
+        self.refused = False
+
+    def __bool__(self) -> bool:
+        return bool(self.calls) or any(buffer.text for buffer in self._texts.values())
+
+    def add(self, delta: _Delta) -> None:
+        """Append a delta, or a whole message."""
+        if thought := delta.reasoning_content or delta.reasoning:
+            self._reasoning_key = "reasoning_content" if delta.reasoning_content else "reasoning"
+            self._say(thought, "reasoning")
+        if delta.content:
+            self._say(delta.content, "text")
+        if delta.refusal:
+            self._say(delta.refusal, "refusal")
+        for fragment in delta.tool_calls or ():
+            self._add_call(fragment)
+        if delta.function_call and not delta.tool_calls:  # the field before there were several calls
+            self._add_call({"function": delta.function_call})
+        if delta.reasoning_details or delta.thinking_blocks:
+            for field in DETAILS:
+                self._details.setdefault(field, []).extend(getattr(delta, field) or ())
+
+    def settle(self, final: _Message) -> None:
+        """Take the final form of the message, of which the deltas were the preview."""
+        for kind, buffer in final._texts.items():
+            self._texts[kind].settle(buffer.text)
+        self.calls = final.calls or self.calls
+        self.refused = self.refused or final.refused
+
+    def _say(self, value: object, kind: Kind) -> None:
+        for inner, text in [(kind, value)] if isinstance(value, str) else pieces(value, kind):
+            self.refused = self.refused or (inner == "refusal" and bool(text))
+            self._texts["reasoning" if inner == "reasoning" else "text"].add(text)
+
+    def _add_call(self, fragment: dict[str, Any]) -> None:
+        """Append a fragment to the call with its index, or to the last call if it has no index; else begin a call."""
+        given = fragment.get("function")
+        function = given if isinstance(given, dict) else {}
+        index = whole_number(fragment.get("index"))
+        last = self.calls[-1] if self.calls else None
+        call = last if index is None else self._slots.get(index)
+        if call is None or call.is_over(word(fragment.get("id")), word(function.get("name"))):
+            call = _Call(self._size)
+            self.calls.append(call)
+            if index is not None:
+                self._slots[index] = call
+        call.add(fragment, function)
+
+    def content(self, prepared: PreparedRequest) -> tuple[Content, ...]:
+        text, reasoning = self._texts["text"].text, self._texts["reasoning"].text
+        own: dict[str, Any] = {field: joined_fragments(found) for field, found in self._details.items() if found}
+        if reasoning and self._reasoning_key:
+            own = {self._reasoning_key: reasoning, **own}
+        raw = msgspec.json.encode(own).decode() if own else ""
+        thoughts = [prepared.reasoning(reasoning, raw)] if reasoning or raw else []
+        return (*thoughts, *([Text(text)] if text else ()), *(call.content(prepared) for call in self.calls))
+
+
+class OpenAiChatReader(AnswerReader):
+    """Reads one answer of OpenAI Chat Completions."""
+
+    USAGE = UsageFields(
+        prompt="prompt_tokens",
+        output="completion_tokens",
+        cache_read=(("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",)),
+        cache_write=("prompt_tokens_details", "cache_write_tokens"),
+        reasoning=("completion_tokens_details", "reasoning_tokens"),
+    )
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
-        self._prepared = prepared
-        self._start(sink)
-        self._finish_reason: str | None = None
-        self._refused = False
-        self.usage: Usage | None = None
-        self.finished = False
+        super().__init__(prepared, sink)
+        self._message = _Message(sink, self.size)
+        self._previewed = False
+        """Whether deltas came, so that a message in the stream is their final form."""
+        self._finish_reason = ""
 
-    def _start(self, sink: ModelSink | None) -> None:
-        self.size = ContentSize()
-        self._text = TextBuffer(sink, self.size)
-        self._reasoning = TextBuffer(sink, self.size, reasoning=True)
-        self._reasoning_key = "reasoning_content"
-        self._calls: list[_Call] = []
-        self._slots: dict[int, _Call] = {}
-
-    @property
-    def complete(self) -> bool:
-        """Whether the marker of the answer's end has arrived: a finish reason, or "[DONE]"."""
-        return self._finish_reason is not None or self.finished
-
-    def event(self, event: SseEvent) -> None:
-        """Process the next event of the stream. Raises ModelFailedError."""
-        if event.data.strip() == _DONE:
-            self.finished = True
+    def _take(self, name: str, data: bytes) -> None:
+        if data.strip() == _DONE:
+            self.complete = self.finished = True
             return
-        for choice in self._decode(event.data):
-            if choice.index == 0:
-                self._take(choice.delta or choice.message)
-                self._finish_reason = choice.finish_reason or self._finish_reason
+        for choice in self._choices(data):
+            if not whole_number(choice.index):
+                self._add(choice)
 
-    def whole(self, body: bytes) -> None:
-        """Process an answer that came as one JSON body instead of a stream. Raises ModelFailedError."""
-        self._start(None)
-        for choice in self._decode(body)[:1]:
-            self._take(choice.message or choice.delta)
-            self._finish_reason = choice.finish_reason
+    def _add(self, choice: _Choice) -> None:
+        if choice.delta is not None:
+            self._message.add(choice.delta)
+            self._previewed = self._previewed or bool(self._message)
+        if choice.message is not None and self._previewed:
+            final = _Message(None, ContentSize())
+            final.add(choice.message)
+            self._message.settle(final)
+        elif choice.message is not None:  # some servers write "message" for "delta"
+            self._message.add(choice.message)
+        if choice.finish_reason:
+            self._end(choice.finish_reason)
+
+    def _take_whole(self, body: bytes) -> None:
+        self._message = _Message(None, self.size)
+        for choice in self._choices(body)[:1]:
+            self._message.add(choice.message or choice.delta or _Delta())
+            self._end(choice.finish_reason)
+
+    def _end(self, reason: object) -> None:
+        self._finish_reason = word(reason).lower() or self._finish_reason
+        self.complete = self.complete or bool(self._finish_reason)
 
     def answer(self) -> ModelAnswer:
         """Return the answer. Raises ModelFailedError if the marker of its end is missing or reports a failure."""
-        content = self._content()
-        if self._finish_reason is None and not (self.finished and content):
-            raise incomplete_answer(self._prepared, self.usage)
-        reason = (self._finish_reason or "").lower()
+        content, reason = self._message.content(self._prepared), self._finish_reason
+        if not reason and not (self.finished and content):
+            raise self._incomplete()
         if reason in _BROKEN:
             raise provider_errors.broken_answer(
                 self._prepared.provider, f"the answer ended with {reason!r}", self.usage
             )
         stop = _STOPS.get(reason, Stop())
-        if self._calls and not stop.truncated and not stop.refusal:
+        if self._message.calls and not stop.truncated and not stop.refusal:
             # Some servers report "stop" instead of "tool_calls" as the reason for an answer that ends with tool calls.
             stop = Stop(end_turn=False)
-        if self._refused:
+        if self._message.refused:
             stop = Stop(refusal=True)
         return build_answer(self._prepared, content, stop, self.usage)
 
-    def _decode(self, data: bytes) -> list[_Choice]:
-        try:
-            chunk = _CHUNK.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise malformed_answer(self._prepared, self.usage) from None
+    @property
+    def usage(self) -> Usage | None:
+        """The token usage reported so far, with its cost if the server reports that; None if none was reported."""
+        usage, reported = super().usage, self._reported or {}
+        if usage is None or not self._prepared.provider.cost_in_usage:
+            return usage
+        return replace(usage, cost_micros=_micros(reported.get("cost"), usage.cost_micros))
+
+    def _choices(self, data: bytes) -> list[_Choice]:
+        chunk = _CHUNK.decode(data)
         if is_present(chunk.error):
             raise provider_errors.stream_error(self._prepared.provider, data, self.usage)
         if chunk.usage is not None:
-            self.usage = self._counted(chunk.usage)
+            self._count(chunk.usage)
         return chunk.choices or []
-
-    def _take(self, delta: _Delta | None) -> None:
-        if delta is None:
-            return
-        if delta.reasoning and not delta.reasoning_content:
-            self._reasoning_key = "reasoning"
-        self._reasoning.add(delta.reasoning_content or delta.reasoning)
-        self._text.add(delta.content)
-        if delta.refusal:
-            self._refused = True
-            self._text.add(delta.refusal)
-        for call in delta.tool_calls or ():
-            self._slot(call).add(call)
-
-    def _slot(self, delta: _CallDelta) -> _Call:
-        """Return the tool call to which `delta`, a fragment of a call, belongs; begin a new call if there is none.
-
-        A fragment belongs to the call with its index; but a new id begins a new call even under the same index, and a
-        fragment without index continues the last call.
-        """
-        last = self._calls[-1] if self._calls else None
-        known = last if delta.index is None else self._slots.get(delta.index)
-        if known is not None and not (delta.id and known.id and delta.id != known.id):
-            return known
-        call = _Call(self.size)
-        self._calls.append(call)
-        if delta.index is not None:
-            self._slots[delta.index] = call
-        return call
-
-    def _content(self) -> tuple[Content, ...]:
-        blocks: list[Content] = []
-        if self._reasoning.text:
-            raw = msgspec.json.encode({self._reasoning_key: self._reasoning.text}).decode()
-            blocks.append(self._prepared.reasoning(self._reasoning.text, raw))
-        if self._text.text:
-            blocks.append(Text(self._text.text))
-        return (*blocks, *(call.content() for call in self._calls))
-
-    def _counted(self, usage: object) -> Usage | None:
-        """Convert the reported usage: `prompt_tokens` includes cache reads and writes, which Usage counts separately.
-
-        A usage that is not an object is ignored.
-        """
-        if not isinstance(usage, dict):
-            return self.usage
-        prompt = token_count(usage, "prompt_tokens") or 0
-        read = next(filter(None, (token_count(usage, *path) for path in _CACHE_READ)), 0)
-        read = min(read, prompt)
-        written = min(token_count(usage, "prompt_tokens_details", "cache_write_tokens") or 0, prompt - read)
-        # Some servers leave the reasoning out of `completion_tokens`.
-        reasoning = token_count(usage, "completion_tokens_details", "reasoning_tokens") or 0
-        output = max(token_count(usage, "completion_tokens") or 0, reasoning)
-        total = self._prepared.priced(Usage(prompt - read - written, output, read, written))
-        if total is not None and self._prepared.provider.cost_in_usage:
-            return replace(total, cost_micros=_micros(usage.get("cost"), total.cost_micros))
-        return total
 
 
 def _micros(dollars: object, otherwise: int) -> int:

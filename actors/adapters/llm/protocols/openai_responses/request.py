@@ -116,6 +116,7 @@ def _answered(content: tuple[Content, ...], prepared: PreparedRequest) -> Iterat
                     "call_id": block.id,
                     "name": tool_calls.name_of(block),
                     "arguments": tool_calls.arguments_of(block).decode(),
+                    **prepared.own_fields(block),
                 }
             case _:
                 pass

@@ -1,8 +1,8 @@
 """Reads an answer of OpenAI Responses, from all servers that implement this protocol.
 
-An answer is a sequence of items. Each is assembled from its deltas, so that its text can be shown while it streams. If
-the provider sends the final form of an item, it replaces the assembled form, because only the final form can be sent
-back in later requests.
+An answer is a sequence of items. Each is assembled from its deltas, so that its text can be shown while it streams. The
+final form of a part, of an item or of the whole answer replaces what was assembled: only the final form can be sent
+back in later requests, and some servers send no deltas.
 """
 
 from __future__ import annotations
@@ -16,40 +16,23 @@ from actors.adapters.llm import provider_errors
 from actors.adapters.llm.protocols.answer_builder import (
     ABSENT,
     WINDOW_STOPS,
+    AnswerReader,
     ContentSize,
     PreparedRequest,
     Stop,
     TextBuffer,
     build_answer,
-    incomplete_answer,
     is_present,
-    malformed_answer,
-    token_count,
 )
+from actors.adapters.llm.protocols.lenient_json import json_text, own_fields, pieces, text_in, whole_number, word
 from actors.adapters.llm.protocols.openai_responses.request import AnswerPhase
-from actors.core.content import Content, Text, ToolUse, Usage
+from actors.adapters.llm.protocols.token_usage import UsageFields
+from actors.core.content import Content, Text, ToolUse
 
 if TYPE_CHECKING:
-    from actors.adapters.llm.transport.sse import SseEvent
+    from collections.abc import Sequence
+
     from actors.ports import ModelAnswer, ModelSink
-
-
-class _Part(Struct):
-    type: str = ""
-    text: str | None = None
-    refusal: str | None = None
-
-
-class _Item(Struct):
-    type: str = ""
-    id: str | None = None
-    phase: str | None = None
-    content: list[_Part] | str | None = None
-    summary: list[_Part] | None = None
-    encrypted_content: str | None = None
-    call_id: str | None = None
-    name: str | None = None
-    arguments: str | None = None
 
 
 class _Incomplete(Struct):
@@ -66,16 +49,28 @@ class _Response(Struct):
 
 class _Event(Struct):
     type: str = ""
-    output_index: int | None = None
-    item_id: str | None = None
+    output_index: Any = None
+    content_index: Any = None
+    summary_index: Any = None
+    item_id: Any = None
     item: Raw = ABSENT
+    name: Any = None
     delta: Any = None
+    text: Any = None
+    refusal: Any = None
+    part: Any = None
+    arguments: Any = None
     response: _Response | None = None
     error: Raw = ABSENT
 
+    @property
+    def place(self) -> int | None:
+        """The place of the event's item in the answer; None if the server does not count items."""
+        return whole_number(self.output_index)
+
 
 _EVENT = msgspec.json.Decoder(_Event)
-_ITEM = msgspec.json.Decoder(_Item)
+_ITEM = msgspec.json.Decoder(dict[str, Any])
 _RESPONSE = msgspec.json.Decoder(_Response)
 
 _DONE = b"[DONE]"
@@ -95,17 +90,30 @@ _CUTS = {
 }
 
 
+#: The type of the items to which events about text belong, by the middle of the event's name ("response.….delta").
+_TEXTS = {
+    "output_text": "message",
+    "refusal": "message",
+    "content_part": "message",
+    "reasoning_text": "reasoning",
+    "reasoning_summary_text": "reasoning",
+    "reasoning_summary_part": "reasoning",
+}
+_REASONING_PARTS = frozenset({"reasoning_text", "summary_text"})
+
+
 class _Growing:
     """An item of an answer, built from deltas as they arrive."""
 
-    def __init__(self, raw: Raw, index: int | None, sink: ModelSink | None, size: ContentSize) -> None:
-        self.head = _ITEM.decode(raw)
-        self.index = index
+    def __init__(self, raw: Raw, place: int | None, sink: ModelSink | None, size: ContentSize) -> None:
+        self._head = _ITEM.decode(raw)
+        self.kind = word(self._head.get("type"))
+        self.place = place
         self.refused = False
-        self._sink = sink
         self._size = size
         size.begin_block()
-        self._text = TextBuffer(sink, size, reasoning=self.head.type == "reasoning")
+        self._text = TextBuffer(sink, size, reasoning=self.kind == "reasoning")
+        self._part = (False, 0)
         self._arguments: list[str] = []
         self._raw: bytes = b""
 
@@ -113,101 +121,127 @@ class _Growing:
     def finished(self) -> bool:
         return bool(self._raw)
 
-    def text(self, delta: object) -> None:
-        self._text.add(delta if isinstance(delta, str) else None)
+    def has_id_of(self, item: dict[str, Any]) -> bool:
+        """Return whether `item` has the id of this item, or that of its call."""
+        return any(word(item.get(field)) and item[field] == self._head.get(field) for field in ("id", "call_id"))
+
+    def add(self, part: tuple[bool, int], delta: object) -> None:
+        """Append a delta to a part of the text: whether it is one of the summary, and its number."""
+        self._go_to(part)
+        self._text.add(text_in(delta))
+
+    def settle(self, part: tuple[bool, int], final: object) -> None:
+        """Replace a part of the text by its final form."""
+        self._go_to(part)
+        self._text.settle(text_in(final))
+
+    def _go_to(self, part: tuple[bool, int]) -> None:
+        if part != self._part:
+            self._part = part
+            self.next_part()
 
     def next_part(self) -> None:
-        """Begin another part of a summary of reasoning."""
-        if self._text.text:
-            self._text.add("\n\n")
+        """Begin another part of the text."""
+        self._text.next_part("\n\n" if self.kind == "reasoning" else "")
 
-    def arguments(self, delta: object) -> None:
-        if isinstance(delta, str):
-            self._arguments.append(delta)
-            self._size.add(delta)
+    def add_arguments(self, delta: object) -> None:
+        fragment = json_text(delta)
+        self._arguments.append(fragment)
+        self._size.add(fragment)
+
+    def settle_arguments(self, event: _Event) -> None:
+        self._arguments = [json_text(event.arguments) or "".join(self._arguments)]
+        self._head["name"] = self._head.get("name") or event.name
 
     def done(self, raw: Raw) -> None:
-        """Store the final form of the item, and pass its text to the sink if none was streamed."""
-        self.head, self._raw = _ITEM.decode(raw), bytes(raw)
-        if not self._text.text:
-            self._text.add(_text_of(self.head))
+        """Store the final form of the item, and pass to the sink what it adds to the streamed text."""
+        self._head |= _ITEM.decode(raw)
+        self._raw = bytes(raw)
+        final, preview = self._final_text(), self._text.text
+        if final.startswith(preview):
+            self._text.add(final[len(preview) :])
+
+    def _final_text(self) -> str:
+        summary, content = self._head.get("summary"), self._head.get("content")
+        if self.kind == "reasoning":
+            return "\n\n".join(text for _, text in (*pieces(summary), *pieces(content)) if text)
+        return text_in(content) if self.kind == "message" else ""
 
     def contents(self, prepared: PreparedRequest) -> list[Content]:
-        head = self.head
-        text = (_text_of(head) if self._raw else "") or self._text.text
-        match head.type:
+        head = self._head
+        text = (self._final_text() if self._raw else "") or self._text.text
+        match self.kind:
             case "message":
-                self.refused = self.refused or any(part.refusal for part in _parts(head.content))
-                marker = msgspec.json.encode(AnswerPhase(head.phase)).decode() if head.phase else ""
-                marked = [prepared.reasoning("", marker)] if marker else []
+                parts = pieces(head.get("content"))
+                self.refused = self.refused or any(kind == "refusal" and part for kind, part in parts)
+                phase = word(head.get("phase"))
+                marked = [prepared.reasoning("", msgspec.json.encode(AnswerPhase(phase)).decode())] if phase else []
                 return [*marked, Text(text)] if text else []
             case "reasoning":
-                echoed = bool(head.encrypted_content or any(part.text for part in _parts(head.content)))
+                echoed = bool(head.get("encrypted_content") or text_in(head.get("content")))
                 raw = self._raw.decode() if echoed else ""  # the provider cannot resolve an item that has only an id
                 return [prepared.reasoning(text, raw)] if text or raw else []
             case "function_call":
-                given = (head.arguments if self._raw else None) or "".join(self._arguments) or head.arguments
-                return [ToolUse(head.call_id or head.id or "", head.name or "", given or "{}")]
+                given = json_text(head.get("arguments"))
+                arguments = (given if self._raw else "") or "".join(self._arguments) or given or "{}"
+                identity = word(head.get("call_id")) or word(head.get("id"))
+                return [prepared.call(identity, word(head.get("name")), arguments, own_fields(head))]
             case _:
                 return []
 
 
-def _parts(content: list[_Part] | str | None) -> list[_Part]:
-    return [_Part("output_text", content)] if isinstance(content, str) else content or []
+class OpenAiResponsesReader(AnswerReader):
+    """Reads one answer of OpenAI Responses."""
 
-
-def _text_of(item: _Item) -> str:
-    if item.type == "reasoning":
-        return "\n\n".join(part.text for part in (*_parts(item.summary), *_parts(item.content)) if part.text)
-    if item.type == "message":
-        return "".join(part.text or part.refusal or "" for part in _parts(item.content))
-    return ""
-
-
-class OpenAiResponsesReader:
-    """Reads one answer of OpenAI Responses; implements answer_builder.AnswerReader."""
+    USAGE = UsageFields(
+        prompt="input_tokens",
+        output="output_tokens",
+        cache_read=(("input_tokens_details", "cached_tokens"),),
+        cache_write=("input_tokens_details", "cache_write_tokens"),
+        reasoning=("output_tokens_details", "reasoning_tokens"),
+    )
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
-        self._prepared = prepared
-        self._sink: ModelSink | None = sink
+        super().__init__(prepared, sink)
         self._items: list[_Growing] = []
+        self._grown: tuple[tuple[object, ...], _Growing] | None = None
+        """The item of the last delta, with what the delta said of it."""
         self._stop: Stop | None = None
-        self.usage: Usage | None = None
-        self.size = ContentSize()
 
-    @property
-    def complete(self) -> bool:
-        """Whether the event that ends the answer has arrived."""
-        return self._stop is not None
-
-    @property
-    def finished(self) -> bool:
-        """Whether the event that ends the answer has arrived; nothing follows this event."""
-        return self.complete
-
-    def event(self, event: SseEvent) -> None:
-        """Process the next event of the stream. Raises ModelFailedError."""
-        if event.data.strip() == _DONE:
+    def _take(self, name: str, data: bytes) -> None:
+        if data.strip() == _DONE:
             return
-        try:
-            decoded = _EVENT.decode(event.data)
-            self._take(decoded.type or event.name, decoded, event.data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise malformed_answer(self._prepared, self.usage) from None
+        event = _EVENT.decode(data)
+        kind = event.type or name
+        what, _, step = kind.removeprefix("response.").rpartition(".")
+        match what, step:
+            case ("output_item", "added"):
+                self._begin(event)
+            case ("output_item", "done"):
+                (self._item(event) or self._begin(event)).done(event.item)
+            case ("function_call_arguments", "delta"):
+                self._grow(event, "function_call").add_arguments(event.delta)
+            case ("function_call_arguments", "done"):
+                self._grow(event, "function_call").settle_arguments(event)
+            case ("reasoning_summary_part", "added"):
+                self._grow(event, "reasoning").next_part()
+            case (_, "delta" | "done") if what in _TEXTS:
+                self._add_text(what, event)
+            case _ if kind == "error" or is_present(event.error):
+                raise provider_errors.stream_error(self._prepared.provider, data, self.usage)
+            case _ if kind in _END:
+                self._end(_END[kind], event.response or _Response())
+            case _:
+                pass  # ignore beginnings of parts, and events of future versions
 
-    def whole(self, body: bytes) -> None:
-        """Process an answer that came as one JSON body instead of a stream. Raises ModelFailedError."""
-        self._sink = None
-        try:
-            response = _RESPONSE.decode(body)
-            self._ended(response.status or "completed" if response.output is not None else "", response)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise malformed_answer(self._prepared) from None
+    def _take_whole(self, body: bytes) -> None:
+        response = _RESPONSE.decode(body)
+        self._end(response.status or "completed" if response.output is not None else "", response)
 
     def answer(self) -> ModelAnswer:
         """Return the answer. Raises ModelFailedError if the event that ends it has not arrived."""
         if self._stop is None:
-            raise incomplete_answer(self._prepared, self.usage)
+            raise self._incomplete()
         content = tuple(block for item in self._items for block in item.contents(self._prepared))
         stop = self._stop
         if any(item.refused for item in self._items):
@@ -216,60 +250,49 @@ class OpenAiResponsesReader:
             stop = Stop(end_turn=False)
         return build_answer(self._prepared, content, stop, self.usage)
 
-    def _take(self, kind: str, event: _Event, data: bytes) -> None:
-        match kind:
-            case "response.output_item.added":
-                self._begin(event)
-            case "response.output_item.done":
-                (self._item(event) or self._begin(event)).done(event.item)
-            case "response.output_text.delta":
-                self._grow(event, "message").text(event.delta)
-            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                self._grow(event, "reasoning").text(event.delta)
-            case "response.refusal.delta":
-                item = self._grow(event, "message")
-                item.refused = True
-                item.text(event.delta)
-            case "response.reasoning_summary_part.added":
-                self._grow(event, "reasoning").next_part()
-            case "response.function_call_arguments.delta":
-                self._grow(event, "function_call").arguments(event.delta)
-            case _ if kind == "error" or is_present(event.error):
-                raise provider_errors.stream_error(self._prepared.provider, data, self.usage)
-            case _ if kind in _END:
-                self._ended(_END[kind], event.response or _Response())
-            case _:
-                pass  # ignore ends of parts, and events of future versions
+    def _add_text(self, what: str, event: _Event) -> None:
+        inner = word(event.part.get("type")) if isinstance(event.part, dict) else what
+        item = self._grow(event, "reasoning" if inner in _REASONING_PARTS else _TEXTS[what])
+        item.refused = item.refused or inner == "refusal"
+        summary = "summary" in what
+        part = summary, whole_number(event.summary_index if summary else event.content_index) or 0
+        if event.delta is not None:
+            item.add(part, event.delta)
+        else:
+            item.settle(part, event.text or event.refusal or event.part)
 
     def _begin(self, event: _Event) -> _Growing:
-        item = _Growing(event.item, event.output_index, self._sink, self.size)
+        self._grown = None
+        item = _Growing(event.item, event.place, self._sink, self.size)
         self._items.append(item)
         return item
 
     def _grow(self, event: _Event, kind: str) -> _Growing:
         """Return the item to which a delta belongs. If there is none, create it: some servers do not announce items."""
-        item = self._item(event, kind)
-        return item or self._begin(_Event(item=Raw(msgspec.json.encode({"type": kind, "id": event.item_id}))))
+        place = kind, event.output_index, event.item_id
+        if self._grown is None or self._grown[0] != place or self._grown[1].finished:
+            head = Raw(msgspec.json.encode({"type": kind, "id": event.item_id}))
+            item = self._item(event, kind) or self._begin(_Event(output_index=event.output_index, item=head))
+            self._grown = place, item
+        return self._grown[1]
 
     def _item(self, event: _Event, kind: str = "") -> _Growing | None:
         """Return the item to which an event belongs; None if there is none.
 
-        The item is found by its index or by its id; otherwise it is the last unfinished item of the same type.
+        The item is found by its place or by its id; otherwise it is the last unfinished item of the same type.
         """
-        head = _ITEM.decode(event.item) if is_present(event.item) else _Item(kind, event.item_id)
-        candidates = [item for item in reversed(self._items) if item.head.type == head.type]
-        if event.output_index is not None and all(item.index is not None for item in candidates):
-            return next((item for item in candidates if item.index == event.output_index), None)
-        named = (item for item in candidates if head.id and item.head.id == head.id)
-        return next(named, None) or next((item for item in candidates if not item.finished), None)
+        head = _ITEM.decode(event.item) if is_present(event.item) else {"type": kind, "id": event.item_id}
+        candidates = [item for item in reversed(self._items) if item.kind == word(head.get("type"))]
+        named = next((item for item in candidates if item.has_id_of(head)), None)
+        if event.place is not None and all(item.place is not None for item in candidates):
+            placed = next((item for item in candidates if item.place == event.place), None)
+            # Some servers give all items one place: a finished item there is another one if its id is another.
+            return named if placed and placed.finished and word(head.get("id")) else placed
+        return named or next((item for item in candidates if not item.finished), None)
 
-    def _ended(self, status: str, response: _Response) -> None:
-        self.usage = self._counted(response.usage) or self.usage
-        if not self._items:
-            for raw in response.output or ():
-                item = _Growing(raw, None, self._sink, self.size)
-                item.done(raw)
-                self._items.append(item)
+    def _end(self, status: str, response: _Response) -> None:
+        self._count(response.usage)
+        self._settle(response.output or (), whole=status == "completed")
         if status == "failed" or is_present(response.error):
             payload = b'{"error":%s}' % (bytes(response.error) or b"null")
             raise provider_errors.stream_error(self._prepared.provider, payload, self.usage)
@@ -282,16 +305,23 @@ class OpenAiResponsesReader:
         elif status == "incomplete":
             reason = response.incomplete_details and response.incomplete_details.reason
             self._stop = _CUTS.get(reason or "", Stop(end_turn=False))
+        self.complete = self.finished = self._stop is not None
 
-    def _counted(self, usage: object) -> Usage | None:
-        """Convert the reported usage: `input_tokens` includes cache reads and writes, which Usage counts separately.
+    def _settle(self, output: Sequence[Raw], *, whole: bool) -> None:
+        """Take the final items of the answer, of which the streamed ones were the preview.
 
-        Returns None if the usage is not an object.
+        If there are none, or with `whole` False, streamed items that are not among them stay.
         """
-        if not isinstance(usage, dict):
-            return None
-        total = token_count(usage, "input_tokens") or 0
-        read = min(token_count(usage, "input_tokens_details", "cached_tokens") or 0, total)
-        written = min(token_count(usage, "input_tokens_details", "cache_write_tokens") or 0, total - read)
-        output = token_count(usage, "output_tokens") or 0
-        return self._prepared.priced(Usage(total - read - written, output, read, written))
+        streamed, self._items = self._items, []
+        for raw in output:
+            head = _ITEM.decode(raw)
+            alike = [item for item in streamed if item.kind == word(head.get("type"))]
+            item = next((item for item in alike if item.has_id_of(head)), None) or next(iter(alike), None)
+            if item is None:
+                item = _Growing(raw, None, self._sink, self.size)
+            else:
+                streamed.remove(item)
+            item.done(raw)
+            self._items.append(item)
+        if not (output and whole):
+            self._items += streamed

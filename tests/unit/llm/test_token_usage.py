@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.llm.protocols.cut_off_usage import IMAGE_TOKENS, prompt_tokens
+from actors.adapters.llm.protocols.token_usage import IMAGE_TOKENS, prompt_tokens
 from actors.core.content import Image, Reasoning, Text, ToolSuccess, ToolUse, Usage
 from actors.core.history import Turn
 from actors.ports import CancelToken, ModelAbortedError

@@ -1,0 +1,173 @@
+"""Reads JSON that providers write differently from what their protocol says.
+
+The readers of all protocols use these functions for the fields in which servers differ, so that an oddity known from
+one protocol is read in all of them. A value that has no meaning raises msgspec.ValidationError.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+Kind: TypeAlias = Literal["text", "reasoning", "refusal"]
+
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # matches a surrogate pair
+    rb"|\\u([dD][89a-fA-F][0-9a-fA-F]{2})"  # matches a lone surrogate
+    rb"|\\.",  # matches any other escape, so that an escaped backslash does not begin a match
+    re.DOTALL,
+)
+#: Stands for the "\u" of a lone surrogate: a noncharacter, which no text contains.
+_HALF = "\ufdd0"
+_HIGH = f"{_HALF}[dD][89abAB][0-9a-fA-F]{{2}}"
+_HALVES = re.compile(f"({_HIGH}{_HALF}[dD][c-fC-F][0-9a-fA-F]{{2}})|{_HALF}[dD][89a-fA-F][0-9a-fA-F]{{2}}")
+_OPEN = re.compile(f"{_HIGH}$")
+
+_KINDS: Mapping[str, Kind] = {"thinking": "reasoning", "reasoning": "reasoning", "refusal": "refusal"}
+#: The fields of a part of a text that contain text or further parts.
+_TEXTS = ("text", "value", "content", "thinking", "reasoning", "summary", "refusal")
+#: The fields with which providers mark a tool call as theirs, such as signatures; see `own_fields`.
+_OWN = (
+    "extra_content",
+    "provider_specific_fields",
+    "thought_signature",
+    "signature",
+    "caller",
+    "toolset_name",
+    "namespace",
+)
+#: The fields of a fragment that continue those of the fragment before it; all others replace them.
+_GROWING = frozenset({"text", "summary", "thinking", "data"})
+
+
+def mark_halves(data: bytes) -> bytes:
+    r"""Return JSON text with a marker in place of each escape of a lone surrogate, which no decoder accepts.
+
+    Some servers split a surrogate pair over two deltas ("\ud83d", then "\ude00"). So the halves are marked when a delta
+    is decoded, and `join_halves` joins them in the text of all deltas.
+    """
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return data
+    return _ESCAPE.sub(lambda found: _HALF.encode() + found[1] if found[1] else found[0], data)
+
+
+def join_halves(text: str) -> str:
+    """Return a text with the character in place of two marked halves, and U+FFFD in place of a lone one."""
+    return _HALVES.sub(_joined, text) if _HALF in text else text
+
+
+def _joined(found: re.Match[str]) -> str:
+    if not found[1]:
+        return "\ufffd"
+    _, high, low = found[1].split(_HALF)
+    return chr(0x10000 + ((int(high, 16) & 0x3FF) << 10) + (int(low, 16) & 0x3FF))
+
+
+def open_half(text: str) -> int:
+    """Return the length of the marked half at the end of `text` whose other half may follow; 0 if there is none."""
+    found = _OPEN.search(text) if _HALF in text else None
+    return len(found[0]) if found else 0
+
+
+def replace_lone_surrogates(text: str) -> str:
+    """Return JSON text with U+FFFD in place of every escape of a lone surrogate, which cannot be stored or sent."""
+    return join_halves(mark_halves(text.encode("utf-8", "replace")).decode())
+
+
+def word(value: object) -> str:
+    """Return an id, a name or another short text, which may have come as a number; "" if there is none."""
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+
+
+def whole_number(value: object) -> int | None:
+    """Return a whole number in any spelling: 12, 12.0 or "12"; None for anything else."""
+    if isinstance(value, str):
+        value = int(value) if value.isascii() and value.isdigit() and len(value) < 20 else None
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def json_text(value: object) -> str:
+    """Return JSON text, such as a tool's arguments, which may have come as the value itself; "" if there is none."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def object_text(text: str) -> str:
+    """Return the JSON text of an object from JSON strings around it, if it was encoded more than once; else `text`."""
+    inner = text
+    try:
+        while inner.lstrip().startswith('"'):
+            inner = msgspec.json.decode(inner, type=str)
+        return inner if inner is text or isinstance(msgspec.json.decode(inner), dict) else text
+    except (msgspec.DecodeError, RecursionError):
+        return text
+
+
+def pieces(value: Any, kind: Kind = "text") -> Iterator[tuple[Kind, str]]:
+    """Yield the texts of a field with their kinds: of a text, of one part, or of a list of parts, in any nesting.
+
+    Parts without text, such as images, are skipped. Raises msgspec.ValidationError for a value that is none of these.
+    """
+    match value:
+        case str():
+            yield kind, value
+        case None:
+            pass
+        case list():
+            for part in value:
+                yield from pieces(part, kind)
+        case dict():
+            inner = _KINDS.get(word(value.get("type")), kind)
+            for field in _TEXTS:
+                yield from pieces(value.get(field), _KINDS.get(field, inner))
+        case _:
+            raise msgspec.ValidationError(f"Expected a text, got `{type(value).__name__}`")
+
+
+def text_in(value: Any) -> str:
+    """Return all texts of a field, joined; see `pieces`."""
+    return value if isinstance(value, str) else "".join(text for _, text in pieces(value))
+
+
+def own_fields(call: Mapping[str, Any]) -> str:
+    """Return the fields with which a provider marks a tool call as its own, as a JSON object; "" if there are none.
+
+    The provider needs them back in later requests.
+    """
+    found = {field: call[field] for field in _OWN if call.get(field) is not None}
+    return json.dumps(found, ensure_ascii=False) if found else ""
+
+
+def joined_fragments(fragments: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the objects whose fragments were streamed, in order.
+
+    Fragments of one object have its type and index. Without an index, they follow one another, and a signature or
+    encrypted data completes the object.
+    """
+    wholes: dict[tuple[str, str, int], dict[str, list[Any]]] = {}
+    completed = 0
+    for fragment in fragments:
+        if isinstance(fragment, dict):
+            index = word(fragment.get("index"))
+            whole = wholes.setdefault((word(fragment.get("type")), index, 0 if index else completed), {})
+            for field, value in fragment.items():
+                whole.setdefault(field, []).extend([] if value is None else [value])
+            completed += bool(not index and (fragment.get("signature") or fragment.get("data")))
+    return [{field: _grown(field, values) for field, values in whole.items()} for whole in wholes.values()]
+
+
+def _grown(field: str, values: list[Any]) -> Any:
+    if field in _GROWING and all(isinstance(value, str) for value in values):
+        return "".join(values)
+    return values[-1] if values else None
