@@ -78,21 +78,21 @@ def exporters(
             raise config.refusal(
                 "metrics_listen: the server was installed without it; install phoenix-bedrock[metrics]"
             )
-        from actors.adapters.telemetry.prometheus import Prometheus  # noqa: PLC0415 -- only with metrics
+        from actors.adapters.telemetry.opentelemetry_exporters import prometheus  # noqa: PLC0415 -- only with metrics
 
         where = config.metrics_listen
         try:
-            exporter = Prometheus(where.host, where.port)
+            exporter, port = prometheus(where.host, where.port)
         except OSError as error:
             reason = (error.strerror or "unknown host").lower()
             raise CannotStartError(f"cannot listen on {where.target} for metrics: {reason}") from None
-        log.info("metrics: http://%s/metrics", Listen(where.host, exporter.port).target)
+        log.info("metrics: http://%s/metrics", Listen(where.host, port).target)
         yield metrics.Metrics(exporter, clock, gauges)
     if config.otlp_endpoint:
-        try:
-            from actors.adapters.telemetry.otlp import otlp  # noqa: PLC0415 -- only if the settings ask for it
-        except ImportError:
-            raise config.refusal("otlp_endpoint: needs the extra `otel`: phoenix-bedrock[otel]") from None
+        if importlib.util.find_spec("opentelemetry.exporter.otlp") is None:
+            raise config.refusal("otlp_endpoint: needs the extra `otel`: phoenix-bedrock[otel]")
+        from actors.adapters.telemetry.opentelemetry_exporters import otlp  # noqa: PLC0415 -- only if asked for
+
         yield from otlp(config.otlp_endpoint, config.otlp_contents, clock, gauges)
 
 

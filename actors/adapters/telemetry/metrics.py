@@ -46,13 +46,6 @@ class Metric(Struct, frozen=True, eq=False):
     help: str
     buckets: tuple[float, ...] = ()
 
-    @property
-    def prometheus(self) -> str:
-        """The metric's name in Prometheus."""
-        unit = {"s": "_seconds", "USD": "_dollars"}.get(self.unit, "")
-        total = "_total" if self.kind is Kind.COUNTER else ""
-        return self.name.replace(".", "_") + unit + total
-
 
 _RPC = ("rpc.method", "rpc.status")
 _MODEL = ("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model")
@@ -91,7 +84,7 @@ TOKENS = Metric(
     "tokens of each answer: input (with those of the cache), output, cache_read, cache_creation",
     _TOKENS,
 )
-COST = Metric("bedrock.cost", Kind.COUNTER, "USD", _MODEL, "what answers cost, where prices are known")
+COST = Metric("bedrock.cost", Kind.COUNTER, "dollars", _MODEL, "what answers cost, where prices are known")
 TOOLS = Metric(
     "bedrock.tool.duration",
     Kind.HISTOGRAM,

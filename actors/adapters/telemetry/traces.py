@@ -10,21 +10,25 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.trace import SpanKind
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from actors.adapters.telemetry.otlp_spans import OpenSpan, Spans, context_of, trace_parent
 from actors.core.content import Text, ToolUse, Usage
 from actors.ports.telemetry import ARGUMENTS, INPUT, OUTPUT, RESULT, RunEnd, Telemetry, ToolEnd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.util.types import AttributeValue
 
     from actors.core.content import Content
     from actors.ports.models import ModelAnswer, ModelRequest
     from actors.ports.telemetry import AttemptEnd, AttemptStart, RunStart, ToolStart
 
+_PROPAGATOR = TraceContextTextMapPropagator()
 AGENT, SUB_AGENT = "bedrock", "bedrock.sub_agent"
 
 
@@ -33,7 +37,7 @@ class _OpenRun:
 
     __slots__ = ("provider", "span", "usage")
 
-    def __init__(self, span: OpenSpan) -> None:
+    def __init__(self, span: Span) -> None:
         self.span = span
         self.provider = ""
         self.usage = Usage()
@@ -44,20 +48,21 @@ class Traces(Telemetry):
 
     on = True
 
-    def __init__(self, spans: Spans, contents: Iterable[str] = ()) -> None:
+    def __init__(self, provider: TracerProvider, contents: Iterable[str] = ()) -> None:
         """Attributes that contain parts of messages are added to spans only if `contents` has their names."""
-        self._spans = spans
+        self._provider = provider
+        self._tracer = provider.get_tracer("bedrock")
         self._contents = frozenset(contents)
         self._runs: dict[str, _OpenRun] = {}
         """The run that is under way in each conversation, by the conversation's id."""
-        self._attempts: dict[AttemptStart, OpenSpan] = {}
-        self._calls: dict[ToolStart, OpenSpan] = {}
+        self._attempts: dict[AttemptStart, Span] = {}
+        self._calls: dict[ToolStart, Span] = {}
 
     def close(self) -> None:
-        self._spans.close()
+        self._provider.shutdown()
 
     def run_began(self, run: RunStart) -> None:
-        parent = self._span_of(run.parent) or (context_of(run.trace_parent) if run.trace_parent else None)
+        parent = self._inside(run.parent) or _PROPAGATOR.extract({"traceparent": run.trace_parent}, Context())
         agent = SUB_AGENT if run.parent else AGENT
         attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": "invoke_agent",
@@ -66,7 +71,7 @@ class Traces(Telemetry):
             "gen_ai.request.model": run.model,
             "bedrock.run": run.run,
         }
-        span = self._spans.begin(f"invoke_agent {agent}", SpanKind.INTERNAL, attributes, parent)
+        span = self._tracer.start_span(f"invoke_agent {agent}", parent, SpanKind.INTERNAL, attributes)
         self._runs[run.conversation] = _OpenRun(span)
 
     def run_ended(self, run: RunStart, end: RunEnd) -> None:
@@ -75,7 +80,7 @@ class Traces(Telemetry):
             return
         facts = {"gen_ai.provider.name": open_.provider, "bedrock.outcome": end.outcome, "bedrock.detail": end.detail}
         error = (end.detail or "error") if end.outcome == "error" else ""
-        self._spans.end(open_.span, {name: fact for name, fact in facts.items() if fact} | _tokens(open_.usage), error)
+        _end(open_.span, {name: fact for name, fact in facts.items() if fact} | _tokens(open_.usage), error)
 
     def run_recovered(self, run: RunStart, outcome: str, detail: str) -> None:
         self.run_began(run)
@@ -99,8 +104,8 @@ class Traces(Telemetry):
             "bedrock.attempt": attempt.attempt,
             "bedrock.purpose": attempt.purpose,
         }
-        inside_of = None if open_ is None else open_.span
-        self._attempts[attempt] = self._spans.begin(f"chat {attempt.model}", SpanKind.CLIENT, attributes, inside_of)
+        inside = self._inside(attempt.conversation)
+        self._attempts[attempt] = self._tracer.start_span(f"chat {attempt.model}", inside, SpanKind.CLIENT, attributes)
 
     def attempt_ended(
         self, attempt: AttemptStart, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
@@ -121,7 +126,7 @@ class Traces(Telemetry):
                 facts[OUTPUT] = _messages("assistant", answer.content)
         if INPUT in self._contents and request.turns:
             facts[INPUT] = _messages(request.turns[-1].role, request.turns[-1].content)
-        self._spans.end(span, facts, end.outcome if answer is None else "")
+        _end(span, facts, end.outcome if answer is None else "")
 
     def tool_began(self, call: ToolStart) -> None:
         attributes: dict[str, AttributeValue] = {
@@ -131,12 +136,15 @@ class Traces(Telemetry):
             "gen_ai.tool.type": "function" if call.group in {call.tool, "client"} else "extension",
             "gen_ai.conversation.id": call.conversation,
         }
-        inside_of = self._span_of(call.conversation)
-        self._calls[call] = self._spans.begin(f"execute_tool {call.tool}", SpanKind.INTERNAL, attributes, inside_of)
+        inside = self._inside(call.conversation)
+        self._calls[call] = self._tracer.start_span(f"execute_tool {call.tool}", inside, SpanKind.INTERNAL, attributes)
 
     def trace_parent_of(self, call: ToolStart) -> str:
         span = self._calls.get(call)
-        return "" if span is None else trace_parent(span)
+        carrier: dict[str, str] = {}
+        if span is not None:
+            _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, Context()))
+        return carrier.get("traceparent", "")
 
     def tool_ended(self, call: ToolStart, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
         span = self._calls.pop(call, None)
@@ -147,12 +155,21 @@ class Traces(Telemetry):
             facts[ARGUMENTS] = json.dumps(arguments, default=str)
         if RESULT in self._contents:
             facts[RESULT] = result
-        self._spans.end(span, facts, "" if end.outcome in {"ok", "sub_agents", "answered"} else end.outcome)
+        _end(span, facts, "" if end.outcome in {"ok", "sub_agents", "answered"} else end.outcome)
 
-    def _span_of(self, conversation: str) -> OpenSpan | None:
-        """Return the span of the run that is under way in a conversation; None if there is none."""
+    def _inside(self, conversation: str) -> Context:
+        """Return the context of spans in a conversation's run; of new traces if no run is open."""
         open_ = self._runs.get(conversation)
-        return None if open_ is None else open_.span
+        return Context() if open_ is None else trace.set_span_in_context(open_.span, Context())
+
+
+def _end(span: Span, facts: Mapping[str, AttributeValue], error: str = "") -> None:
+    """End a span and add the attributes `facts`; `error` is the kind of its failure, "" for none."""
+    span.set_attributes(facts)
+    if error:
+        span.set_attribute("error.type", error)
+        span.set_status(StatusCode.ERROR)
+    span.end()
 
 
 def _tokens(usage: Usage) -> dict[str, AttributeValue]:

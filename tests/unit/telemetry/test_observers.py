@@ -5,16 +5,20 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+import urllib.request
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client.parser import text_string_to_metric_families
 
 from actors.adapters.telemetry.fan_out import FanOut
-from actors.adapters.telemetry.metrics import LEAKS, MODELS, OTHER, RUNS, THREADS, TOOLS, Kind, Metric, Metrics
+from actors.adapters.telemetry.metrics import LEAKS, METRICS, MODELS, OTHER, RUNS, THREADS, TOOLS, Kind, Metric, Metrics
 from actors.adapters.telemetry.observed_bus import ObservedBus
 from actors.adapters.telemetry.observed_tools import ObservedMcpServers
-from actors.adapters.telemetry.otlp_metrics import OtlpMetrics
+from actors.adapters.telemetry.opentelemetry_exporters import Instruments, prometheus
 from actors.core.content import (
     Content,
     Message,
@@ -36,6 +40,7 @@ from actors.ports.telemetry import AttemptEnd, AttemptStart, RunStart, Telemetry
 from actors.runtime.system_clock import SystemClock
 from tests.documents.pages import ROOT
 from tests.support.commit_builder import record_of
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,28 +70,50 @@ class Added:
 
 
 def test_otlp_gets_the_sums_since_the_start() -> None:
-    class Kept:
-        exported: list[Any] = []  # noqa: RUF012
-
-        def export(self, data: Any) -> None:
-            self.exported.append({m.name: m.data for m in data.resource_metrics[0].scope_metrics[0].metrics})
-
-        def shutdown(self) -> None:
-            """Nothing is open."""
-
-    made: Any = Kept()
-    exporter = OtlpMetrics(made, Resource.get_empty(), 3600.0)
+    reader = InMemoryMetricReader()
+    exporter = Instruments(reader)
     exporter.gauge(THREADS, lambda: 7)
     for seconds in (0.005, 0.03, 0.03, 10_000.0):
         exporter.add(TOOLS, seconds, ("bash", "ok"))
     exporter.add(LEAKS, 1, ())
-    exporter.close()
-    (found,) = made.exported
+    data: Any = reader.get_metrics_data()
+    found = {metric.name: metric.data for metric in data.resource_metrics[0].scope_metrics[0].metrics}
     (histogram,) = found[TOOLS.name].data_points
     assert histogram.attributes == {"gen_ai.tool.name": "bash", "outcome": "ok"}
     assert (histogram.count, histogram.sum, histogram.min, histogram.max) == (4, 10_000.065, 0.005, 10_000.0)
     assert (histogram.bucket_counts[0], histogram.bucket_counts[2], histogram.bucket_counts[-1]) == (1, 2, 1)
     assert [found[metric.name].data_points[0].value for metric in (THREADS, LEAKS)] == [7, 1]
+    exporter.close()
+
+
+def samples(page: str) -> set[tuple[object, ...]]:
+    """Each sample of a scrape, with what is said of its metric; when it was created is left out."""
+    return {
+        (family.name, family.type, family.documentation, sample.name, labels(sample.labels), sample.value)
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+def labels(named: dict[str, str]) -> frozenset[tuple[str, str | float]]:
+    """The bounds of buckets are numbers, which libraries write in different ways."""
+    return frozenset((name, float(value) if name == "le" else value) for name, value in named.items())
+
+
+def test_a_scrape_is_that_of_the_first_exporter() -> None:
+    """`scrape.txt` was recorded when metrics were still made with Prometheus' own library."""
+    exporter, port = prometheus("127.0.0.1", 0)
+    with closing(exporter):
+        for number, metric in enumerate(METRICS):
+            if metric.kind is Kind.GAUGE:
+                exporter.gauge(metric, lambda number=number: number)  # type: ignore[misc]
+            else:
+                for value in (0.02, 3.0, 1000.0):
+                    exporter.add(metric, value, tuple("ab"[: len(label) % 2 + 1] for label in metric.labels))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+            page = answer.read().decode()
+    assert samples(page) == samples(Path(__file__).with_name("scrape.txt").read_text())
 
 
 def test_the_names_of_models_are_bounded() -> None:

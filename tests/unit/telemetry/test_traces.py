@@ -5,20 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode, format_span_id
 
-from actors.adapters.telemetry import otlp_spans
-from actors.adapters.telemetry.otlp_spans import Spans, SpanSender, encoded
 from actors.adapters.telemetry.traces import Traces
 from actors.core.content import Text, ToolUse, Usage
 from actors.core.history import ProviderView, Turn
 from actors.ports import ModelAnswer, ModelRequest
 from actors.ports.telemetry import CONTENTS, AttemptEnd, AttemptStart, RunEnd, RunStart, ToolEnd, ToolStart
-from tests.support.collector import Collector
 
 if TYPE_CHECKING:
     import pytest
@@ -36,7 +32,9 @@ class Told:
 
     def __init__(self, *contents: str) -> None:
         self._exporter = InMemorySpanExporter()
-        self.traces = Traces(Spans(TracerProvider(), SimpleSpanProcessor(self._exporter)), contents)
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.traces = Traces(provider, contents)
 
     @property
     def ended(self) -> tuple[Any, ...]:
@@ -120,30 +118,6 @@ def test_what_a_client_has_begun_goes_on_as_it_was_decided_there() -> None:
         if recorded:
             assert format_span_id(told.spans["execute_tool"].context.span_id) in named
             assert format_span_id(told.spans["invoke_agent"].parent.span_id) == "b2" * 8
-
-
-def test_spans_are_sent_as_the_sdk_would_send_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told(*CONTENTS)
-    told.turn(AttemptEnd("rate_limit", 1.0), None)
-    told.traces.run_began(replace(RUN, trace_parent=f"00-{'a1' * 16}-{'b2' * 8}-01"))
-    told.turn()
-    told.traces.call_left_out(CALL, "cancelled")
-    told.traces.run_ended(RUN, RunEnd("error", "rate_limit", 2.0))
-    assert len(told.ended) > 6
-    assert encoded(told.ended) == encode_spans(told.ended)
-    asked: list[Any] = []
-
-    def noted(spans: Any) -> Any:
-        asked.append(spans)
-        return encoded(spans)
-
-    monkeypatch.setattr(otlp_spans, "encoded", noted)
-    with Collector() as collector:
-        sender = SpanSender(collector.url, insecure=True)
-        sender.export(told.ended)
-        sender.shutdown()
-    assert asked == [told.ended], "the exporter of this version takes the encoding"
-    assert len(collector.spans) == len(told.ended)
 
 
 def test_the_limits_of_opentelemetry_hold(monkeypatch: pytest.MonkeyPatch) -> None:
