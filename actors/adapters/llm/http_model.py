@@ -37,6 +37,11 @@ _WITHOUT_IMAGES = (
     'With images = false in [models."{name}"] of the server\'s settings it gets none from the start.'
 )
 
+_PERHAPS_IMAGES = (
+    "It had images, and it is not known whether {name} takes them: if not, set images = false in "
+    '[models."{name}"] of the server\'s settings.'
+)
+
 
 class HttpModel:
     """Implements ports.Model over one wire protocol. Safe to call from any thread."""
@@ -72,13 +77,19 @@ class HttpModel:
         if self._asks_server:
             self._discovery.ask_server(self._name, cancel)
         prepared = self._prepare(request)
-        if built_with_images and not prepared.info.images and any(has_image(turn.content) for turn in request.turns):
-            raise self._without_images(f"{prepared.info.provider} lists {self._name} as a model that takes no images.")
+        if built_with_images and not prepared.info.images and _has_images(request):
+            raise self._without_images(f"{prepared.info.provider} has said that {self._name} takes no images.")
         try:
             return self._client.request(self._protocol, prepared, self._body(prepared), sink, cancel)
         except ImagesRefusedError as refused:
             self._discovery.images_refused.add(self._name)
             raise self._without_images(refused.failure.message, refused.usage) from None
+        except ModelFailedError as failed:
+            doubtful = failed.failure.kind is ErrorKind.INVALID_REQUEST and prepared.info.images_assumed
+            if not (doubtful and _has_images(request)):
+                raise
+            text = f"{failed.failure.message} {_PERHAPS_IMAGES.format(name=self._name)}"
+            raise ModelFailedError(replace(failed.failure, message=text), usage=failed.usage) from None
 
     def _without_images(self, reason: str, usage: Usage | None = None) -> ModelFailedError:
         """Return the error for a request with images that the model does not take; the next request has none."""
@@ -139,6 +150,10 @@ class HttpModel:
             answer_limit=_answer_limit(provider, limits, known=known),
         )
         return info, limits
+
+
+def _has_images(request: ModelRequest) -> bool:
+    return any(has_image(turn.content) for turn in request.turns)
 
 
 def _answer_limit(provider: ProviderConfig, limits: ModelLimits, *, known: bool) -> int:

@@ -15,7 +15,7 @@ from actors.core.content import Content, Image, Text, ToolSuccess, ToolUse
 from actors.core.errors import ErrorKind
 from actors.core.history import ProviderView, Turn
 from actors.ports import CancelToken, ImagesUnavailableError, ImageView, Model, ModelFailedError
-from tests.support.model_requests import Sink, assistant, body_of, model, provider, request, user
+from tests.support.model_requests import Sink, assistant, body_of, failure, model, provider, request, user
 from tests.support.scripted_server import ScriptedServer, answer
 from tests.support.strict_checker import CHECKS
 
@@ -141,10 +141,21 @@ def test_a_model_that_its_server_lists_without_images_is_not_sent_the_first_one_
     listed = {"data": [{"id": "some-model", "architecture": {"input_modalities": ["text"]}}]}
     with ScriptedServer(answer(200, json.dumps(listed).encode()), REFUSED) as server:
         asked = model("openai-chat", server.url, "some-model", discover="always")
-        assert "as a model that takes no images. Send a message to go on without them" in _failure(asked)
+        assert "that some-model takes no images. Send a message to go on without them" in _failure(asked)
         assert [each.path for each in server.received] == ["/models"]
         _failure(asked)
     assert DATA not in server.received[-1].body.decode()
+
+
+def test_a_refusal_for_another_reason_says_that_images_may_be_the_cause_of_it() -> None:
+    odd = answer(422, b'{"error": {"message": "messages[1]: invalid type: sequence, expected a string"}}')
+    with ScriptedServer(odd, odd, odd) as server:
+        assert 'if not, set images = false in [models."some-model"]' in _failure(
+            model("openai-chat", server.url, "some-model")
+        )
+        assert "images" not in _failure(model("openai-chat", server.url, "gpt-4o"))
+        assert "images" not in failure(model("openai-chat", server.url, "some-model")).failure.message
+    assert DATA in server.received[1].body.decode()
 
 
 def _failure(asked: Model) -> str:
