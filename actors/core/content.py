@@ -62,6 +62,8 @@ class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_use")
     """The tool's group at the time of the call, for tools that clients declared. None for built-in and MCP tools."""
     own: Reasoning | None = None
     """What the provider sent with the call and needs back, such as a signature, as `raw`; else None."""
+    corrected: str = ""
+    """What was corrected in the name and the input that the model wrote, as text for the call's result; else ""."""
 
 
 class Image(Struct, frozen=True, gc=False, tag="image"):

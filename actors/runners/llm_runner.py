@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from actors.core.approval.approval_rules import CallSubject
 from actors.core.content import Content, Text, tool_uses
 from actors.core.context import ApprovalPolicy
@@ -27,6 +29,7 @@ from actors.ports import (
     ModelFailedError,
     ModelRequest,
     StoreError,
+    ToolSpec,
 )
 from actors.ports.machine.resources import exhausted_resource, resource_failure
 from actors.runners import model_choice
@@ -61,8 +64,8 @@ class LlmRequest:
 
     Raises StoreError or ImagesUnavailableError.
     """
-    judge: Callable[[tuple[Content, ...]], tuple[Content, ...]]
-    """Returns the answer's content, with an error text added to each client tool call whose input is invalid.
+    judge: Callable[[tuple[Content, ...], tuple[ToolSpec, ...]], tuple[Content, ...]]
+    """Returns the answer's content with calls that can be carried out, given the tools that the request offered.
 
     Called on the runner's thread.
     """
@@ -214,7 +217,9 @@ class LlmRunner(Actor):
             return self._aborted()
         try:
             model = request.find()
-            return self._response(model.respond(request.build(model), self, request.cancel))
+            built = request.build(model)
+            answer = model.respond(built, self, request.cancel)
+            return self._response(replace(answer, content=request.judge(answer.content, built.tools)))
         except ModelAbortedError as aborted:
             return self._aborted(aborted.usage)
         except ModelFailedError as failed:
@@ -245,7 +250,7 @@ class LlmRunner(Actor):
             at=self._clock.now_ms(),
             request_id=self._request.request_id,
             attempt=self._request.attempt,
-            content=self._request.judge(answer.content),
+            content=answer.content,
             end_turn=answer.end_turn,
             usage=answer.usage,
             truncated=answer.truncated,

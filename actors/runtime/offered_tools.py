@@ -7,6 +7,7 @@ checks the input of their calls. Safe to call from any thread; no provider is co
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,13 @@ from actors.core.content import ToolUse, text_of, tool_uses
 from actors.core.context import Mode, ToolGroup, ToolTraits
 from actors.core.steps.submissions import SUBMIT_OUTPUT
 from actors.ports import InvalidToolInputError, ToolSpec
-from actors.ports.schemas.json_schema import JsonSchema
+from actors.ports.schemas.json_schema import InvalidSchemaError, JsonSchema, shortened
 from actors.ports.schemas.output_schema import judged_output, native_output, object_schema
 from actors.ports.tools import input_misfit, parse_arguments
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
+
     from actors.core.content import Content
     from actors.core.profile import ClientTool
     from actors.ports import ModelAnswer, ModelInfo
@@ -35,6 +38,10 @@ _OUTPUT_DESCRIPTION = (
     "schema, and no text. Call this once, when everything else is done, as the only call of your response. Text alone "
     "does not count."
 )
+#: Separates namespaces from a name; no tool's name contains it.
+_NAMESPACE = re.compile(r"[.:/]")
+#: Matches a JSON text that spells a number or a boolean.
+_SPELLED = re.compile(r'"\s*(-?\d[\d.e+-]*|true|false)\s*"', re.IGNORECASE)
 _OUTPUT_TRAITS = ToolTraits(SUBMIT_OUTPUT, ToolGroup.OTHER)
 
 
@@ -59,21 +66,59 @@ def offered_in(mode: Mode | None, spec: ToolSpec) -> bool:
     return mode is not Mode.RESTRICTED or not spec.traits.client or not spec.traits.writes
 
 
-def judged(content: tuple[Content, ...], tools: tuple[ClientTool, ...]) -> tuple[Content, ...]:
-    """Return an answer's content with two fields set in each call of a client tool: `group` and `bad_input`.
+def judged(
+    content: tuple[Content, ...], offered: tuple[ToolSpec, ...], tools: tuple[ClientTool, ...]
+) -> tuple[Content, ...]:
+    """Return an answer's content with calls that can be carried out.
 
-    `bad_input` says why the input is invalid; "" if it is valid.
+    What has only one meaning with the tools that the model was offered is corrected: a name with a namespace or blanks,
+    and texts that spell a number or a boolean. Calls of client tools (`tools`) get two fields set: `group`, and
+    `bad_input`, which says why the input is invalid; "" if it is valid.
     """
-    by_name = {tool.name: tool for tool in tools}
-    if not by_name:
-        return content
+    specs, by_name = {spec.name: spec for spec in offered}, {tool.name: tool for tool in tools}
     return tuple(
-        _judged(block, by_name[block.name]) if isinstance(block, ToolUse) and block.name in by_name else block
-        for block in content
+        _judged(_corrected(block, specs), by_name) if isinstance(block, ToolUse) else block for block in content
     )
 
 
-def _judged(call: ToolUse, tool: ClientTool) -> ToolUse:
+def _corrected(call: ToolUse, specs: Mapping[str, ToolSpec]) -> ToolUse:
+    name = call.name if call.name in specs else _meant(call.name, specs)
+    if name not in specs:
+        return call
+    given, changes = _read_scalars(call.input, specs[name])
+    if name != call.name:
+        changes.insert(0, f"the name {shortened(json.dumps(call.name))} to {name}")
+    if not changes:
+        return call
+    note = f"Note: this call was corrected before it ran: {'; '.join(changes)}."
+    return msgspec.structs.replace(call, name=name, input=given, corrected=note)
+
+
+def _read_scalars(given: str, spec: ToolSpec) -> tuple[str, list[str]]:
+    """Return the input of a call with numbers and booleans in place of texts, and what was changed."""
+    if _SPELLED.search(given):
+        try:
+            schema = compiled(msgspec.json.encode(spec.input_schema).decode())
+            read, spelled = schema.read_scalars(parse_arguments(spec.name, given))
+        except (InvalidSchemaError, InvalidToolInputError):
+            return given, []
+        if spelled:
+            changes = [f"{place} to {text.strip().lower()} without quotes" for place, text in spelled.items()]
+            return json.dumps(read, ensure_ascii=False), changes
+    return given, []
+
+
+def _meant(name: str, names: Container[str]) -> str:
+    """Return the tool's name without blanks and namespaces around it ("functions.bash"); "" if it may be several."""
+    parts = [part.strip() for part in _NAMESPACE.split(name.strip())]
+    meant = {each for each in (parts[-1], "__".join(parts)) if each in names}
+    return meant.pop() if len(meant) == 1 else ""
+
+
+def _judged(call: ToolUse, by_name: Mapping[str, ClientTool]) -> ToolUse:
+    tool = by_name.get(call.name)
+    if tool is None:
+        return call
     try:
         arguments = parse_arguments(call.name, call.input)
         problem = compiled(tool.input_schema).problem(arguments)

@@ -47,7 +47,7 @@ from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.modes import change_mode, grant, set_mode
 from actors.core.steps.run_endings import cancel_run, interrupt_run
 from actors.core.steps.sub_agent_steps import spawn_agents
-from actors.core.steps.tool_results import add_result, cancel_calls, interrupt_calls
+from actors.core.steps.tool_results import add_call_result, cancel_calls, interrupt_calls
 from actors.core.steps.tool_rounds import (
     complete_call,
     current_call,
@@ -131,8 +131,8 @@ def _is_due(state: ToolExecuting, event: ToolRetryTimeout) -> bool:
 
 
 def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:
-    answer = add_result(builder, replace(result, tool_use_id=state.current_tool_id))
     call = current_call(state)
+    answer = add_call_result(builder, call, result)
     if call.name == REQUEST_MODE_UPGRADE and isinstance(result, ToolSuccess) and not builder.context.is_sub_agent:
         grant(builder, requested_mode(call))
     done = (*state.completed_results, answer)

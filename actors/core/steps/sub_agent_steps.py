@@ -24,7 +24,7 @@ from actors.core.states import (
     ToolExecuting,
 )
 from actors.core.steps import texts
-from actors.core.steps.tool_results import add_result
+from actors.core.steps.tool_results import add_call_result
 from actors.core.steps.tool_rounds import run_next_call
 from actors.core.summary import summarize_agent
 
@@ -81,7 +81,8 @@ def record_outcome(
         return builder.finish(after, ContextState.PROCESSING_TOOL_RESULTS)
     success = any(isinstance(done.outcome, AgentSucceeded) for done in reports)
     outcome_of_call = ToolOutcome.OK if success else ToolOutcome.ERROR
-    result = add_result(builder, SubAgentComplete(state.tool_use_id, text, success, outcome_of_call))
+    call = next(call for call in state.calls if call.id == state.tool_use_id)
+    result = add_call_result(builder, call, SubAgentComplete(call.id, text, success, outcome_of_call))
     return run_next_call(builder, state.calls, state.remaining_tool_ids, (*state.tool_results, result))
 
 

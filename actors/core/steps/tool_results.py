@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from actors.core.content import MessageType, ToolCancelled, ToolError, ToolOutcome, ToolResult
 from actors.core.steps import texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from actors.core.content import ToolUse
     from actors.core.steps.transition_builder import TransitionBuilder
 
 
@@ -20,6 +23,12 @@ def add_result(builder: TransitionBuilder, result: ToolResult) -> ToolResult:
     """Persist a result as a message of its own, and return the result."""
     builder.add_message(MessageType.TOOL, result)
     return result
+
+
+def add_call_result(builder: TransitionBuilder, call: ToolUse, result: ToolResult) -> ToolResult:
+    """Persist the result of a call that has run, with a note of what was corrected in the call."""
+    output = f"{result.output}\n\n{call.corrected}" if call.corrected else result.output
+    return add_result(builder, replace(result, tool_use_id=call.id, output=output))
 
 
 def skip_calls(builder: TransitionBuilder, call_ids: Iterable[str], text: str) -> None:

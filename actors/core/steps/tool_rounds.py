@@ -24,7 +24,7 @@ from actors.core.states import (
 )
 from actors.core.steps import texts
 from actors.core.steps.approvals import CallVerdict, judge, left_out, traits_of
-from actors.core.steps.tool_results import add_result, skipped_result
+from actors.core.steps.tool_results import add_call_result, add_result, skipped_result
 
 if TYPE_CHECKING:
     from actors.core.content import ToolResult, ToolUse
@@ -156,8 +156,7 @@ def end_question(builder: TransitionBuilder, state: ToolExecuting, question: Que
 
 def complete_call(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:
     """Persist the current call's result and start the next call; after the last call, a model request is due."""
-    answer = add_result(builder, replace(result, tool_use_id=state.current_tool_id))
-    done = (*state.completed_results, answer)
+    done = (*state.completed_results, add_call_result(builder, current_call(state), result))
     return run_next_call(builder, state.calls, state.remaining_tool_ids, done, refused=state.refused_ids)
 
 

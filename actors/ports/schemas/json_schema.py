@@ -6,8 +6,11 @@ fetched.
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import math
+import operator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from actors.ports.schemas.comparisons import Comparisons, UnboundedSchemaError
@@ -74,6 +77,23 @@ class JsonSchema:
         faults = sorted(self._validator.iter_errors(value), key=_place)
         shown = [_fault_text(fault) for fault in faults[:MAX_FAULTS]]
         return "; ".join((*shown, f"and {len(faults) - MAX_FAULTS} more") if len(faults) > MAX_FAULTS else shown)
+
+    def read_scalars(self, value: Any) -> tuple[Any, dict[str, str]]:
+        """Return a JSON value that fits the schema, with numbers and booleans in place of texts that spell them.
+
+        Only texts that do not fit are replaced, so that each has one meaning. Also returns these texts by their places.
+        Returns `value` and {} if it fits as it is, or not even so.
+        """
+        if is_too_deep(value) or self._comparisons.take_too_long(value):
+            return value, {}
+        read, spelled = copy.deepcopy(value), dict[str, str]()
+        for fault in self._validator.iter_errors(value):
+            for last in fault.instance_path[-1:]:  # a fault of the whole value has no path
+                holder = functools.reduce(operator.getitem, fault.instance_path[:-1], read)
+                if (scalar := _scalar(holder[last])) is not None:
+                    spelled[_place(fault)] = holder[last]
+                    holder[last] = scalar
+        return (read, spelled) if spelled and not self.problem(read) else (value, {})
 
 
 def is_schema(value: dict[str, Any]) -> bool:
@@ -149,6 +169,15 @@ def _whole_number(digits: str) -> int:
     if math.isinf(float(digits)):
         raise ValueError(TOO_LARGE_A_NUMBER)
     return int(digits)
+
+
+def _scalar(text: object) -> float | bool | None:
+    """Return the number or boolean that a text spells; None if it spells none."""
+    try:
+        value = parse_json(text.lower()) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return value if isinstance(value, (int, float)) else None
 
 
 def _fetch_nothing(_uri: str) -> NoReturn:

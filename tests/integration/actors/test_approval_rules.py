@@ -112,6 +112,25 @@ def test_an_answer_with_a_rule_decides_the_next_calls_too(world: World) -> None:
     assert talk.found(ConversationUpdated)[-1].fields == ("approval_rules",)
 
 
+def test_rules_judge_a_call_by_the_name_that_is_meant_and_its_result_says_what_was_corrected(world: World) -> None:
+    talk = world.create()
+    talk.ask(CreateApprovalRuleCommand(ApprovalRule("", DENY, command_prefix="git push"), "ann"))
+    talk.send("go")
+    for call_id, command in (("t1", "git push origin"), ("t2", "git status")):
+        talk.exchange().call(replace(bash(call_id, command), name="functions.bash"))
+        if call_id == "t2":
+            runs(talk)
+    later = talk.exchange()
+
+    calls = [block for turn in later.request.turns for block in turn.content if isinstance(block, ToolUse)]
+    assert [call.name for call in calls] == ["bash", "bash"]
+    denied, ran = (text for text in talk.texts() if "git push'" in text or "Note" in text)
+    assert "denies commands that begin with 'git push'" in denied
+    assert ran == 'done\n\nNote: this call was corrected before it ran: the name "functions.bash" to bash.'
+    later.say("I see")
+    talk.rest(Idle)
+
+
 def test_an_answer_whose_rule_cannot_be_made_leaves_the_question_open(world: World) -> None:
     talk = world.create(approval_policy=ApprovalPolicy.ASK_ALL)
     talk.send("go")

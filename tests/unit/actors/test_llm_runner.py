@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from actors.runtime.services import Services
 
+OFFERED_NONE = SimpleNamespace(tools=())
 ANSWER = ModelAnswer((Text("hi"),), True, Usage(1, 2))
 
 
@@ -46,7 +48,7 @@ class ToolHarness:
         self.pace: Any = ReadPace(services.clock, lambda: 1, self.cancel)
 
     def request(
-        self, respond: Callable[[ModelSink, CancelToken], ModelAnswer], build: Callable[[], Any] = lambda: None
+        self, respond: Callable[[ModelSink, CancelToken], ModelAnswer], build: Callable[[], Any] = lambda: OFFERED_NONE
     ) -> list[Any]:
         """The events that the conversation is told of, once the runner has ended."""
 
@@ -60,7 +62,7 @@ class ToolHarness:
             1,
             lambda: self.models,
             lambda model: build(),
-            lambda content: content,
+            lambda content, tools: content,
             lambda content: (),
             "",
             self.cancel,

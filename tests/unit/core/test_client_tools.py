@@ -82,6 +82,15 @@ def test_an_answer_becomes_the_result_and_the_run_goes_on(answer: ToolSuccess | 
     assert [effect.tool_use_id for effect in talk.acts(ExecuteTool)] == ["t2"]
 
 
+def test_what_was_corrected_in_a_call_is_said_in_its_result() -> None:
+    """Of tools of clients and of ours, whatever the outcome."""
+    talk = asked(replace(find(), corrected="Note: a."), replace(bash("t2"), corrected="Note: b."))
+    submit(talk)
+    assert [result.output for result in results(talk)] == ["shipped\n\nNote: a."]
+    talk.tell(ToolComplete(talk.at(), "t2", 2, ToolError("t2", "failed")))
+    assert [result.output for result in results(talk)] == ["failed\n\nNote: b."]
+
+
 def test_two_calls_of_clients_are_asked_for_one_after_the_other() -> None:
     talk = asked(find("t1"), ship("t2"))
     submit(talk, "t1")

@@ -57,10 +57,10 @@ def task(name: str, timeout_ms: int = 60_000) -> AgentTask:
 # --- the parent ---
 
 
-def spawned(*names: str, then: tuple[ToolUse, ...] = ()) -> Talk:
+def spawned(*names: str, then: tuple[ToolUse, ...] = (), call: ToolUse = SPAWN) -> Talk:
     talk = Talk(OPEN)
     talk.say("go")
-    talk.call(SPAWN, *then)
+    talk.call(call, *then)
     assert isinstance(talk.state, ToolExecuting)
     talk.tell(AgentsSpawned(talk.at(), "t1", talk.state.execution_id, tuple(task(name) for name in names)))
     return talk
@@ -108,6 +108,16 @@ def test_an_aggregate_without_any_success_is_an_error_for_the_model() -> None:
     (result,) = messages(talk.last)[0].content
     assert isinstance(result, SubAgentComplete)
     assert (result.success, result.outcome) == (False, ToolOutcome.ERROR)
+
+
+def test_the_aggregate_says_what_was_corrected_in_the_call() -> None:
+    talk = spawned("one", call=replace(SPAWN, corrected="Note: a."))
+
+    ended(talk, 1, AgentSucceeded("found it"))
+
+    (result,) = messages(talk.last)[0].content
+    assert isinstance(result, SubAgentComplete)
+    assert result.output == 'Task: "one"\nResult: found it\n\nNote: a.'
 
 
 def test_each_end_is_shown_and_counted_once() -> None:

@@ -14,11 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.adapters.llm.protocols.token_usage import prompt_tokens
-from actors.core.content import Reasoning, Text, ToolUse, Usage
+from actors.core.content import Reasoning, Text, ToolSuccess, ToolUse, Usage
+from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind
-from actors.ports import ModelAnswer, ModelFailedError
+from actors.ports import ModelAnswer, ModelFailedError, ToolSpec
+from actors.runtime.offered_tools import judged
 from tests.support.model_requests import ask, assistant, body_of, failure, model, provider, request, user
 from tests.support.scripted_server import ScriptedServer, answer, plain
+from tests.support.strict_checker import CHECKS
 from tests.unit.llm.test_outcomes import ALPHABETS, ENDS, NAMES, PROTOCOLS, Said, outcome
 
 Event = dict[str, Any]
@@ -581,6 +584,26 @@ def test_reasoning_of_version_0_2_which_names_no_provider_goes_back(protocol: st
     history = request(user("a"), assistant(old, ToolUse("t1", "bash", "{}")), user("b"))
     body = body_of(provider(protocol, "http://127.0.0.1:9"), history, NAMES[protocol])
     assert raw[protocol].strip("{}").encode() in body
+
+
+# --- calls that are not written as the tool was offered ----------------------------------------------------------
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("name", ["functions.bash", " bash ", "default_api:bash"])
+def test_a_call_with_another_name_and_numbers_as_texts_is_the_call_that_is_meant(protocol: str, name: str) -> None:
+    """What is stored, run and sent again is the corrected call."""
+    schema = {"type": "object", "properties": {"cmd": {"type": "string"}, "n": {"type": "integer"}}}
+    offered = ToolSpec("Runs.", schema, ToolTraits("bash", ToolGroup.BASH))
+    given, _ = heard(protocol, *call(protocol, '{"cmd": "5", ', '"n": "5"}', name=name), *end(protocol))
+    (use,) = content = judged(given.content, (offered,), ())
+    assert isinstance(use, ToolUse)
+    assert (use.name, json.loads(use.input), bool(use.corrected)) == ("bash", {"cmd": "5", "n": 5}, True)
+    history = request(user("a"), assistant(*content), user(ToolSuccess("t1", "ok")))
+    body = body_of(provider(protocol, "http://127.0.0.1:9"), history, NAMES[protocol])
+    CHECKS[protocol](body)
+    assert b'"bash"' in body
+    assert name.encode() not in body
 
 
 # --- counts -------------------------------------------------------------------------------------------------------
