@@ -153,7 +153,9 @@ def _asked_model(client: Client) -> str:
             chosen = names[place] if 0 <= place < len(names) else said
             if chosen in names:
                 break
-    print_text(f"Without being asked: -m {chosen}, or OPENAI_MODEL={chosen} for the server.", err=True)
+    provider = models[names.index(chosen)].provider
+    if provider in ("anthropic", "openai"):  # the names of those that environment variables describe
+        print_text(f"Without being asked: -m {chosen}, or {provider.upper()}_MODEL={chosen} for the server.", err=True)
     return chosen
 
 
