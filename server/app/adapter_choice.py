@@ -223,6 +223,8 @@ def authentication_of(config: Config, opened: ExitStack) -> Authentication:
     issuers = config.issuers
     own = read_or_create_token(config.data_dir / TOKEN_FILE)
     asked = any(each.client_ca for each in config.listeners)
+    if config.client_certificates and importlib.util.find_spec("cryptography") is None:
+        raise config.refusal("client_certificates: the server was installed without it; install phoenix-bedrock[mtls]")
     certificates = ClientCertificates(config.client_certificates) if asked else None
     issued = issued_tokens(config) if issuers else None
     return Authentication(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from server.auth.issuers.certificate_details import certificate_details
 from server.auth.principals import Caller, principals_of
 
 if TYPE_CHECKING:
@@ -42,6 +41,8 @@ class ClientCertificates:
         named = {principal.name: principal for principal in self._named(connection)}
         if not named:
             return by_token
+        from server.auth.issuers.certificate_details import certificate_details  # noqa: PLC0415 -- extra `mtls`
+
         shown = [certificate_details(each) for each in connection[CERTIFICATE]]
         ends = min(0.0 if each is None or each.cut_name else each.expires_at for each in shown)
         if not self._now() < ends:

@@ -6,14 +6,12 @@ import asyncio
 import json
 import logging
 import os
-import ssl
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-import certifi
-import httptools
 import jwt
+import requests
+import urllib3
 from bedrock.local_server import NotPrivateError, open_believed
 
 from server.auth.issuers.issuer_tables import ALGORITHMS
@@ -40,7 +38,6 @@ RETRY_SECONDS = 10.0
 """Minimum seconds between two reads from a URL, even if tokens with unknown keys keep coming or the issuer is down."""
 STALE_SECONDS = 86_400.0
 """The age in seconds at which keys that cannot be renewed expire, so that no withdrawn key stays valid for ever."""
-OK = 200
 
 
 class KeysUnusableError(Exception):
@@ -143,7 +140,7 @@ def _key(data: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
 
 
 async def content_of(issuer: Issuer) -> bytes:
-    """Fetch the key set of an issuer from its URL or file, and return it unparsed.
+    """Fetch the key set of an issuer from its URL or file, on another thread, and return it unparsed.
 
     Raises KeysUnusableError if it cannot be read within FETCH_SECONDS, or is too large.
     """
@@ -151,14 +148,11 @@ async def content_of(issuer: Issuer) -> bytes:
         async with asyncio.timeout(FETCH_SECONDS):
             if issuer.jwks_file is not None:
                 return await asyncio.to_thread(read_file, issuer.jwks_file)
-            return await _get(issuer.jwks_url, issuer.ca_bundle)
-    except TimeoutError:
+            return await asyncio.to_thread(_get, issuer.jwks_url, issuer.ca_bundle)
+    except (TimeoutError, requests.Timeout):
         raise KeysUnusableError(f"{issuer.jwks_url} did not answer within {FETCH_SECONDS:.0f} s") from None
-    except OSError as error:
-        reason = getattr(error, "verify_message", "") or error.strerror or type(error).__name__
-        raise KeysUnusableError(f"{issuer.jwks_url} cannot be read: {reason}") from None
-    except (httptools.HttpParserError, asyncio.IncompleteReadError):
-        raise KeysUnusableError(f"{issuer.jwks_url} did not answer in HTTP") from None
+    except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+        raise KeysUnusableError(f"{issuer.jwks_url} cannot be read: {_reason(error)}") from None
 
 
 def read_file(path: Path) -> bytes:
@@ -182,49 +176,32 @@ def _bounded(content: bytes) -> bytes:
     return content
 
 
-class _Answer:
-    """Collects the body of an HTTP response; the parser calls its methods."""
+def _get(url: str, ca_bundle: Path | None) -> bytes:
+    """Download a URL without following redirects or using a proxy, and return the response's body. Blocks.
 
-    def __init__(self) -> None:
-        self.body = bytearray()
-        self.complete = False
-
-    def on_body(self, data: bytes) -> None:
-        self.body += data
-
-    def on_message_complete(self) -> None:
-        self.complete = True
-
-
-def _tls(ca_bundle: Path | None) -> ssl.SSLContext:
-    if ca_bundle is None:
-        return ssl.create_default_context(cafile=certifi.where())
+    Raises KeysUnusableError for a status other than 200 or too large a response; also requests' and urllib3's errors.
+    """
     try:
-        return ssl.create_default_context(cadata=authorities_in(ca_bundle).decode("ascii", "ignore"))
+        verify = True if ca_bundle is None else str(authorities_in(ca_bundle) and ca_bundle)
     except CertificateUnusableError as error:
         raise KeysUnusableError(str(error)) from None
+    with requests.Session() as session:
+        session.trust_env = False
+        with session.get(url, timeout=FETCH_SECONDS, stream=True, allow_redirects=False, verify=verify) as answer:
+            if answer.status_code != requests.codes.ok:
+                raise KeysUnusableError(f"{url} answers with status {answer.status_code}")
+            content, ends = b"", time.monotonic() + FETCH_SECONDS
+            while block := answer.raw.read1(1 << 16, decode_content=False):
+                content = _bounded(content + block)
+                if time.monotonic() > ends:
+                    raise requests.Timeout
+            return content
 
 
-async def _get(url: str, ca_bundle: Path | None) -> bytes:
-    """Download a URL without following redirects or using a proxy, and return the response's body.
-
-    Raises KeysUnusableError for a status other than 200 or too large a response; also OSError and the HTTP parser's
-    errors.
-    """
-    parts = urlsplit(url)
-    tls = _tls(ca_bundle) if parts.scheme == "https" else None
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port or (443 if tls else 80), ssl=tls)
-    try:
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        head = f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
-        writer.write(head.encode("ascii"))
-        answer = _Answer()
-        parser = httptools.HttpResponseParser(answer)
-        while not answer.complete and (data := await reader.read(1 << 16)):
-            parser.feed_data(data)
-            _bounded(bytes(answer.body))
-    finally:
-        writer.close()
-    if parser.get_status_code() != OK:
-        raise KeysUnusableError(f"{url} answers with status {parser.get_status_code()}")
-    return bytes(answer.body)
+def _reason(error: BaseException) -> str:
+    """Return the cause of a failed request in a few words: the one of the innermost error, which requests wraps."""
+    while (inner := getattr(error, "reason", None) or error.__cause__ or error.__context__) is not None:
+        if not isinstance(inner, BaseException):
+            break
+        error = inner
+    return getattr(error, "verify_message", "") or getattr(error, "strerror", None) or type(error).__name__
