@@ -25,6 +25,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from actors.conversation.commands import new_conversations
 from actors.conversation.commands.command_dispatch import CommandDispatch, cancel_event
 from actors.conversation.deletion import ConversationDeletion, DeletionOverdue
 from actors.conversation.lifecycle import IdleCheck, Lifecycle, Shutdown
@@ -102,6 +103,7 @@ class ConversationActor(Actor):
         self._directory = directory
         self._executor = EffectExecutor(services, shared.admission, self.actor_ref, shared.sub_agents)
         self._pipeline = ConversationPipeline(services, self._executor, conversation_id)
+        self._pipeline.perform_outcomes = functools.partial(new_conversations.perform_outcomes, self._pipeline)
         self._commands = CommandDispatch(self._pipeline, shared.titles)
         self._recovery = Recovery(self._pipeline, functools.partial(self._remind, Retry()))
         self._retry_queue = self._recovery.retry_queue

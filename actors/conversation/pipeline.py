@@ -24,7 +24,7 @@ from actors.messages.refusals import UnknownConversationError
 from actors.ports import FencedError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from actors.core.context import ConvContext
     from actors.core.effects import ActEffect
@@ -121,22 +121,23 @@ class LoadedConversation:
         except FencedError:
             # An earlier attempt may have been written although it was reported as failed. The retry of the same unit
             # then conflicts with its own rows, which is a success.
-            if not self._is_stored(unit):
+            if (stored := self._stored(unit)) is None:
                 raise
+            unit.record = stored
             log.warning(
                 "the store had taken a commit that it reported as failed", extra={"conversation": self.record.id}
             )
 
-    def _is_stored(self, unit: UnitOfWork) -> bool:
-        """Return whether the unit is stored: its log rows are the only ones after the step at which it began."""
+    def _stored(self, unit: UnitOfWork) -> ConversationRecord | None:
+        """Return the stored record if the unit is stored: its log rows are the only ones after those before it."""
         store, limit = self._services.store, len(unit.entries) + 1
         rows = store.transitions(unit.record.id, after_step=unit.before.step, limit=limit)
         stored = [(row.step, row.epoch, row.event) for row in rows]
         if stored != [(entry.step, unit.record.epoch, entry.event) for entry in unit.entries]:
-            return False
+            return None
         # Another server may have written the same rows with the same epoch; only the node's name tells them apart.
         record = store.load(unit.record.id)
-        return record is not None and record.node == unit.record.node
+        return record if record is not None and record.node == unit.record.node else None
 
     def _publish(self, unit: UnitOfWork) -> None:
         events = unit.stored_events()
@@ -163,6 +164,8 @@ class ConversationPipeline:
         """The conversation as it was when it was deleted; None if it has not been deleted."""
         self.origin: CommandOrigin | None = None
         """Who sent the command that is being carried out; None while no command is."""
+        self.perform_outcomes: Callable[..., None] = self.perform
+        """Commits a unit of outcomes; the actor replaces it with new_conversations.perform_outcomes."""
 
     @property
     def idle(self) -> bool:
@@ -252,7 +255,7 @@ class ConversationPipeline:
         if batch.origin is not None:
             batch.unit.attribute(batch.origin)
         try:
-            self._carry_out(loaded, batch.unit, urgent=batch.urgent)
+            self.perform_outcomes(loaded, batch.unit, urgent=batch.urgent)
         except StoreUnavailableError:
             batch.put_text_back()
             raise

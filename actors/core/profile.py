@@ -104,3 +104,5 @@ class Profile(Struct, frozen=True, omit_defaults=True):
     """The tools that clients run; they can change only while no run is open."""
     mcp_servers: tuple[ChosenMcpServer, ...] = ()
     """The MCP servers in addition to those of the operator; they can change only while no run is open."""
+    auto_continue: bool = False
+    """Whether the successor is created in the commit with which the context is used up."""

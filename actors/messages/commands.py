@@ -213,6 +213,7 @@ class UpdateConversationCommand(Struct, frozen=True):
     some_generation: dict[str, ReasoningEffort | float | int | None] = {}
     """New values of single generation settings, by the field's name; the other settings stay."""
     mcp_servers: tuple[ChosenMcpServer, ...] | None = None
+    auto_continue: bool | None = None
 
 
 class SetGeneratedTitleCommand(Struct, frozen=True):
@@ -360,5 +361,6 @@ def etag_of(record: ConversationRecord) -> str:
         record.follow_up_policy, record.budget, record.archived_at, record.mode, record.profile.client_tools,
         record.profile.generation,
         record.profile.mcp_servers,
+        *(("auto_continue",) if record.profile.auto_continue else ()),
     )  # fmt: skip
     return hashlib.sha256(repr(settings).encode()).hexdigest()[:16]

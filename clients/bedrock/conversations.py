@@ -220,6 +220,8 @@ class ConversationInfo(Wrapper[v1.Conversation]):
 
     Set by `Conversation.get` and in the first snapshot of an event stream only.
     """
+    auto_continue: bool
+    """Whether the server creates the successor as soon as the context is used up."""
 
 
 @dataclass(frozen=True, slots=True)

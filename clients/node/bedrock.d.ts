@@ -24,6 +24,8 @@ export interface NewConversation extends Message {
   /** The server's tools that it is offered, as 'bash' or 'tools/bash'; [] for none. */
   tools?: string[] | { tools: string[] };
   generation?: Generation;
+  /** Whether the server creates the successor as soon as the context is used up. */
+  autoContinue?: boolean;
   /** That of an earlier call: then the conversation that it made. */
   requestId?: string;
 }
@@ -121,7 +123,7 @@ export interface Conversation {
   deleteApprovalRule(rule: { name: string }): Promise<Message>;
   cancel(fields?: Message): Promise<Message>;
   get(): Promise<Message>;
-  update(fields: Message & { etag?: string; generation?: Generation }): Promise<Message>;
+  update(fields: Message & { etag?: string; generation?: Generation; autoContinue?: boolean }): Promise<Message>;
   delete(fields?: Message): Promise<Message>;
   messages(): AsyncGenerator<Message>;
   cycle(name: string, fields?: Message): Promise<Message>;

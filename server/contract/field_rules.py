@@ -334,6 +334,11 @@ def generation(value: v1.Generation) -> str | None:
     return None
 
 
+def flag(_: bool) -> str | None:
+    """Check a yes or no: both are valid."""
+    return None
+
+
 def not_negative(value: int) -> str | None:
     """Check that a number is not negative. Return what is wrong, or None."""
     return "must not be negative" if value < 0 else None

@@ -19,6 +19,7 @@ from server.contract.field_rules import (
     conversation_name,
     conversation_order,
     files,
+    flag,
     generation,
     images,
     instructions,
@@ -61,6 +62,7 @@ UPDATABLE_FIELDS: dict[str, Rule] = {
     "client_tools": client_tools,
     "generation": generation,
     "mcp_servers": mcp_servers,
+    "auto_continue": flag,
 }
 """The rules for the fields of a conversation that UpdateConversation may set."""
 

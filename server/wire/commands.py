@@ -86,6 +86,7 @@ def _profile(wanted: v1.Conversation) -> Profile:
         client_tools=_client_tools(wanted),
         generation=_generation(wanted.generation),
         mcp_servers=mcp_servers.chosen(wanted.mcp_servers),
+        auto_continue=wanted.auto_continue,
     )
 
 
@@ -146,6 +147,7 @@ def update_conversation(request: v1.UpdateConversationRequest) -> requests.Updat
         generation=generation if "generation" in mask else None,
         some_generation={name: getattr(generation, name) for name in settings},
         mcp_servers=mcp_servers.chosen(wanted.mcp_servers) if "mcp_servers" in mask else None,
+        auto_continue=wanted.auto_continue if "auto_continue" in mask else None,
     )
 
 

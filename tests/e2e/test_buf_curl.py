@@ -33,6 +33,7 @@ RECIPES = {
     "create": ["STATE_KIND_IDLE", '"slug": "first-steps"'],
     "own": ["tools/read_file", '"slug": "reviewer"'],
     "generation": ["REASONING_EFFORT_NONE"],
+    "auto-continue": ['"autoContinue": true'],
     "send": ["DISPOSITION_DIRECT"],
     "subscribe": ["snapshot", "caughtUp", "STATE_KIND_AWAITING_TOOL_APPROVAL"],
     "approve": ["APPROVAL_DECISION_APPROVE", "it works", "STOP_REASON_COMPLETED"],

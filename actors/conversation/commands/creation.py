@@ -116,7 +116,7 @@ def successor(
     messages: tuple[Message, ...] = ()
     if request.include_summary:
         text = f"This conversation goes on from an earlier one, which was summarised:\n\n{summary}"
-        if unanswered := _unanswered(services, parent):
+        if unanswered := _unanswered(services, unit):
             text += f"\n\n{_LEFT_OVER}\n\n{unanswered}"
         seed = Message(f"{successor.id}:0:1", 1, MessageType.SYSTEM, (Text(text),), at, kind=SystemKind.SUMMARY)
         messages = (seed,)
@@ -131,12 +131,13 @@ _LEFT_OVER = (
 )
 
 
-def _unanswered(services: Services, exhausted: ConversationRecord) -> str:
+def _unanswered(services: Services, unit: UnitOfWork) -> str:
     """Return the user messages after the last answer of the exhausted conversation, as a list in Markdown, or ""."""
-    last = exhausted.state.ledger.seq
+    last = unit.record.state.ledger.seq
     most = services.limits.max_queue + 1
     texts: list[str] = []
-    for message in reversed(services.store.messages(exhausted.id, after=max(0, last - most), limit=most)):
+    stored = services.store.messages(unit.record.id, after=max(0, last - most), limit=most)
+    for message in reversed((*stored, *unit.messages)):
         if message.type is not MessageType.USER:
             break
         texts.append(text_of(message.content) or "(an image)")

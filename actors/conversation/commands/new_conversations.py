@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -13,14 +15,18 @@ from actors.conversation.pipeline import LoadedConversation
 from actors.conversation.unit_of_work import attributed
 from actors.core.errors import Reason, Rejected
 from actors.core.states import AwaitingContinuation, ContextExhausted
-from actors.messages.commands import ForkConversationCommand
+from actors.messages.commands import ContinueConversationCommand, ForkConversationCommand
 from actors.messages.refusals import InvalidFieldError, UnknownConversationError
-from actors.ports import CommandExistsError, FencedError, SlugTakenError
+from actors.ports import CommandExistsError, FencedError, SlugTakenError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline
-    from actors.messages.commands import ContinueConversationCommand, CreatingCommand
+    from actors.conversation.unit_of_work import UnitOfWork
+    from actors.messages.commands import CreatingCommand
     from actors.ports import Commit, ConversationRecord
+    from actors.runtime.services import Services
+
+log = logging.getLogger(__name__)
 
 SLUG_TRIES = 10
 """How many generated slugs are tried before creation fails because all of them are taken."""
@@ -111,6 +117,43 @@ def _create_successor(
         pipeline.services.mcp.prepare(successor)
         return successor
     raise SlugTakenError
+
+
+def perform_outcomes(
+    pipeline: ConversationPipeline, loaded: LoadedConversation, unit: UnitOfWork, *, urgent: bool
+) -> None:
+    """Commit outcomes as `pipeline.perform` does.
+
+    If they use up the context of a conversation that continues by itself, the same commit creates the successor, so
+    that there is exactly one however the server ends. Actor's thread only. Raises StoreError.
+    """
+    services = pipeline.services
+    successor = _own_successor(services, unit)
+    try:
+        pipeline.perform(loaded, unit, *successor, urgent=urgent)
+    except SlugTakenError:
+        raise StoreUnavailableError("the slug of the successor is taken: the next attempt has another one") from None
+    with suppress(StoreUnavailableError):  # the commit is made: this must not look like its failure
+        created = services.store.load(loaded.record.continued_by) if successor else None
+        if created is not None:
+            services.bus.created(created)
+            services.mcp.prepare(created)
+
+
+def _own_successor(services: Services, unit: UnitOfWork) -> tuple[Commit, ...]:
+    record, state = unit.record, unit.record.state
+    if not isinstance(state, ContextExhausted) or isinstance(unit.before.state, ContextExhausted):
+        return ()
+    if not record.profile.auto_continue:
+        return ()
+    request = ContinueConversationCommand(include_summary=True)
+    try:
+        return (creation.successor(services, unit, request, state.summary, record.updated_at)[1],)
+    except StoreUnavailableError:
+        raise
+    except Exception:
+        log.exception("its successor could not be created", extra={"conversation": record.id})
+        return ()
 
 
 def _why_not_continued(loaded: LoadedConversation) -> Reason:

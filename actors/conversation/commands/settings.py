@@ -59,6 +59,8 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
         check_mcp_servers(services, request.mcp_servers)
         _refuse_unless_at_rest(record, "the MCP servers")
         _change_profile(unit, at, "mcp_servers", mcp_servers=request.mcp_servers)
+    if request.auto_continue not in (None, record.profile.auto_continue):
+        _change_profile(unit, at, "auto_continue", auto_continue=request.auto_continue)
     if wanted:
         change(unit, at, **wanted)
         unit.set_context(services.context_of(unit.record))

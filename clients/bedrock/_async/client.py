@@ -138,6 +138,7 @@ class AsyncClient(AsyncClosing):
         client_tools: Sequence[ClientTool | Callable[..., Any]] = (),
         generation: Generation | None = None,
         mcp_servers: Sequence[McpServer] = (),
+        auto_continue: bool = False,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncConversation:
@@ -163,6 +164,8 @@ class AsyncClient(AsyncClosing):
             mcp_servers: MCP servers in addition to the operator's, if the operator allows it. The server connects to
                 them in the background; a run can use those of their tools that are known when it begins. See
                 `ConversationInfo.mcp_servers`.
+            auto_continue: Whether the server creates the successor as soon as the context is used up; then
+                `ConversationInfo.continued_by` names it.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
@@ -192,6 +195,7 @@ class AsyncClient(AsyncClosing):
             client_tools=[*declared, *(function.declaration for function in functions)],
             generation=generation,
             mcp_servers=mcp_servers,
+            auto_continue=auto_continue,
             request_id=request_id,
         )
         response = await self.call(self.conversations_stub.CreateConversation, request, timeout)

@@ -62,6 +62,7 @@ class AsyncConversation(
         generation: Generation | None = None,
         merge_generation: bool = False,
         mcp_servers: Sequence[McpServer] | None = None,
+        auto_continue: bool | None = None,
         etag: str = "",
         timeout: float | None = None,
     ) -> ConversationInfo:
@@ -88,6 +89,7 @@ class AsyncConversation(
             generation=generation,
             merge_generation=merge_generation,
             mcp_servers=mcp_servers,
+            auto_continue=auto_continue,
             etag=etag,
         )
         response = await self._transport.call(self._stub.UpdateConversation, request, timeout)

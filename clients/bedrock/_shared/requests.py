@@ -73,6 +73,7 @@ def create(
     client_tools: Sequence[ClientTool],
     generation: Generation | None,
     mcp_servers: Sequence[McpServer],
+    auto_continue: bool,
     request_id: str | None,
 ) -> v1.CreateConversationRequest:
     """Make the request that creates a conversation; the working directory is the current one if None.
@@ -97,6 +98,7 @@ def create(
         client_tools=_tool_messages(client_tools),
         generation=_generation_message(generation),
         mcp_servers=_server_messages(mcp_servers),
+        auto_continue=auto_continue,
     )
     return v1.CreateConversationRequest(conversation=wanted, request_id=request_id or new_request_id())
 
@@ -300,6 +302,7 @@ def update(
     generation: Generation | None,
     merge_generation: bool,
     mcp_servers: Sequence[McpServer] | None,
+    auto_continue: bool | None,
     etag: str,
 ) -> v1.UpdateConversationRequest:
     """Make the request that changes the fields of a conversation for which an argument is given. None means unchanged.
@@ -323,6 +326,7 @@ def update(
         client_tools=_tool_messages(client_tools or ()),
         generation=_generation_message(generation),
         mcp_servers=_server_messages(mcp_servers or ()),
+        auto_continue=bool(auto_continue),
         etag=etag,
     )
     given = {
@@ -336,6 +340,7 @@ def update(
         "client_tools": client_tools,
         "generation": generation,
         "mcp_servers": mcp_servers,
+        "auto_continue": auto_continue,
     }
     mask = FieldMask(paths=[field for field, value in given.items() if value is not None])
     if merge_generation and generation is not None:

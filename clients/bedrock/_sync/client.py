@@ -139,6 +139,7 @@ class Client(Closing):
         client_tools: Sequence[ClientTool | Callable[..., Any]] = (),
         generation: Generation | None = None,
         mcp_servers: Sequence[McpServer] = (),
+        auto_continue: bool = False,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Conversation:
@@ -164,6 +165,8 @@ class Client(Closing):
             mcp_servers: MCP servers in addition to the operator's, if the operator allows it. The server connects to
                 them in the background; a run can use those of their tools that are known when it begins. See
                 `ConversationInfo.mcp_servers`.
+            auto_continue: Whether the server creates the successor as soon as the context is used up; then
+                `ConversationInfo.continued_by` names it.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
@@ -193,6 +196,7 @@ class Client(Closing):
             client_tools=[*declared, *(function.declaration for function in functions)],
             generation=generation,
             mcp_servers=mcp_servers,
+            auto_continue=auto_continue,
             request_id=request_id,
         )
         response = self.call(self.conversations_stub.CreateConversation, request, timeout)

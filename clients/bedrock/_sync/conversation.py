@@ -61,6 +61,7 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
         generation: Generation | None = None,
         merge_generation: bool = False,
         mcp_servers: Sequence[McpServer] | None = None,
+        auto_continue: bool | None = None,
         etag: str = "",
         timeout: float | None = None,
     ) -> ConversationInfo:
@@ -87,6 +88,7 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
             generation=generation,
             merge_generation=merge_generation,
             mcp_servers=mcp_servers,
+            auto_continue=auto_continue,
             etag=etag,
         )
         response = self._transport.call(self._stub.UpdateConversation, request, timeout)

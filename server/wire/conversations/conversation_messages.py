@@ -86,6 +86,7 @@ def conversation(
         budget=budget(record.budget),
         tools=_selection(record.profile),
         generation=_generation(record.profile.generation),
+        auto_continue=record.profile.auto_continue,
     )
 
 

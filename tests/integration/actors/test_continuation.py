@@ -6,11 +6,22 @@ from typing import Any
 
 import pytest
 
+from actors.conversation.commands import creation
 from actors.core.content import ToolUse, Usage
 from actors.core.errors import ErrorKind, Reason, Rejected
-from actors.core.notifications import ContextWarning, Fate, QueueChanged, RunStop
+from actors.core.notifications import ContextWarning, ConversationUpdated, Fate, QueueChanged, RunStop
+from actors.core.profile import Profile
 from actors.core.states import ContextExhausted, Idle
-from actors.messages.commands import ContinueConversationCommand, TriggerContinuationCommand
+from actors.messages.commands import (
+    ContinueConversationCommand,
+    TriggerContinuationCommand,
+    UpdateConversationCommand,
+    etag_of,
+)
+from actors.ports.store.conditions import Selection
+from tests.integration.actors.conftest import Talk
+from tests.integration.actors.test_restart import reborn
+from tests.support.patience import PATIENCE
 
 World = Any
 
@@ -106,3 +117,120 @@ def test_the_successor_of_a_conversation_in_which_nothing_waited_begins_with_the
 
     (seed,) = world.truth.messages(successor.id, after=0, limit=10)
     assert seed.content[0].text.endswith("which was summarised:\n\nthe summary")
+
+
+# --- auto_continue ---
+
+BY_ITSELF = Profile(auto_continue=True)
+
+
+def summarised(talk: Talk) -> Any:
+    """Use up the context while a message waits, and return the request for the summary."""
+    talk.send("go on")
+    exchange = talk.exchange()
+    talk.send("then the tests", delivery="follow_up")
+    exchange.say("That is all I could do.", usage=full(talk.world))
+    return talk.exchange()
+
+
+def successors(talk: Talk) -> list[Any]:
+    listed = talk.world.truth.list(Selection("tester"), limit=10).records
+    return [record for record in listed if record.continued_from == talk.id]
+
+
+def test_a_conversation_that_continues_by_itself_has_its_successor_once_it_is_exhausted(world: World) -> None:
+    talk = world.create(profile=BY_ITSELF, title="Numbers", labels={"team": "docs"})
+    summarised(talk).say("the summary")
+    talk.rest(ContextExhausted)
+
+    (successor,) = successors(talk)
+    assert talk.record.continued_by == successor.id
+    assert talk.found(ConversationUpdated)[-1].fields == ("continued_by",)
+    assert (successor.title, successor.labels, successor.profile) == ("Numbers", {"team": "docs"}, BY_ITSELF)
+    (seed,) = world.truth.messages(successor.id, after=0, limit=10)
+    assert "the summary\n\n" in seed.content[0].text
+    assert seed.content[0].text.endswith("comes back to them:\n\n- then the tests")
+    assert talk.ask(ContinueConversationCommand(include_summary=True)).id == successor.id
+    goes_on = Talk(world, successor.id)
+    goes_on.send("the tests, then")
+    goes_on.exchange().say("done")
+    goes_on.rest(Idle)
+
+
+def test_a_fallback_has_a_successor_too(world: World) -> None:
+    talk = world.create(profile=BY_ITSELF)
+    summarised(talk).fail(ErrorKind.AUTH)
+    talk.rest(ContextExhausted)
+    (successor,) = successors(talk)
+    (seed,) = world.truth.messages(successor.id, after=0, limit=10)
+    assert talk.state.summary in seed.content[0].text
+
+
+def test_continuing_by_itself_is_turned_on_and_off(world: World) -> None:
+    talk = world.create()
+    for wanted in (True, False):
+        before = etag_of(talk.record)
+        assert talk.ask(UpdateConversationCommand(auto_continue=wanted)).profile.auto_continue is wanted
+        assert etag_of(talk.record) != before
+        assert talk.found(ConversationUpdated)[-1].fields == ("auto_continue",)
+    summarised(talk).say("the summary")
+    talk.rest(ContextExhausted)
+    assert successors(talk) == []
+
+
+@pytest.mark.parametrize(("point", "stored"), [("commit.before", 0), ("commit.after", 1), ("publish.after", 1)])
+def test_a_server_that_is_killed_at_the_end_of_a_context_leaves_exactly_one_successor(
+    world: World, hold: Any, point: str, stored: int
+) -> None:
+    talk = world.create(profile=BY_ITSELF)
+    summary = summarised(talk)
+    world.faults.arm(point, hold)
+    summary.say("the summary")
+    hold.wait()
+    assert len(successors(talk)) == stored
+    after = reborn(world)
+    try:
+        lives_on = Talk(after, talk.id)
+        if not stored:
+            lives_on.rest(Idle)
+            lives_on.ask(TriggerContinuationCommand())
+            lives_on.exchange().say("the summary")
+        lives_on.rest(ContextExhausted)
+        hold.release()
+        (successor,) = successors(lives_on)
+        assert lives_on.ask(ContinueConversationCommand()).id == lives_on.record.continued_by == successor.id
+    finally:
+        after.close()
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_store_that_fails_at_the_end_of_a_context_leaves_exactly_one_successor(shaky: World, written: bool) -> None:
+    talk = shaky.create(profile=BY_ITSELF)
+    summary = summarised(talk)
+    shaky.store.lies, shaky.store.down = int(written), not written
+    summary.say("the summary")
+    assert shaky.store.refusals.acquire(timeout=PATIENCE)
+    shaky.store.down = False
+    talk.rest(ContextExhausted)
+    assert talk.ask(ContinueConversationCommand()).id == talk.record.continued_by
+    assert [each.id for each in successors(talk)] == [talk.record.continued_by]
+
+
+def test_a_slug_that_is_taken_delays_the_successor_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = world.create(profile=BY_ITSELF, slug="taken")
+    summary = summarised(talk)
+    monkeypatch.setattr(world.services.ids, "slug", iter(["taken", "free"]).__next__)
+    summary.say("the summary")
+    talk.rest(ContextExhausted)
+    assert [each.slug for each in successors(talk)] == ["free"]
+
+
+def test_a_successor_that_cannot_be_created_is_left_to_a_command(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = world.create(profile=BY_ITSELF)
+    summary = summarised(talk)
+    with monkeypatch.context() as patch:
+        patch.setattr(creation, "system_prompt", None)
+        summary.say("the summary")
+        talk.rest(ContextExhausted)
+    assert successors(talk) == []
+    assert talk.ask(ContinueConversationCommand()).continued_from == talk.id

@@ -211,7 +211,7 @@ def test_what_update_may_change_is_in_the_record_and_in_the_request() -> None:
         assert name in ConversationRecord.__struct_fields__
         assert name in UpdateConversationCommand.__struct_fields__
     parts = {"some_labels", "some_amounts", "some_generation"}
-    of_profile = {"client_tools", "generation", "mcp_servers"}
+    of_profile = {"client_tools", "generation", "mcp_servers", "auto_continue"}
     assert set(UpdateConversationCommand.__struct_fields__) == {"etag", *of_profile, *parts, *settings.SETTINGS}
 
 

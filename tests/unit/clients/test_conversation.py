@@ -542,6 +542,16 @@ def test_updating_names_only_what_changes(client: Client, fake: FakeBedrock) -> 
     assert list(request.update_mask.paths) == ["title", "labels"]
 
 
+def test_whether_it_continues_by_itself_is_chosen_at_creation_and_changed_later(
+    client: Client, fake: FakeBedrock
+) -> None:
+    conversation = client.create(auto_continue=True)
+    assert fake.asked(v1.CreateConversationRequest)[0].conversation.auto_continue
+    for wanted in (True, False):
+        assert conversation.update(auto_continue=wanted).auto_continue is wanted
+        assert list(fake.asked(v1.UpdateConversationRequest)[-1].update_mask.paths) == ["auto_continue"]
+
+
 def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> None:
     conversation = client.conversation("c1")
     assert conversation.get().slug == SLUG

@@ -48,6 +48,13 @@ GENERATION = v1.Generation(reasoning_effort=v1.REASONING_EFFORT_MAX, temperature
 MEANT = Generation(ReasoningEffort.MAX, 0.0, 9)
 
 
+@pytest.mark.parametrize("wanted", [False, True])
+def test_whether_it_continues_by_itself_is_chosen_at_creation(wanted: bool) -> None:
+    chosen = v1.Conversation(working_directory="/work", auto_continue=wanted)
+    made = commands.create_conversation(v1.CreateConversationRequest(conversation=chosen), "p")
+    assert made.profile.auto_continue is wanted
+
+
 def test_settings_of_generation_come_with_a_conversation_and_with_a_message() -> None:
     wanted = v1.Conversation(working_directory="/work", generation=GENERATION)
     assert (
@@ -79,6 +86,7 @@ def test_an_update_sets_only_what_is_in_the_mask() -> None:
         name="conversations/c", slug="s", title="t", model="models/m", labels={"k": "v"}, etag="e",
         approval_policy=v1.APPROVAL_POLICY_ASK_ALL,
         follow_up_policy=v1.FOLLOW_UP_POLICY_ALWAYS, budget=v1.Budget(run_tokens=3), generation=GENERATION,
+        auto_continue=True,
     )  # fmt: skip
     title = commands.update_conversation(
         v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=["title"]))
@@ -86,7 +94,7 @@ def test_an_update_sets_only_what_is_in_the_mask() -> None:
     assert title == UpdateConversationCommand(etag="e", title="t")
     paths = [
         "slug", "title", "model", "labels", "approval_policy", "follow_up_policy", "budget",
-        "generation",
+        "generation", "auto_continue",
     ]  # fmt: skip
     every = commands.update_conversation(
         v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=paths))
@@ -94,7 +102,7 @@ def test_an_update_sets_only_what_is_in_the_mask() -> None:
     assert every == UpdateConversationCommand(
         etag="e", slug="s", title="t", model="m", labels={"k": "v"}, approval_policy=ApprovalPolicy.ASK_ALL,
         follow_up_policy=FollowUpPolicy.ALWAYS, budget=Budget(3),
-        generation=MEANT,
+        generation=MEANT, auto_continue=True,
     )  # fmt: skip
 
 

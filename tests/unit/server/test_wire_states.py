@@ -154,6 +154,7 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
                 generation=Generation(ReasoningEffort.LOW, temperature=0.0),
                 forked_from="trunk",
                 forked_at="trunk:3",
+                auto_continue=True,
             ),
         ),
     )
