@@ -131,3 +131,5 @@ def test_images_of_the_history_are_announced_when_the_model_changes(open_chat: C
         chat.ask("And now?")
     assert [seen(chat.part.next()) for _ in range(5)] == [(1, 0), (0, 1), (0, 1), (1, 0), (0, 1)]
     assert len(notices(chat)) == 2
+    with chat.conversation.replay() as steps:
+        assert not [step.difference for step in steps if step.difference]
