@@ -146,6 +146,7 @@ EXAMPLES ?= 100000
 TREES ?= 1000
 KILLS ?= 500
 RACES ?= 100000
+PATCHES ?= 10000
 RESUMES ?= 10000
 COMMIT_RACES ?= 1000
 CANCELS ?= 2000
@@ -158,7 +159,7 @@ LEASE_STATES ?= 1000000
 SUITE_KILLS ?= 10
 
 .PHONY: fault $(FAULTS:%=fault-%)
-fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, RESUMES, CANCELS, FAMILIES, MCP_CANCELS, CLIENT_CANCELS, FUZZED_CALLS, ABORTS, SUITE_KILLS)
+fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, PATCHES, RESUMES, CANCELS, FAMILIES, MCP_CANCELS, CLIENT_CANCELS, FUZZED_CALLS, ABORTS, SUITE_KILLS)
 
 # The machine's laws, over EXAMPLES lives.
 fault-machine: $(STAMP)
@@ -176,10 +177,11 @@ fault-kill: $(STAMP)
 	  $(BIN)/python -m pytest --timeout 0 tests/integration/sandbox/test_kill_many.py tests/e2e/test_server_killed.py
 	$(RECORD) kill TREES=$(TREES) KILLS=$(KILLS)
 
-# RACES attempts of patch while somebody exchanges its directories for links.
+# RACES attempts of patch while somebody exchanges its directories for links, and in each mode PATCHES of eight writers.
 fault-races: $(STAMP)
-	BEDROCK_RACES=$(RACES) $(BIN)/python -m pytest --timeout 0 tests/integration/tools/test_patch_race.py
-	$(RECORD) races RACES=$(RACES)
+	BEDROCK_RACES=$(RACES) BEDROCK_PATCHES=$(PATCHES) $(BIN)/python -m pytest --timeout 0 \
+	  tests/integration/tools/test_patch_race.py tests/integration/tools/test_parallel_patches.py
+	$(RECORD) races RACES=$(RACES) PATCHES=$(PATCHES)
 
 # ABORTS of model requests on kept connections, plain, TLS and through proxies: none hangs, none spoils the next request.
 fault-aborts: $(STAMP)

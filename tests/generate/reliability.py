@@ -142,9 +142,9 @@ SUITES = (
     ),
     Suite(
         "races",
-        "patch writes nothing outside of its directory",
-        "directories exchanged for links meanwhile",
-        ("tests/integration/tools/test_patch_race.py",),
+        "patch writes nothing outside of its directory, and of parallel patches that were applied none is lost",
+        "directories exchanged for links meanwhile; eight writers on two nodes, in each mode",
+        ("tests/integration/tools/test_patch_race.py", "tests/integration/tools/test_parallel_patches.py"),
         "make fault PARTS=races",
     ),
     Suite(

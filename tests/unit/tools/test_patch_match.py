@@ -57,6 +57,32 @@ def test_what_is_indented_otherwise_is_found_and_the_new_text_moved_alike() -> N
     assert replaced(PYTHON, indent(old, " " * 6), indent(new, " " * 6)) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "old", "new", "expected"),
+    [
+        ("a  \nb\nc\t\nd\n", "a\nb  \nc\n", "a\nX\nc\n", "a  \nX\nc\t\nd\n"),
+        ("a  \nb\nc\t\nd\n", "a\nb  \nc", "X\nb\nc", "X\nb\nc\t\nd\n"),
+        ("x\n   \ny\n", "x\n\ny", "x\n\nz", "x\n   \nz\n"),
+        ("x\n\ny\n", "x\n   \ny", "z", "z\n"),
+        ("foo\t\nbar", "foo ", "x", "x\nbar"),
+        ("if foo  \n  bar", "foo\n  bar", "x", "if x"),
+        ("a\n", "a\n ", "b", "b"),
+    ],
+)
+def test_blanks_at_the_ends_of_lines_are_overlooked_and_kept_where_nothing_changes(
+    text: str, old: str, new: str, expected: str
+) -> None:
+    assert replaced(text, old, new) == expected
+    assert match(text, old, new).how == "with other blanks at the ends of lines"
+
+
+def test_blanks_in_a_line_and_several_places_are_not_overlooked() -> None:
+    assert "not found" in refusal("foobar", "foo ")
+    assert "not found" in refusal("a  b\n", "a b\n")
+    assert "not found" in refusal("a\n\tb", "a\n ")
+    assert "2 times (ignoring blanks at the ends of lines)" in refusal("a \nb\n\na  \nb\n", "a\nb\n")
+
+
 def test_spaces_are_found_as_tabs() -> None:
     assert replaced(TABS, "    y();\n", "    z();\n") == TABS.replace("y", "z")
 

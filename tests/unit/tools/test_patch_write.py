@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -269,6 +270,80 @@ def test_concurrent_changes_are_kept(here: Path) -> None:
 
     assert "another program" in refusal("file", rewrite=other_removes)
     assert snapshot(here) == {}
+
+
+def test_a_change_within_one_tick_of_the_clock_is_noticed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "file").write_bytes(b"a")
+    monkeypatch.setattr(patch_write, "moment", lambda status: ())
+
+    def other_writes(content: bytes | None) -> bytes:
+        (here / "file").write_bytes(b"b")
+        return b"ours"
+
+    assert "another program" in refusal("file", rewrite=other_writes)
+    assert (here / "file").read_bytes() == b"b"
+
+
+def test_a_file_is_locked_from_reading_to_renaming(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "file").write_bytes(b"a")
+    monkeypatch.setattr(patch_write, "LOCK_SECONDS", 0)
+
+    def another_patch(content: bytes | None) -> bytes:
+        assert "locked" in refusal("file")
+        return b"ours"
+
+    change("file", [], another_patch)
+    change("file", [], add_x)
+    assert (here / "file").read_bytes() == b"oursx"
+
+
+def test_after_the_wait_the_file_that_took_its_place_is_patched(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = here / "file"
+    file.write_bytes(b"old")
+    lock, contents = patch_write.lock, iter((b"new", b"newer"))
+
+    def lock_late(opened: int) -> bool:
+        for content in contents:
+            (here / "beside").write_bytes(content)
+            (here / "beside").rename(file)
+            return lock(opened)
+        return lock(opened)
+
+    monkeypatch.setattr(patch_write, "lock", lock_late)
+    change("file", [], add_x)
+    assert file.read_bytes() == b"newerx"
+
+
+def test_over_nfs_a_file_that_is_open_for_writing_is_locked(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "file").write_bytes(b"a")
+    locked = []
+
+    def flock(file: int, operation: int) -> None:
+        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        locked.append(operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    change("file", [], add_x)
+    assert (here / "file").read_bytes() == b"ax"
+    assert locked == [fcntl.LOCK_EX | fcntl.LOCK_NB]
+
+
+@pytest.mark.parametrize("numbers", [safe_open.RENAMEAT2, -1])
+def test_what_appears_at_the_last_moment_is_not_replaced(
+    here: Path, monkeypatch: pytest.MonkeyPatch, numbers: int
+) -> None:
+    monkeypatch.setattr(safe_open, "RENAMEAT2", numbers)
+    rename = safe_open.rename_new
+    change("file", [], add_x)
+
+    def appears(directory: int, old: str, new: str) -> None:
+        (here / new).write_bytes(b"theirs")
+        rename(directory, old, new)
+
+    monkeypatch.setattr(safe_open, "rename_new", appears)
+    assert "another program" in refusal("other")
+    assert {path.name: path.read_bytes() for path in here.iterdir()} == {"file": b"x", "other": b"theirs"}
 
 
 class Saboteur:

@@ -94,6 +94,7 @@ class Haystack:
         self.text = text
         self._levels: list[str] | None = None
         self._folded: Folded | None = None
+        self._stripped: str | None = None
 
     @property
     def levels(self) -> list[str]:
@@ -110,6 +111,18 @@ class Haystack:
             self._folded = Folded(self.text)
         return self._folded
 
+    @property
+    def stripped(self) -> str:
+        """Return the text without blanks at the ends of its lines."""
+        if self._stripped is None:
+            self._stripped = stripped(self.text)
+        return self._stripped
+
+
+def stripped(text: str) -> str:
+    """Return the text without blanks, spaces and tabs, at the ends of its lines."""
+    return "\n".join(line.rstrip(" \t") for line in text.split("\n"))
+
 
 def fold(character: str) -> str:
     """Return the form of a character that is the same for all its lookalikes."""
@@ -119,7 +132,7 @@ def fold(character: str) -> str:
 
 def find(haystack: Haystack, sought: Sought) -> TextMatch:
     """Return the only match of `sought.old`, by the first strategy that finds one. Raises NoMatchError."""
-    for way in (exactly, otherwise_indented, without_edges, as_lookalike):
+    for way in (exactly, with_other_blanks, otherwise_indented, without_edges, as_lookalike):
         match = way(haystack, sought)
         if match is not None:
             return match
@@ -158,6 +171,48 @@ def exactly(haystack: Haystack, sought: Sought) -> TextMatch | None:
     """Find the text as it is; None if it is not there. Raises NoMatchError if it is there more than once."""
     start = only(places(haystack.text, sought.old))
     return None if start is None else TextMatch(start, start + len(sought.old), sought.new)
+
+
+def with_other_blanks(haystack: Haystack, sought: Sought) -> TextMatch | None:
+    """Find the text, ignoring blanks at the ends of lines; lines that the replacement has unchanged keep their blanks.
+
+    Returns None if there is no match. Raises NoMatchError if there are several.
+    """
+    old, text = stripped(sought.old), haystack.stripped
+    if not old.strip():
+        return None
+    found = places(text, old)
+    to_line_end = sought.old.rpartition("\n")[2] != old.rpartition("\n")[2]
+    if to_line_end:
+        found = [start for start in found if text[start + len(old) : start + len(old) + 1] in ("", "\n")]
+    start = only(found, "ignoring blanks at the ends of lines")
+    if start is None:
+        return None
+    lines = haystack.text.split("\n")
+    begin, _ = in_lines(lines, text, start)
+    end, line_end = in_lines(lines, text, start + len(old))
+    end = line_end if to_line_end else end
+    new = sought.new and unchanged_kept(sought.old, sought.new, haystack.text[begin:end])
+    return TextMatch(begin, end, new, "with other blanks at the ends of lines")
+
+
+def in_lines(lines: list[str], text: str, position: int) -> tuple[int, int]:
+    """Return the position in the text of `lines` that is at `position` of `text`, and where its line ends.
+
+    `text` has the same lines without blanks at their ends.
+    """
+    number = text.count("\n", 0, position)
+    start = sum(map(len, lines[:number])) + number
+    return start + position - (text.rfind("\n", 0, position) + 1), start + len(lines[number])
+
+
+def unchanged_kept(old: str, new: str, found: str) -> str:
+    """Return `new` with the lines that it shares with `old`, at its beginning and its end, as in the text `found`."""
+    olds, news, founds = (text.split("\n") for text in (old, new, found))
+    most = min(len(olds), len(news))
+    head = next((number for number in range(most) if olds[number] != news[number]), most)
+    tail = next((number for number in range(most - head) if olds[-1 - number] != news[-1 - number]), most - head)
+    return "\n".join([*founds[:head], *news[head : len(news) - tail], *founds[len(founds) - tail :]])
 
 
 def otherwise_indented(haystack: Haystack, sought: Sought) -> TextMatch | None:

@@ -13,6 +13,9 @@ from contextlib import suppress
 OPENAT2 = 437
 """The number of the system call openat2, the same on all architectures."""
 
+RENAMEAT2 = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, -1)
+RENAME_NOREPLACE = 1
+
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_BENEATH = 0x08
 
@@ -70,6 +73,20 @@ def by_openat2(root: int, path: str) -> int:
         if failure not in (errno.EAGAIN, errno.EINTR):
             break
     raise OSError(failure, os.strerror(failure), path)
+
+
+def rename_new(directory: int, old: str, new: str) -> None:
+    """Rename `old` to `new`, both in `directory`. Raises FileExistsError if `new` exists, or another OSError."""
+    names = os.fsencode(old), os.fsencode(new)
+    if _syscall(RENAMEAT2, directory, names[0], directory, names[1], RENAME_NOREPLACE) == 0:
+        return
+    failure = ctypes.get_errno()
+    if failure not in (errno.ENOSYS, errno.EINVAL):
+        raise OSError(failure, os.strerror(failure), new)
+    with suppress(FileNotFoundError):  # the file system, such as NFS, cannot do both in one step
+        os.stat(new, dir_fd=directory, follow_symlinks=False)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+    os.rename(old, new, src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def by_walking(root: int, path: str) -> int:

@@ -1,12 +1,15 @@
 """Changes one file atomically, relative to descriptors of its directory, so that renames cannot redirect the write.
 
 The new content is written beside the file and renamed over it: readers, also after a crash, see the old file or the new
-one. A crash may leave a file `.bedrock-patch-*.tmp`, or an empty new directory.
+one. A crash may leave a file `.bedrock-patch-*.tmp`, or an empty new directory. From reading to renaming, the file is
+locked (flock), so that patches of other calls, servers and machines wait for it and nothing of them is lost.
 """
 
 import errno
+import fcntl
 import os
 import stat
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
@@ -18,6 +21,11 @@ TEMPORARY = ".bedrock-patch-"
 
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+LOCK_SECONDS = 10
+"""Maximum seconds to wait for a file that another patch, or a program, has locked."""
+
+CHANGED = "another program has changed it this moment; read it again"
 
 TOO_LARGE = f"the file is larger than {MAX_FILE >> 20} MiB; change it with bash"
 
@@ -49,10 +57,11 @@ def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], by
     """
     with located(path) as place:
         check_protected(place, protected)
-        found = None if place.missing else read(place)
-        content = rewrite(None if found is None else found.content)
-        if found is None or content != found.content:
-            store(place, found, content)
+        with locked(place) as file:
+            found = None if file is None else read(file)
+            content = rewrite(None if found is None else found.content)
+            if found is None or content != found.content:
+                store(place, found, content, file)
 
 
 # --- finding ----------------------------------------------------------------------------------------------------------
@@ -187,27 +196,78 @@ def passed(place: FileLocation) -> Iterator[tuple[int, int]]:
         safe_open.close_quietly(here)
 
 
-def read(place: FileLocation) -> FileVersion | None:
-    """Return the file at this location, None if there is none. Raises PatchRefusedError or OSError. Never blocks."""
+@contextmanager
+def locked(place: FileLocation) -> Generator[int | None]:
+    """Open the file at this location, and keep it locked within the `with` block; None if there is none.
+
+    Raises PatchRefusedError, also if the lock is held for longer than LOCK_SECONDS, or OSError.
+    """
+    until, flags = time.monotonic() + LOCK_SECONDS, READ
+    while not place.missing and (file := opened(place, flags)) is not None:
+        try:
+            if lock(file) and is_at(place, file):
+                yield file
+                return
+        except OSError as failed:
+            if failed.errno != errno.EBADF or flags != READ:
+                raise
+            flags = READ | os.O_RDWR  # NFS locks only files that are open for writing
+        finally:
+            safe_open.close_quietly(file)
+        if time.monotonic() > until:
+            raise PatchRefusedError("another program keeps it locked (flock); try again later")
+        time.sleep(0.002)
+    yield None
+
+
+def opened(place: FileLocation, flags: int) -> int | None:
+    """Open the file at this location, if it can be changed; None if there is none. Never blocks.
+
+    Raises PatchRefusedError or OSError.
+    """
     try:
         check_changeable(os.stat(place.name, dir_fd=place.directory, follow_symlinks=False))
     except FileNotFoundError:
         return None
     if not os.access(place.name, os.W_OK, dir_fd=place.directory):
         raise PatchRefusedError("it is read-only; if it is to be changed all the same, use chmod first")
-    file = os.open(place.name, READ, dir_fd=place.directory)
+    return os.open(place.name, flags, dir_fd=place.directory)
+
+
+def lock(file: int) -> bool:
+    """Lock a file, without waiting; return False if it is locked already. Raises OSError."""
     try:
-        status = os.fstat(file)
-        check_changeable(status)
-        content = b""
-        while len(content) <= MAX_FILE and (block := os.read(file, MAX_FILE)):
-            content += block
-        attributes = attributes_of(file)
-    finally:
-        os.close(file)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_at(place: FileLocation, file: int) -> bool:
+    """Return whether the open file still has this location: a patch replaces the file that it has locked."""
+    try:
+        there = os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return identity(there) == identity(os.fstat(file))
+
+
+def read(file: int) -> FileVersion:
+    """Return the content, status and attributes of an open file. Raises PatchRefusedError or OSError."""
+    status = os.fstat(file)
+    check_changeable(status)
+    content = content_of(file)
     if len(content) > MAX_FILE:
         raise PatchRefusedError(TOO_LARGE)
-    return FileVersion(content, status, attributes)
+    return FileVersion(content, status, attributes_of(file))
+
+
+def content_of(file: int) -> bytes:
+    """Return the content of an open file, as far as its size can be told from one beyond MAX_FILE. Raises OSError."""
+    content = b""
+    while len(content) <= MAX_FILE and (block := os.pread(file, MAX_FILE, len(content))):
+        content += block
+    return content
 
 
 def attributes_of(file: int) -> dict[str, bytes]:
@@ -236,26 +296,32 @@ def check_changeable(status: os.stat_result) -> None:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def store(place: FileLocation, found: FileVersion | None, content: bytes) -> None:
-    """Write `content` to the file at this location. Raises PatchRefusedError or OSError; then nothing has changed."""
-    with ExitStack() as opened, ExitStack() as undo:
+def store(place: FileLocation, found: FileVersion | None, content: bytes, file: int | None) -> None:
+    """Write `content` to the file at this location, which was read from the descriptor `file` if it exists.
+
+    Raises PatchRefusedError or OSError; then nothing has changed.
+    """
+    with ExitStack() as entered, ExitStack() as undo:
         directory = place.directory
         for name in place.missing:
-            directory = enter_new(directory, name, opened, undo)
+            directory = enter_new(directory, name, entered, undo)
         temporary = f"{TEMPORARY}{os.urandom(8).hex()}.tmp"
-        file = os.open(temporary, CREATE, 0o600 if found else 0o666, dir_fd=directory)
+        written = os.open(temporary, CREATE, 0o600 if found else 0o666, dir_fd=directory)
         undo.callback(quietly, os.unlink, temporary, directory)
         try:
-            fill(file, content, found)
+            fill(written, content, found)
         finally:
-            os.close(file)
-        check_unchanged(directory, place.name, found)
-        os.rename(temporary, place.name, src_dir_fd=directory, dst_dir_fd=directory)
+            os.close(written)
+        if found is None or file is None:
+            create(directory, temporary, place.name)
+        else:
+            check_unchanged(directory, place.name, found, file)
+            os.rename(temporary, place.name, src_dir_fd=directory, dst_dir_fd=directory)
         undo.pop_all()
         sync(directory)
 
 
-def enter_new(parent: int, name: str, opened: ExitStack, undo: ExitStack) -> int:
+def enter_new(parent: int, name: str, entered: ExitStack, undo: ExitStack) -> int:
     """Create a directory and open it; register its removal with `undo`. Raises PatchRefusedError or OSError."""
     try:
         os.mkdir(name, dir_fd=parent)
@@ -265,7 +331,7 @@ def enter_new(parent: int, name: str, opened: ExitStack, undo: ExitStack) -> int
         ) from None
     undo.callback(quietly, os.rmdir, name, parent)
     directory = os.open(name, safe_open.LINK, dir_fd=parent)
-    opened.callback(safe_open.close_quietly, directory)
+    entered.callback(safe_open.close_quietly, directory)
     sync(parent)
     return directory
 
@@ -301,17 +367,21 @@ def dress(file: int, found: FileVersion) -> None:
             os.setxattr(file, name, value)
 
 
-def check_unchanged(directory: int, name: str, found: FileVersion | None) -> None:
-    """Raise PatchRefusedError if the file was changed, created or removed since it was read."""
+def create(directory: int, temporary: str, name: str) -> None:
+    """Rename the file `temporary` to `name`, unless that exists by now. Raises PatchRefusedError or OSError."""
     try:
-        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        if found is None:
+        safe_open.rename_new(directory, temporary, name)
+    except FileExistsError:
+        raise PatchRefusedError(CHANGED) from None
+
+
+def check_unchanged(directory: int, name: str, found: FileVersion, file: int) -> None:
+    """Raise PatchRefusedError if the open file, or what has its name, is not as it was when it was read."""
+    with suppress(FileNotFoundError):
+        same = content_of(file) == found.content  # two changes within one tick of the clock have the same time
+        if same and moment(os.stat(name, dir_fd=directory, follow_symlinks=False)) == moment(found.status):
             return
-    else:
-        if found is not None and moment(status) == moment(found.status):
-            return
-    raise PatchRefusedError("another program has changed it this moment; read it again")
+    raise PatchRefusedError(CHANGED)
 
 
 def moment(status: os.stat_result) -> tuple[int, ...]:
