@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,12 +72,43 @@ KEPT = {
     "by a link": "ln -s .git g && touch g/x",
     "by a directory that is moved": "mv nested other",
     "a name in two steps": "mkdir -p m/.bin && mv m node_modules && touch node_modules/.bin/x",
+    "a name in two steps by a link": "ln -s m node_modules",
+    "a link that is moved": "ln -s m n && mv n node_modules || (rm n; false)",
+    "a link that is exchanged": (
+        f"ln -s m l; mkdir node_modules; {PYTHON} -c 'import ctypes, sys; "
+        'sys.exit(ctypes.CDLL(None).renameat2(-100, b"l", -100, b"node_modules", 2) != 0)\'; '
+        "done=$?; rm -r l node_modules; exit $done"
+    ),
+    "a link in another case": "ln -s m Node_Modules",
     "a bare repository": "mkdir -p r/objects r/refs && touch r/HEAD",
     "a hard link": "echo x > linked",
     "out": "echo x > ../out",
     "out by a link": "echo x > link/made",
     "the network": "exec 3<>/dev/tcp/127.0.0.1/1",
 }
+
+
+ROUNDS = 200
+TOGETHER = {
+    "a repository": ("objects", "os.mkdir(d + '/HEAD')", "os.mkdir(d + '/refs')", ("HEAD", "refs")),
+    "a name": ("m", "os.rename(d + '/m', d + '/node_modules')", "os.mkdir(d + '/m/.bin')", ("node_modules/.bin",)),
+    "a link": ("x", "os.rename(d + '/l', d + '/node_modules')", "os.symlink('m', d + '/l')", ("node_modules",)),
+}  # fmt: skip
+"""What one call and another one try at the same moment, in a directory with one entry, and what must not come of it."""
+
+IN_STEP = """
+import os, sys
+folder, rounds, me, other, attempt = sys.argv[1:]
+for number in range(int(rounds)):
+    d = f"{folder}/{number}"
+    os.mkdir(f"{d}/{me}")
+    while not os.path.exists(f"{d}/{other}"):
+        pass
+    try:
+        exec(attempt)
+    except OSError:
+        pass
+"""
 
 
 @pytest.fixture(params=REPORTS)
@@ -160,6 +192,49 @@ def test_what_is_protected_stays_as_it_is(sandbox: ToolHostSandbox, workspace: P
         not made & {".git", ".envrc", ".bin", "made", "out", "head", "mine", "other"} or name == "a name in two steps"
     )
     assert not (workspace / "node_modules").exists()
+
+
+@pytest.mark.parametrize("inner", [False, True], ids=["one workspace", "one in the other"])
+@pytest.mark.parametrize("name", TOGETHER)
+def test_two_calls_cannot_make_together_what_neither_could_alone(
+    sandbox: ToolHostSandbox, workspace: Path, name: str, inner: bool
+) -> None:
+    entry, one, other, parts = TOGETHER[name]
+    rounds = workspace / "rounds"
+    for number in range(ROUNDS):
+        (rounds / str(number) / entry).mkdir(parents=True)
+    node = ToolHostSandbox(sandbox.report)
+
+    def call(there: ToolHostSandbox, folder: Path, *arguments: str) -> None:
+        end = run(there, "", folder, argv=(IN_STEP, str(rounds), str(ROUNDS), *arguments), python=True)
+        assert end.exit_code == 0, end.head
+
+    with ThreadPoolExecutor() as pool:
+        calls = [
+            pool.submit(call, sandbox, workspace, "one", "other", one),
+            pool.submit(call, node, rounds if inner else workspace, "other", "one", other),
+        ]
+    node.close()
+    for each in calls:
+        each.result()
+    assert not [
+        number for number in os.listdir(rounds) if all(os.path.lexists(rounds / number / part) for part in parts)
+    ]
+
+
+def test_a_link_that_was_there_before_protects_what_it_may_lead_to(sandbox: ToolHostSandbox, workspace: Path) -> None:
+    tools = ToolHarness(sandbox, workspace, mode=Mode.WORKSPACE)
+    write = [{"operation": "overwrite", "newText": "new\n"}]
+    (workspace / "m").mkdir()
+    (workspace / "node_modules").symlink_to("m")
+    assert run(sandbox, "mkdir m/.bin || touch m/.BIN || mkdir -p a/.bin", workspace).exit_code != 0
+    for path in ("m/.bin/tool", "node_modules/.bin/tool"):
+        assert tools.use("patch", path=path, patches=write).is_error
+    assert list((workspace / "m").iterdir()) == []
+    assert not tools.use("patch", path="m/bin/tool", patches=write).is_error
+    (workspace / "node_modules").unlink()
+    assert run(sandbox, "mkdir m/.bin", workspace).exit_code == 0
+    assert not tools.use("patch", path="m/.bin/tool", patches=write).is_error
 
 
 def test_what_is_written_is_the_user_s_and_outlives_the_call(sandbox: ToolHostSandbox, workspace: Path) -> None:

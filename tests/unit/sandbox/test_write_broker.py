@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adapters.sandbox.broker import protected_names, write_broker
+from actors.adapters.sandbox.broker import protected_names, writable_trees, write_broker
 from actors.adapters.sandbox.broker.workspaces import Workspaces
 from actors.adapters.sandbox.host import syscall_filter, system_calls
 from tests.unit.sandbox.test_filter import ALLOW, ENOSYS, EPERM, TABLES, number_of, verdict
@@ -97,6 +98,44 @@ def test_a_file_system_whose_files_have_further_names_is(
 def test_git_is_always_among_the_names(tmp_path: Path) -> None:
     assert Workspaces(()).describe(str(tmp_path), "", ())["names"] == [b".git"]
     assert Workspaces(("x", ".git")).describe(str(tmp_path), "", ())["names"] == [b".git", b"x"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "excluded"),
+    [
+        ("w", "w", True),
+        ("w", "w/inner", True),
+        ("w/inner", "w", True),
+        ("w/inner", "w/beside", False),
+        ("w", "v", False),
+    ],
+)
+def test_brokers_whose_workspaces_overlap_exclude_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: str, other: str, excluded: bool
+) -> None:
+    for name in ("w/inner", "w/beside", "v"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setattr(writable_trees, "LOCK_SECONDS", 0)
+    lock, another = (writable_trees.TreeLock(os.fsencode(tmp_path / name)) for name in (one, other))
+    for _ in range(2):
+        with lock, pytest.raises(BlockingIOError) if excluded else nullcontext(), another:
+            assert lock.held
+            assert another.held
+        assert not lock.held
+        assert not another.held
+        with another:
+            assert another.held
+    for file in (*lock.places, *another.places):
+        os.close(file)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["beside", "inner", "v", "w"], "nothing is left behind"
+
+
+def test_what_cannot_be_locked_is_refused(tmp_path: Path) -> None:
+    lock = writable_trees.TreeLock(os.fsencode(tmp_path / "none"))
+    with pytest.raises(PermissionError), lock:
+        pytest.fail("it is locked")
+    for file in lock.places:
+        os.close(file)
 
 
 # --- the filter -------------------------------------------------------------------------------------------------------

@@ -27,6 +27,13 @@ class Names:
     def __init__(self, patterns: "list[bytes]") -> None:
         self.patterns = [tuple(folded(part) for part in pattern.split(b"/")) for pattern in patterns]
         self.last = set[str]().union(*(pattern[-1] for pattern in self.patterns))
+        several = [pattern for pattern in self.patterns if len(pattern) > 1]
+        self.ends = set[str]().union(*(pattern[-1] for pattern in several))
+        """The last components of names of several components."""
+        self.inner = set[str]().union(*(part for pattern in several for part in pattern[:-1]))
+        """The other components of these: no symbolic link may have such a name, as its target could have any."""
+        self.joint = GIT_PARTS | self.ends | self.inner
+        """Names that are harmless alone, but that several changes could complete to something protected."""
 
     def cover(self, path: bytes) -> bool:
         """Return whether an absolute path is protected, or lies below a protected path."""

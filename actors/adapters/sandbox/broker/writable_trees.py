@@ -7,8 +7,10 @@ tool host small, it imports nothing of Bedrock except modules of this package an
 import array
 import ctypes
 import errno
+import fcntl
 import os
 import stat
+import time
 
 from actors.adapters.sandbox.broker import protected_names, reported_calls
 from actors.adapters.sandbox.host import kernel
@@ -25,7 +27,68 @@ MAX_LINKS = 40
 MAX_MOVED = 100_000
 """A directory with more files and directories than this cannot be moved, because each is checked before the move."""
 
+LOCK_SECONDS = 5
+"""Maximum seconds to wait for the broker of another call, or for a program that has locked the directory."""
+
 OWN_FILES = b"/proc/self/fd/"
+
+
+class NotAloneError(Exception):
+    """What was judged could change meanwhile by another call in the same directory: judge again under the TreeLock."""
+
+
+class TreeLock:
+    """Excludes the brokers of all other calls, of this server and others, whose workspace is in, or contains, `root`.
+
+    It is made of locks (flock) on directories that exist anyway, so it leaves nothing behind: one of its own on `root`,
+    and shared ones on the directories above. Use it as a context manager. Entering raises OSError (EAGAIN) after
+    LOCK_SECONDS, because any program that can read a directory can lock it.
+    """
+
+    def __init__(self, root: bytes) -> None:
+        self.held = False
+        self.places: list[int] = []
+        parts = [part for part in root.split(b"/") if part]
+        folders = [b"/" + b"/".join(parts[:count]) for count in range(len(parts) + 1)]
+        for folder in folders:
+            try:
+                self.places.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            except OSError:  # what cannot be read is no workspace of another call
+                self.complete = False
+            else:
+                self.complete = True
+
+    def __enter__(self) -> None:
+        """Lock the directories, from the outermost on. Raises OSError."""
+        until = time.monotonic() + LOCK_SECONDS
+        try:
+            for number, place in enumerate(self.places, 1):
+                lock(place, fcntl.LOCK_SH if number < len(self.places) else fcntl.LOCK_EX, until)
+            if not self.complete:
+                raise OSError(errno.EACCES, "the workspace cannot be locked")
+        except BaseException:
+            self.__exit__()
+            raise
+        self.held = True
+
+    def __exit__(self, *_: object) -> None:
+        """Unlock the directories."""
+        self.held = False
+        for place in self.places:
+            fcntl.flock(place, fcntl.LOCK_UN)
+
+
+def lock(place: int, how: int, until: float) -> None:
+    """Lock an open directory. Raises OSError (EAGAIN) if it is still locked by others at `until`, a monotonic time."""
+    while True:
+        try:
+            fcntl.flock(place, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.001)
+        else:
+            return
 
 
 def open_place(root: int, path: bytes, resolve: int) -> int:
@@ -87,6 +150,9 @@ class WritableTrees:
         self.private = private
         self.names = names
         self.denied = denied
+        self.lock = TreeLock(root.path)
+        self.linked: bool | None = None
+        """Whether the workspace has a link with a name of `names.inner`, made without a broker; None if not known."""
 
     def find(
         self, call: reported_calls.SystemCall, directory: int, path: bytes, follow: bool, *, private: bool = False
@@ -167,7 +233,7 @@ class WritableTrees:
         """
         if not place.root.guarded:
             return
-        if any(protected_names.within(place.path, path) for path in self.denied) or self.names.cover(place.path):
+        if any(protected_names.within(place.path, path) for path in self.denied) or self.covers(place.path):
             raise reported_calls.NotBrokeredError
         if above and any(protected_names.within(path, place.path) for path in self.denied):
             raise reported_calls.NotBrokeredError
@@ -179,8 +245,46 @@ class WritableTrees:
         if new:
             self.check_new(place)
 
+    def covers(self, path: bytes) -> bool:
+        """Return whether a protected name covers `path`, or could cover another path to the same file."""
+        if self.names.cover(path):
+            return True
+        parts = path[len(self.root.path) :].split(b"/")
+        return any(protected_names.folded(part) & self.names.ends for part in parts) and self.has_link()
+
+    def has_link(self) -> bool:
+        """Return whether the workspace has a link with one of the names `names.inner`, or is too large to know it."""
+        if self.linked is None:
+            found = (
+                folder + b"/" + name
+                for folder, folders, files in os.walk(self.root.path)
+                for name in (*folders, *files)
+            )
+            self.linked = any(
+                count >= MAX_MOVED
+                or (protected_names.folded(os.path.basename(path)) & self.names.inner and os.path.islink(path))
+                for count, path in enumerate(found)
+            )
+        return self.linked
+
+    def check_alone(self) -> None:
+        """Raise NotAloneError unless this broker holds the lock."""
+        if not self.lock.held:
+            raise NotAloneError
+
+    def check_link(self, name: bytes) -> None:
+        """Raise NotBrokeredError if no symbolic link may have this name; NotAloneError without the lock."""
+        self.check_alone()
+        if protected_names.folded(name) & self.names.inner:
+            raise reported_calls.NotBrokeredError
+
     def check_new(self, place: TreeEntry) -> None:
-        """Raise NotBrokeredError if creating `place` would make its directory a git repository."""
+        """Raise NotBrokeredError if creating `place` would make its directory a git repository.
+
+        Raises NotAloneError for a name that matters together with others, without the lock.
+        """
+        if protected_names.folded(place.name) & self.names.joint:
+            self.check_alone()
         for part in protected_names.folded(place.name) & protected_names.GIT_PARTS:
             if protected_names.is_repository(place.folder, adding=part):
                 raise reported_calls.NotBrokeredError
@@ -188,11 +292,15 @@ class WritableTrees:
     def check_movable(self, place: TreeEntry, target: TreeEntry) -> None:
         """Raise NotBrokeredError if moving the directory `place` to `target` would move or create a protected file.
 
-        Also raises it for a directory with more than MAX_MOVED files and directories.
+        Also raises it for a directory with more than MAX_MOVED files and directories, and for a link with a name that
+        none may have. Raises NotAloneError for a directory or a link without the lock.
         """
         status = place.status()
+        if status is not None and stat.S_ISLNK(status.st_mode):
+            self.check_link(target.name)
         if status is None or not stat.S_ISDIR(status.st_mode):
             return
+        self.check_alone()
         if protected_names.is_repository(place.path):
             raise reported_calls.NotBrokeredError
         for count, entry in enumerate(entries(place.path)):
@@ -200,7 +308,7 @@ class WritableTrees:
                 raise reported_calls.NotBrokeredError
             name = protected_names.folded(os.path.basename(entry))
             moved = target.path + entry[len(place.path) :]
-            if name & self.names.last and (self.names.cover(entry) or self.names.cover(moved)):
+            if name & self.names.last and (self.covers(entry) or self.covers(moved)):
                 raise reported_calls.NotBrokeredError
             if "head" in name and protected_names.is_repository(os.path.dirname(entry)):
                 raise reported_calls.NotBrokeredError

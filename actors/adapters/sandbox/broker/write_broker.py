@@ -9,7 +9,9 @@ notification). Init is not restricted, and its broker decides by the real path:
 
 The broker never relies on the arguments of a call that the kernel continues, so a program gains nothing by changing
 them meanwhile; for its own work the broker uses copies of the arguments. It serves one call at a time, so no other
-change of the program happens between a check and the change that was checked.
+change of the program happens between a check and the change that was checked. What programs of several tool calls, each
+with its broker, could bring about together is judged and done under a lock that all brokers of a workspace share: new
+names that are parts of something protected, links, and moves of directories and links.
 
 These are protected: certain names (`.git`, `node_modules/.bin`) in every directory, in upper and lower case, whether
 they exist or not; directories that git considers a repository although they have another name; the server's own paths;
@@ -130,7 +132,11 @@ class Broker:
         try:
             if handler is None:
                 raise reported_calls.NotBrokeredError
-            handler(call, call.arguments)
+            try:
+                handler(call, call.arguments)
+            except writable_trees.NotAloneError:
+                with self.trees.lock:
+                    handler(call, call.arguments)
         except reported_calls.NotBrokeredError:
             self.refuse(call, name)
         except OSError as error:
@@ -159,7 +165,7 @@ class Broker:
         place = self.trees.find(call, directory, path, not exclusive and not flags & os.O_NOFOLLOW)
         try:
             status = place.status()
-            self.trees.check(place, new=status is None)
+            self.trees.check(place, new=bool(flags & os.O_CREAT))
             if status is not None:
                 check_openable(status, exclusive)
             if flags & os.O_CREAT:
@@ -242,6 +248,7 @@ class Broker:
         place = self.trees.find(call, directory, call.text(address), follow=False)
         try:
             self.trees.check(place, new=True)
+            self.trees.check_link(place.name)
             os.symlink(content, place.name, dir_fd=place.parent)
         finally:
             place.close()
