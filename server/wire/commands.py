@@ -14,6 +14,7 @@ from actors.core.content import Delivery, Image, ToolError, ToolSuccess
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode, ToolGroup
 from actors.core.profile import ClientTool, Generation, Profile, ReasoningEffort
 from actors.messages import commands as requests
+from actors.ports.terminal_text import without_escapes
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
@@ -222,9 +223,9 @@ def submit_tool_result(
     """
     result: ToolSuccess | ToolError
     if request.error:
-        result = ToolError(tool_use_id, request.error)
+        result = ToolError(tool_use_id, without_escapes(request.error))
     else:
-        output = _json_output(request.json) if request.HasField("json") else request.output
+        output = _json_output(request.json) if request.HasField("json") else without_escapes(request.output)
         result = ToolSuccess(tool_use_id, output, images)
     return requests.SubmitToolResultCommand(tool_use_id, result, request.request_id.lower(), body_hash(request, "name"))
 

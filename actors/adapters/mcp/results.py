@@ -18,6 +18,7 @@ from mcp_types import (
 )
 
 from actors.ports import ImagesUnavailableError, InvalidImageError, ToolOutput
+from actors.ports.terminal_text import without_escapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,7 @@ def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note
     for part in result.content:
         match part:
             case TextContent(text=text):
-                texts.append(text)
+                texts.append(without_escapes(text))
             case ImageContent(data=data):
                 seen += 1
                 kept = _image(data, keep_image) if seen <= MAX_IMAGES else ""

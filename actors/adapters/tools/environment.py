@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHONDONTWRITEBYTECODE")
+DEFAULTS = {"PATH": os.defpath, "HOME": "/", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat"}
+"""Variables that are passed on, and their values if they are not set: nothing is coloured, and nothing paged."""
+
+PASSED = ("USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHONDONTWRITEBYTECODE", *DEFAULTS)
 """Variables that are passed on if they are set, in addition to LC_*."""
 
 
@@ -20,4 +23,4 @@ def tool_environment(server: Mapping[str, str] | None = None) -> dict[str, str]:
     """
     server = os.environ if server is None else server
     passed = {name: value for name, value in server.items() if name in PASSED or name.startswith("LC_")}
-    return {"PATH": os.defpath, "HOME": "/"} | passed | {"TERM": "dumb"}
+    return DEFAULTS | passed | {"TERM": "dumb"}

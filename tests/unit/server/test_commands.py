@@ -120,6 +120,12 @@ def test_deliveries(delivery: v1.Delivery.ValueType, meant: str) -> None:
     assert commands.send_message(request).delivery == meant
 
 
+def test_an_answer_of_a_client_s_tool_has_no_escapes() -> None:
+    for text, shown in (("\x1b[31mred\x1b[m\r\n1%\r2%", "red\n2%"), ("crlf\r\n", "crlf\r\n")):
+        for request in (v1.SubmitToolResultRequest(output=text), v1.SubmitToolResultRequest(error=text)):
+            assert commands.submit_tool_result(request, "t", ()).result.output == shown
+
+
 def test_a_run_is_named_by_its_id() -> None:
     name = "conversations/slug/requestCycles/c:4"
     assert commands.send_message(v1.SendMessageRequest(text="x", expected_run=name)).expected_run == "c:4"

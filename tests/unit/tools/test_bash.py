@@ -58,6 +58,7 @@ def test_every_process_is_tracked_and_its_pids_reported(call: Any) -> None:
         ({"exit_code": None, "signal": 11}, "[killed by signal 11 (SIGSEGV)]"),
         ({"reaped": (7,)}, "[exit code 0]\n[1 process it left running: killed]"),
         ({"reaped": (7, 8)}, "[exit code 0]\n[2 processes it left running: killed]"),
+        ({"head": b"\r10%\r\x1b[K99%\r\n\x1b[31mred\x1b[m\r\n"}, "99%\nred\n[exit code 0]"),
         ({"head": b"a\xff\xc3"}, "a��\n[exit code 0]"),
         ({"head": b"begin", "tail": b"end\n", "cut_bytes": 9}, "begin\n[9 bytes cut here]\nend\n[exit code 0]"),
         (

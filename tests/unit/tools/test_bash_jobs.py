@@ -302,6 +302,34 @@ def test_a_peek_shows_a_window(harness: JobHarness) -> None:
     process.end()
 
 
+def test_a_job_s_output_is_shown_as_a_terminal_leaves_it(harness: JobHarness) -> None:
+    process = harness.job()
+    for piece in (b"build\r\n", b"a: 1%\nb: 1%\n", b"\x1b[2", b"A\x1b[2Ka: 2%\r\n\x1b[3", b"2mb: \xc3", b"\xa9\x1b[K"):
+        process.write(piece)
+    output = harness.call(peek="b-1")
+    assert output.text.startswith("build\na: 2%\nb: \u00e9\n[b-1 has been running for ")
+    assert display(output)["window"] == {"start_offset": 0, "end_offset": 3, "truncated_before": False}
+    process.write(b"\x1b[1A\ra: 9%\n\n")
+    assert harness.call(peek="b-1", since=1).text.startswith("a: 9%\nb: \u00e9\n[")
+    process.end()
+    everything_ends()
+    assert harness.call(peek="b-1", since=1).text.startswith("a: 9%\nb: \u00e9\n[")
+
+
+def test_states_of_a_progress_bar_leave_no_gap_in_long_output(harness: JobHarness) -> None:
+    process = harness.job()
+    frames = b"".join(b"\r%d%% of the work" % percent for percent in range(100)) * 100
+    for step in range(3):
+        process.write(b"%s\rstep %d\x1b[K\n" % (frames, step))
+    answer = harness.begin(wait="b-1", wait_seconds=900)
+    harness.watched(process)
+    process.end(head=frames[: 64 << 10], tail=frames[-64 << 10 :], cut_bytes=len(frames))
+    text = answer.result(BOUND).text
+    assert text.startswith("step 0\nstep 1\nstep 2\nx")
+    assert text.endswith("x\n[exit code 0]")
+    assert display(answer.result(BOUND))["cut_bytes"] == 0
+
+
 def test_a_flood_is_bounded_in_memory_and_answer(harness: JobHarness) -> None:
     process = harness.job()
     for _ in range(200):

@@ -5,6 +5,7 @@ The command may outlive the tool call that started it.
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 import signal
@@ -13,10 +14,13 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec.structs import replace
+
 from actors.adapters.tools.bash.scrollback import LineWindow, Scrollback
 from actors.adapters.tools.bash.utf8_stream import Utf8Stream
 from actors.core.tool_run import KillReceipt
 from actors.ports import CancelToken, Clock, ProcessEnd, RunningProcess
+from actors.ports.terminal_text import TerminalText
 
 if TYPE_CHECKING:
     from actors.core.context import Mode
@@ -58,6 +62,7 @@ class Job:
         self._writing = threading.Lock()
         # _writing guards everything from here to _changing
         self._scrollback = Scrollback()
+        self._screen = TerminalText()
         self._watchers: list[Callable[[str], None]] = []
         self._live = Utf8Stream(self._show)
         self._changing = threading.Lock()
@@ -87,7 +92,6 @@ class Job:
     def feed(self, data: bytes) -> None:
         """Append bytes that the command has written, and pass their text to the callbacks that `watch` registered."""
         with self._writing:
-            self._scrollback.feed(data)
             self._live.feed(data)
 
     def watch(self, show: Callable[[str], None]) -> None:
@@ -104,14 +108,21 @@ class Job:
     def tail(self, lines: int) -> LineWindow:
         """Return the last `lines` lines of output, or fewer if they are too long for one LineWindow."""
         with self._writing:
-            return self._scrollback.tail(lines)
+            return self._lines().tail(lines)
 
     def since(self, line: int) -> LineWindow:
         """Return the output from line number `line` on, as far as it fits into one LineWindow."""
         with self._writing:
-            return self._scrollback.since(line)
+            return self._lines().since(line)
+
+    def _lines(self) -> Scrollback:
+        """Return the lines as a terminal would show them now, with those that may still change."""
+        lines = copy.deepcopy(self._scrollback) if (shown := self._screen.shown) else self._scrollback
+        lines.feed(shown.encode())
+        return lines
 
     def _show(self, text: str) -> None:
+        self._scrollback.feed(self._screen.feed(text).encode())
         for show in self._watchers.copy():
             try:
                 show(text)
@@ -215,9 +226,13 @@ class Job:
         try:
             end = process.wait()
             with self._writing:
+                self._live.finish()
+                self._scrollback.feed(self._screen.finish().encode())
+                if end.cut_bytes and self._screen.altered:
+                    head, tail, cut = self._scrollback.ends()
+                    end = replace(end, head=head, tail=tail, cut_bytes=cut)
                 self._scrollback.finish()
                 self._scrollback.keep_last(TOMBSTONE_LINES)
-                self._live.finish()
         except Exception:
             log.exception("the end of a bash job is not known")
         finally:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.request_mode_upgrade import FOR_AGENT
 from actors.ports import ProcessEnd, ToolOutput
+from actors.ports.terminal_text import rendered
 
 if TYPE_CHECKING:
     from actors.adapters.tools.bash.job import Job
@@ -156,11 +157,12 @@ def _output(end: ProcessEnd) -> str:
     tail = end.tail
     while tail and tail[0] & 0xC0 == 0x80 and len(end.tail) - len(tail) < 3:
         tail = tail[1:]
-    return f"{head}\n[{end.cut_bytes} bytes cut here]\n{_text(tail)}"
+    return f"{rendered(head)}\n[{end.cut_bytes} bytes cut here]\n{_text(tail)}"
 
 
 def _text(output: bytes) -> str:
-    return output.decode(errors="replace")
+    """Decode output, and render what of it is not rendered yet."""
+    return rendered(output.decode(errors="replace"))
 
 
 def _verdict(end: ProcessEnd) -> str:

@@ -13,6 +13,9 @@ LINE_BYTES = 64 << 10
 WINDOW_BYTES = 128 << 10
 """The maximum bytes of one LineWindow: more than LINE_BYTES, so that every line fits."""
 
+END_BYTES = 64 << 10
+"""The bytes at the beginning and at the end of the output that `Scrollback.ends` returns, each."""
+
 _STEP = 64 << 10
 
 
@@ -55,6 +58,9 @@ class Scrollback:
         """Bytes of the unfinished line at the end of the text."""
         self._first = 0
         self._end = 0
+        self._head = b""
+        """The first of the bytes that were dropped, at most END_BYTES."""
+        self._dropped = 0
 
     @property
     def end(self) -> int:
@@ -118,6 +124,17 @@ class Scrollback:
         text = text[: text.rfind(b"\n") + 1]
         return LineWindow(text, start, start + text.count(b"\n"), truncated, more=True)
 
+    def ends(self) -> tuple[bytes, bytes, int]:
+        """Return the beginning and the end of all output, and the number of bytes between them.
+
+        If there are none, the beginning is all output.
+        """
+        missing = self._dropped - len(self._head)
+        text = self._head + self._text
+        if not missing and len(text) <= 2 * END_BYTES:
+            return text, b"", 0
+        return text[:END_BYTES], text[-END_BYTES:], missing + len(text) - 2 * END_BYTES
+
     def _add_lines(self, text: bytes) -> None:
         self._text += text
         self._end += text.count(b"\n")
@@ -140,6 +157,8 @@ class Scrollback:
             self._drop(self._text.index(b"\n", excess - 1) + 1)
 
     def _drop(self, size: int) -> None:
+        self._head += self._text[: min(size, END_BYTES - len(self._head))]
+        self._dropped += size
         self._first += self._text.count(b"\n", 0, size)
         del self._text[:size]
 

@@ -1,0 +1,270 @@
+"""Renders what programs write for a terminal as the text that a terminal would show in the end.
+
+Models are shown this text: without colours, hyperlinks and other escape sequences, and of a progress bar only its last
+state. There is no width: no line is wrapped, and what addresses a place on the screen begins a new line instead. What
+clears the screen has no effect, so that no text is lost. Other control characters stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+ROWS = 100
+"""The number of lines above the last one that the cursor can reach, as on a screen."""
+
+COLUMNS = 4096
+"""Only the last columns of a line, so many at most, can be overwritten."""
+
+RIGHT_EDGE = 200
+"""The column up to which the cursor can be moved beyond the end of a line."""
+
+_EFFECTIVE = "ABCDEFGHJKX`fsu"
+_PARAMETERS, _BETWEEN = "[0-?]{0,256}", "[ -/]{0,256}"
+_CONTROL = f"(?:\x1b\\[|\x9b)({_PARAMETERS}){_BETWEEN}"
+_STRING = "\x1b[\\]PX^_][^\a\x0e\x1b\x9c\n]{0,8192}"
+_STRING_END = "(?:\a|\x1b\\\\|\x9c)"
+
+_SPECIAL = re.compile("[\a\x0e\x0f]+|\b+|\r+|\x1b|\x9b")
+_SEQUENCE = re.compile(f"{_CONTROL}([@-~])|{_STRING}{_STRING_END}")
+_WITHOUT_EFFECT = re.compile(f"{_CONTROL}(?![{_EFFECTIVE}])[@-~]|{_STRING}{_STRING_END}")
+"""Matches a control sequence, such as a colour, or string, such as a hyperlink, that has no effect on the text."""
+_UNFINISHED = re.compile(f"\x1b{_BETWEEN}|{_CONTROL}|{_STRING}\x1b?")
+"""Matches the beginning of an escape sequence."""
+_ESCAPE = re.compile(f"\x1b(?:{_BETWEEN}([0-~]))?|\x9b")
+_ANY = re.compile(f"{_SEQUENCE.pattern}|{_ESCAPE.pattern}")
+
+
+class TerminalText:
+    """Renders output as it arrives, in any pieces. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._rows: list[str | list[str]] = [[]]
+        """The last rows: the texts of their columns, or text. The second column of a wide character is ""."""
+        self._row = self._column = 0
+        self._saved = 0, 0
+        self._rest = ""
+        """An escape sequence of which more may come."""
+        self._passed: list[str] = []
+        """Text above the rows, not yet returned."""
+        self.altered = False
+        """Whether there was anything but plain text."""
+
+    @property
+    def shown(self) -> str:
+        """Return the text that may still change."""
+        return "\n".join(map("".join, self._rows))
+
+    def feed(self, text: str) -> str:
+        """Render the next piece of the output; return the text that can no longer change."""
+        self._render(self._rest + text)
+        return self._take()
+
+    def finish(self) -> str:
+        """Return all remaining text; what looked like the beginning of an escape sequence becomes text."""
+        self._render(self._rest, last=True)
+        self._pass(len(self._rows) - 1)
+        self._passed.append(self.shown)
+        self._rows[:], self._column = [[]], 0
+        return self._take()
+
+    def _take(self) -> str:
+        text = "".join(self._passed)
+        self._passed.clear()
+        return text
+
+    def _render(self, text: str, *, last: bool = False) -> None:
+        self._rest = ""
+        text = text.replace("\r\n", "\n")
+        self.altered = self.altered or _SPECIAL.search(text) is not None
+        if "\x1b" in text:
+            # A mark is left in their place: what is around them must not become another sequence.
+            marked = _WITHOUT_EFFECT.sub("\x0e", text)
+            text = marked if "\x1b" in marked or "\x9b" in marked else re.sub("[\a\x0e\x0f]", "", marked)
+        position = 0
+        while found := _SPECIAL.search(text, position):
+            self._write(text[position : found.start()])
+            position = found.end()
+            match found[0][0]:
+                case "\r":
+                    self._column = 0
+                case "\b":
+                    self._column = max(0, self._column - len(found[0]))
+                case "\x1b" | "\x9b":
+                    if (sequence := _SEQUENCE.match(text, found.start())) is not None:
+                        self._control(sequence[2] or "", sequence[1] or "")
+                    elif not last and _UNFINISHED.fullmatch(text, found.start()):
+                        self._rest = text[found.start() :]
+                        return
+                    elif (sequence := _ESCAPE.match(text, found.start())) is not None:
+                        self._escape(sequence[1] or "")
+                    position = position if sequence is None else sequence.end()
+                case _:
+                    pass
+        self._write(text[position:])
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _write(self, text: str) -> None:
+        while text:
+            line, newline, text = text.partition("\n")
+            self._put(line)
+            if newline:
+                self._new_line()
+            if newline and self._row == len(self._rows) - 1 and not self._rows[-1]:
+                text = self._write_lines(text)
+
+    def _write_lines(self, text: str) -> str:
+        """Write whole lines below all others, which overwrites nothing; return the unfinished line at the end."""
+        above, *lines = text.rsplit("\n", ROWS + 1)
+        if len(lines) > ROWS:
+            self._pass(len(self._rows) - 1)
+            self._passed.append(f"{above}\n")
+        else:
+            lines.insert(0, above)
+        for line in lines[:-1]:
+            if len(line) <= COLUMNS // 2:
+                self._rows[-1:] = [line, []]
+                self._row += 1
+            else:
+                self._put(line)
+                self._new_line()
+        self._pass(len(self._rows) - 1 - ROWS)
+        return lines[-1]
+
+    def _put(self, text: str) -> None:
+        """Write text without newlines at the cursor."""
+        row = self._cells()
+        if text:
+            self._column = _put_in(row, self._column, text)
+        if len(row) > COLUMNS:
+            self._pass(self._row)
+            passed = (len(row) - 1) // COLUMNS * COLUMNS
+            self._passed.append("".join(row[:passed]))
+            del row[:passed]
+            self._column -= passed
+
+    def _cells(self) -> list[str]:
+        """Return the cursor's row as the texts of its columns."""
+        row = self._rows[self._row]
+        if isinstance(row, str):
+            text, row = row, []
+            _put_in(row, 0, text)
+            self._rows[self._row] = row
+        return row
+
+    def _new_line(self) -> None:
+        self._row, self._column = self._row + 1, 0
+        if self._row == len(self._rows):
+            self._rows.append([])
+            self._pass(len(self._rows) - 1 - ROWS)
+
+    def _pass(self, count: int) -> None:
+        """Pass on the first rows: they are out of reach."""
+        if count > 0:
+            self._passed += (f"{''.join(row)}\n" for row in self._rows[:count])
+            del self._rows[:count]
+            self._row -= count
+            self._saved = max(0, self._saved[0] - count), self._saved[1]
+
+    # --- moving -------------------------------------------------------------------------------------------------------
+
+    def _control(self, final: str, parameters: str) -> None:
+        """Carry out a control sequence; one that is not known has no effect."""
+        first = parameters.partition(";")[0]
+        if first and not first.isdecimal():
+            return
+        number = min(int(first or 0), COLUMNS)
+        match final:
+            case "J" | "K" | "X":
+                self._erase(final, number)
+            case "s" | "u":
+                self._escape("7" if final == "s" else "8")
+            case _:
+                self._move(final, number or 1)
+
+    def _move(self, final: str, count: int) -> None:
+        width = max(len(self._cells()), RIGHT_EDGE)
+        match final:
+            case "A" | "F":
+                self._row = max(0, self._row - count)
+            case "B" | "E":
+                self._row = min(self._row + count, len(self._rows) - 1)
+            case "C":
+                self._column = min(self._column + count, max(self._column, width))
+            case "D":
+                self._column = max(0, self._column - count)
+            case "G" | "`":
+                self._column = min(count - 1, width)
+            case "H" | "f":
+                self._row = len(self._rows) - 1
+                if self._rows[-1]:
+                    self._new_line()
+            case _:
+                pass
+        if final in ("E", "F", "H", "f"):
+            self._column = 0
+
+    def _erase(self, final: str, number: int) -> None:
+        row, column = self._cells(), self._column
+        match final, number:
+            case "J", 0:
+                del row[column:], self._rows[self._row + 1 :]
+            case "K", 0:
+                del row[column:]
+            case "K", 2:
+                row.clear()
+            case ("K", 1) | ("X", _):
+                erased = slice(0, column + 1) if final == "K" else slice(column, column + (number or 1))
+                row[erased] = " " * len(row[erased])
+            case _:
+                pass
+
+    def _escape(self, final: str) -> None:
+        """Carry out an escape sequence without parameters; one that is not known has no effect."""
+        match final:
+            case "7":
+                self._saved = self._row, self._column
+            case "8":
+                self._row, self._column = min(self._saved[0], len(self._rows) - 1), self._saved[1]
+            case "D" | "E":
+                self._new_line()
+            case "M":
+                self._row = max(0, self._row - 1)
+            case _:
+                pass
+
+
+def _put_in(row: list[str], column: int, text: str) -> int:
+    """Write text over what is in a row from a column on; return the column behind it."""
+    row += " " * (column - len(row))
+    if text.isascii():
+        row[column : column + len(text)] = text
+        return column + len(text)
+    for character in text:
+        if column and unicodedata.category(character) in ("Mn", "Me", "Cf"):  # an accent and its like
+            row[column - 1] += character
+            continue
+        cells = [character, ""] if unicodedata.east_asian_width(character) in "WF" else [character]
+        row[column : column + len(cells)] = cells
+        column += len(cells)
+    return column
+
+
+def rendered(text: str) -> str:
+    """Return a whole text as a terminal would show it in the end."""
+    if _SPECIAL.search(text) is None:
+        return text
+    terminal = TerminalText()
+    return terminal.feed(text) + terminal.finish()
+
+
+def without_escapes(text: str) -> str:
+    """Render a text that has escape sequences; any other text is returned unchanged, with its line ends.
+
+    The result is never longer: where moves of the cursor would add blanks, escape sequences are only removed.
+    """
+    if "\x1b" not in text:
+        return text
+    shown = rendered(text)
+    return shown if len(shown) <= len(text) else _ANY.sub("", text)
