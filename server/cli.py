@@ -79,7 +79,12 @@ USAGE = 2
 )
 @click.option("--cpus", type=str, help="CPUs for the server itself, such as 1 or 0,2-3; tools may use all. [all]")
 @click.option("--until-eof", is_flag=True, help="Also stop when standard input, a pipe, is closed by its writer.")
-def serve(file: Path | None, until_eof: bool, **options: Any) -> None:
+@click.option(
+    "--until-unused",
+    is_flag=True,
+    help="Also stop when standard input is closed and then no client is connected and no run is open.",
+)
+def serve(file: Path | None, until_eof: bool, until_unused: bool, **options: Any) -> None:
     """Run the Bedrock server until it receives a signal to stop.
 
     Every option can also be set by an environment variable (BEDROCK_DATA_DIR and so on) and in a settings file.
@@ -89,12 +94,12 @@ def serve(file: Path | None, until_eof: bool, **options: Any) -> None:
     """
     try:
         config = load({name: value for name, value in options.items() if value is not None}, file=file)
-        _serve(config, until_eof=until_eof)
+        _serve(config, until_eof=until_eof, until_unused=until_unused)
     except ConfigError as error:
         fail(str(error), USAGE)
 
 
-def _serve(config: Config, *, until_eof: bool) -> None:
+def _serve(config: Config, *, until_eof: bool, until_unused: bool) -> None:
     """Run the server until it stops; print an error and exit if it cannot start. Raises ConfigError."""
     from server.process.process_settings import collection_paused, tune_process  # noqa: PLC0415 -- before gRPC, not for --help
 
@@ -109,7 +114,7 @@ def _serve(config: Config, *, until_eof: bool) -> None:
 
     logs.set_up(config.log_level)
     try:
-        run(config, print_text, report=report, until_eof=until_eof)
+        run(config, print_text, report=report, until_eof=until_eof, until_unused=until_unused)
     except CannotStartError as error:
         fail(str(error), CANNOT_START)
 

@@ -127,7 +127,16 @@ class ConversationActor(Actor):
         """
         loaded = self._pipeline.loaded
         waits_for_people = loaded is not None and isinstance(loaded.state, AwaitingToolApproval)
-        return not self._retry_queue and not self._deletion.pending and (self._pipeline.idle or waits_for_people)
+        return self._stored and (self._pipeline.idle or waits_for_people)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no run is open, all changes are stored and no deletion is pending."""
+        return self._stored and self._pipeline.idle
+
+    @property
+    def _stored(self) -> bool:
+        return not self._retry_queue and not self._deletion.pending
 
     @property
     def ledger(self) -> Ledger | None:

@@ -129,6 +129,11 @@ class Supervisor:
         with self._lock:
             return len(self._live)
 
+    def idle(self) -> bool:
+        """Return whether no run is open and all changes are stored."""
+        with self._lock:
+            return all(actor.idle for actor in self._live.values())
+
     def stop(self, drain_seconds: float) -> None:
         """Shut down gracefully: refuse new work, let runs finish for `drain_seconds`, stop the rest, end all threads.
 

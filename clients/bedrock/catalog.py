@@ -321,6 +321,8 @@ class ServerInfo(Wrapper[v1.GetServerInfoResponse]):
     """The version of the SQLite library that the server uses; empty if the server uses another database."""
     mcp_servers: tuple[McpServer, ...]
     """The MCP servers that the operator has set up."""
+    ends_when_unused: bool
+    """Whether the server ends by itself once no client is connected and no run is open; background jobs end with it."""
 
 
 @dataclass(frozen=True, slots=True)

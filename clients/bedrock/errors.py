@@ -400,7 +400,7 @@ class ServerNotRunning(Unavailable):
     """No server is running on this machine, and the client was given no address of another one."""
 
     hint = (
-        "Start one with `bedrock serve`, or chat with one of your own: `bedrock chat --spawn`. "
+        "Start one with `bedrock serve`, or chat with one of your own: `bedrock`. "
         "For a server elsewhere set BEDROCK_ADDRESS and BEDROCK_TOKEN."
     )
 

@@ -7,6 +7,8 @@ import dataclasses
 import logging
 import os
 import signal
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,7 @@ from server.auth.local_token import TokenUnusableError
 from server.config import Config, shown_database
 from server.local_endpoint import published
 from server.loop_calls import SparingLoop
-from server.process import malloc_trim, service_manager
+from server.process import malloc_trim, service_manager, sockets
 from server.process.open_files import warn_when_crowded
 from server.process.process_settings import spare_what_stays
 from server.services.grpc_server import CannotListenError, GrpcServer, max_connections
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
+    from actors.conversation.supervisor import Supervisor
     from actors.ports.telemetry import Telemetry
     from server.settings.setting_values import Listen
 
@@ -47,6 +50,10 @@ Nothing is lost: the next start recovers all conversations.
 """
 
 
+GOES_ON = b"bedrock goes on\n"
+LOOK_SECONDS = 0.1
+"""Seconds between two looks whether a server that was left by its starter is still used."""
+LOOKS_BEFORE_GOING_ON = 10
 LOOP_SECONDS = 0.5
 """Seconds between two measurements of the event loop's delay."""
 
@@ -57,12 +64,14 @@ def run(
     *,
     report: Future[SandboxReport] | None = None,
     until_eof: bool = False,
+    until_unused: bool = False,
 ) -> None:
     """Serve until a signal requests the shutdown. Call `announce` with a line of text once the server is ready.
 
     `report` is a future for what the sandbox can enforce, as returned by `probing`; None to find it out now. With
     `until_eof`, the server also stops when its standard input ends, so that it ends together with the program that
-    started it and holds the other end of the pipe. Raises CannotStartError or ConfigError.
+    started it and holds the other end of the pipe; with `until_unused`, once after that no client is connected and no
+    run is open. Raises CannotStartError or ConfigError.
     """
     with Deadline() as deadline, ending_at_once(), wire(config, report) as wired:
         try:
@@ -76,19 +85,25 @@ def run(
             log.info("recovered %d %s after a restart", len(restored), what)
         try:
             with asyncio.Runner(loop_factory=SparingLoop) as runner:
-                runner.run(_serve(config, wired, announce, deadline, until_eof))
+                runner.run(_serve(config, wired, announce, deadline, until_eof=until_eof, until_unused=until_unused))
         finally:
             end_at_once()  # set again: at its end, the event loop has reset the handler of SIGINT to Python's default
     log.info("stopped")
 
 
 async def _serve(
-    config: Config, wired: Wiring, announce: Callable[[str], None], deadline: Deadline, until_eof: bool
+    config: Config,
+    wired: Wiring,
+    announce: Callable[[str], None],
+    deadline: Deadline,
+    *,
+    until_eof: bool,
+    until_unused: bool,
 ) -> None:
-    stop, hurry = asyncio.Event(), asyncio.Event()
+    stop, hurry, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
     _on_signals(stop, hurry)
-    if until_eof:
-        _on_eof(stop)
+    if until_eof or until_unused:
+        _on_eof(stop if until_eof else left)
     endpoint = GrpcServer(
         wired.services,
         wired.hub,
@@ -100,6 +115,7 @@ async def _serve(
         behind_proxy=config.behind_proxy,
         reachable=config.reachable,
         access=wired.access,
+        ends_when_unused=until_unused,
     )
     looking = [
         asyncio.create_task(_measure_loop(wired.services.telemetry)),
@@ -121,6 +137,10 @@ async def _serve(
             await asyncio.to_thread(_connect, wired)
             spare_what_stays()
             malloc_trim.trim()
+            if until_unused:
+                addresses = [each.where for each in where]
+                used = partial(_is_used, wired.supervisor, addresses)
+                looking.append(asyncio.create_task(_stop_unused(left, used, stop)))
             await stop.wait()
         log.info("stopping")
         service_manager.notify(service_manager.STOPPING)
@@ -241,8 +261,28 @@ def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
         loop.add_signal_handler(signal.SIGHUP, stop.set)  # a closed terminal may send SIGHUP more than once
 
 
+def _is_used(supervisor: Supervisor, addresses: Sequence[Listen]) -> bool:
+    return not supervisor.idle() or sockets.connections(addresses) > 0
+
+
+async def _stop_unused(left: asyncio.Event, used: Callable[[], bool], stop: asyncio.Event) -> None:
+    """Once the program that started the server has `left`, stop as soon as the server is not used any more.
+
+    If that is not soon, a line on standard output says that the server goes on.
+    """
+    await left.wait()
+    looks = 0
+    while used():
+        looks += 1
+        if looks == LOOKS_BEFORE_GOING_ON:  # by now the connections of that program are closed
+            with suppress(OSError):  # it has been killed
+                os.write(1, GOES_ON)
+        await asyncio.sleep(LOOK_SECONDS)
+    stop.set()
+
+
 def _on_eof(stop: asyncio.Event) -> None:
-    """Stop the server when standard input ends.
+    """Set `stop` when standard input ends.
 
     Raises:
         CannotStartError: Standard input is not a pipe, a socket or a terminal.
@@ -258,4 +298,4 @@ def _on_eof(stop: asyncio.Event) -> None:
     try:
         loop.add_reader(source, readable)
     except OSError:
-        raise CannotStartError("--until-eof needs a pipe as standard input") from None
+        raise CannotStartError("--until-eof and --until-unused need a pipe as standard input") from None

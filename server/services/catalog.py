@@ -76,10 +76,11 @@ class CatalogService(v1.CatalogServiceServicer):
         bounds: Limits,
         watching: WatchSettings,
         engine_version: str,
+        ends_when_unused: bool,
     ) -> None:
         """Build the answers that stay the same while the server runs.
 
-        `shared` means that several nodes share a database.
+        `shared` means that several nodes share a database, `ends_when_unused` that the server stops without clients.
         """
         self._models = models
         self._workspace = workspace
@@ -95,6 +96,7 @@ class CatalogService(v1.CatalogServiceServicer):
             limits=_limits(bounds, watching),
             default_mode=MODE[Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED],
             sqlite_version=engine_version,
+            ends_when_unused=ends_when_unused,
         )
 
     async def ListModels(self, request: v1.ListModelsRequest, context: Context) -> v1.ListModelsResponse:

@@ -74,8 +74,9 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.server.max_pending_requests_hard_limit", 40_000),
     ("grpc.server_max_unrequested_time_in_server", 120),  # in seconds; longer than clients wait for a response
     ("grpc.server_handshake_timeout_ms", 10_000),  # ends connections that do not complete their TLS handshake
-    ("grpc.max_connection_idle_ms", 60_000),  # for connections without a call; clients reconnect by themselves
 )
+IDLE = (("grpc.max_connection_idle_ms", 60_000),)
+"""Options that close connections without a call after a minute; clients reconnect by themselves."""
 FOR_STRANGERS = (("grpc.max_concurrent_streams", limits.MAX_STREAMS_PER_CONNECTION),)
 """Options for addresses that strangers can reach.
 
@@ -109,11 +110,13 @@ class GrpcServer:
         behind_proxy: bool = False,
         reachable: bool = False,
         access: NodeAccess | None = None,
+        ends_when_unused: bool = False,
     ) -> None:
         """Create the services and register them; nothing is served before `start`.
 
         With `behind_proxy`, the `x-forwarded-for` of a proxy is trusted. `reachable` means that an address can be
         reached from a network. `access` is for calls to and from other nodes; None if no other server shares the store.
+        `ends_when_unused` means that the server stops without clients, so they keep connections without a call, too.
         """
         watching = watching or WatchSettings()
         store = services.store
@@ -141,10 +144,12 @@ class GrpcServer:
             router=self._router,
         )
         self._greeting: asyncio.Task[None] | None = None
-        self._server = grpc.aio.server(interceptors=[interceptor], options=_options(reachable))
+        self._server = grpc.aio.server(interceptors=[interceptor], options=_options(reachable, ends_when_unused))
         self._register(
             self._conversation_service(services, conversations, resolver, sources, calls),
-            self._catalog_service(services, watching, engine_version, shared=access is not None),
+            self._catalog_service(
+                services, watching, engine_version, shared=access is not None, ends_when_unused=ends_when_unused
+            ),
         )
         if reflection:
             _add_reflection(self._server)
@@ -192,7 +197,7 @@ class GrpcServer:
         )
 
     def _catalog_service(
-        self, services: Services, watching: WatchSettings, engine_version: str, *, shared: bool
+        self, services: Services, watching: WatchSettings, engine_version: str, *, shared: bool, ends_when_unused: bool
     ) -> CatalogService:
         return CatalogService(
             models=services.models,
@@ -208,6 +213,7 @@ class GrpcServer:
             bounds=services.limits,
             watching=watching,
             engine_version=engine_version,
+            ends_when_unused=ends_when_unused,
         )
 
     def _lists_of_nodes(self, hub: EventHub, wakeups: Wakeups) -> Callable[[], Followed] | None:
@@ -271,10 +277,11 @@ class GrpcServer:
         await asyncio.to_thread(self._reads.close)
 
 
-def _options(reachable: bool) -> tuple[tuple[str, int], ...]:
+def _options(reachable: bool, ends_when_unused: bool) -> tuple[tuple[str, int], ...]:
     """Return the options for gRPC. `reachable` means that an address can be reached from a network."""
     connections = ("grpc.max_allowed_incoming_connections", max_connections())
-    return (*OPTIONS, connections, *(FOR_STRANGERS if reachable else FOR_FRIENDS))
+    idle = () if ends_when_unused else IDLE
+    return (*OPTIONS, *idle, connections, *(FOR_STRANGERS if reachable else FOR_FRIENDS))
 
 
 def max_connections() -> int:

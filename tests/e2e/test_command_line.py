@@ -22,7 +22,6 @@ from tests.support import pictures, processes
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Part, calls, dribbles, refuses, says, stalls
 from tests.support.patience import PATIENCE
-from tests.support.terminals import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,21 +73,6 @@ def test_what_make_run_runs_plays_a_conversation_without_a_terminal(newcomer: di
     assert "ANTHROPIC_API_KEY" in text, "nobody is told how to plug in a real model"
     assert processes.running(newcomer["LC_BEDROCK_E2E"]) == []
     assert (Path(newcomer["XDG_STATE_HOME"]) / "bedrock" / "bedrock.db").exists()
-
-
-def test_a_run_that_ends_with_its_server_is_reported_on_leaving_the_chat(
-    newcomer: dict[str, str], tmp_path: Path
-) -> None:
-    with Terminal("chat", "--spawn", "-m", "demo", environ=newcomer, columns=100, cwd=tmp_path) as terminal:
-        terminal.until(lambda screen: any(line.startswith("idle · ") for line in screen))
-        terminal.keys("sleep 25\r")
-        terminal.until(lambda screen: any(line.startswith("bash 1/1 ") for line in screen))
-        terminal.keys("/quit\r")
-        assert terminal.ends() == 0
-    *_, left, back = terminal.rows
-    slug = back.removeprefix("To go on: bedrock chat --spawn -r ")
-    assert left == f"Left {slug} and stopped its run, since the server ends with this chat."
-    assert processes.running(newcomer["LC_BEDROCK_E2E"]) == []
 
 
 # --- ask ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`bedrock chat --spawn` with the real server: one conversation is played through, and no process is left."""
+"""`bedrock chat` with a server that it starts: others use it as well, and no process is left."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Client
+from bedrock.cli.commands.chat import ENDS
 from bedrock.cli.spawned_server import SpawnedServer
+from bedrock.testing.processes import alive, read
 
+from tests.support.patience import eventually
 from tests.support.terminals import Terminal
 
 if TYPE_CHECKING:
@@ -47,7 +50,6 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setenv("PYTHONPATH", search)
     monkeypatch.setenv("BEDROCK_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("BEDROCK_LISTEN", "127.0.0.1:0")
-    monkeypatch.setenv("BEDROCK_ADDRESS", "127.0.0.1:1")  # no server of somebody else
     return dict(os.environ)
 
 
@@ -71,7 +73,7 @@ def test_a_newcomer_sees_a_whole_conversation(environ: dict[str, str], tmp_path:
     work.mkdir()
     (work / "hello.txt").write_text("hi")
     played = subprocess.run(
-        [sys.executable, "-P", "-m", "bedrock.cli", "chat", "--spawn"],
+        [sys.executable, "-P", "-m", "bedrock.cli", "chat"],
         check=False,
         cwd=work,
         env=environ,
@@ -116,7 +118,7 @@ def test_a_chat_and_its_server_end_when_the_terminal_is_closed(
     environ: dict[str, str], tmp_path: Path, how: str
 ) -> None:
     """As with Ctrl-D, under make too, and also where SIGHUP is ignored: the end of the terminal itself is noticed."""
-    program = f"{shlex.quote(sys.executable)} -P -m bedrock.cli chat --spawn"
+    program = f"{shlex.quote(sys.executable)} -P -m bedrock.cli chat"
     makefile = tmp_path / "Makefile"
     makefile.write_text(f"run:\n\t@{program}\n")
     commands = {
@@ -132,6 +134,75 @@ def test_a_chat_and_its_server_end_when_the_terminal_is_closed(
     while left := processes_of(tmp_path / "data"):
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.05)
+
+
+def ended(data: Path) -> None:
+    """Wait until no process of this data directory is left."""
+    eventually(lambda: not processes_of(data), f"the end of {processes_of(data)}")
+
+
+def idle(screen: list[str]) -> bool:
+    return any(row.startswith("idle · ") for row in screen)
+
+
+def works(screen: list[str]) -> bool:
+    return any(row.startswith("bash 1/1 ") for row in screen)
+
+
+def waiting_for(gate: Path) -> str:
+    """What makes the demo model run a command that ends when there is a file."""
+    return f"run until [ -e {gate} ]; do sleep 0.1; done\r"
+
+
+def test_the_server_goes_on_for_a_second_terminal_and_ends_after_it(environ: dict[str, str], tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with (
+        Terminal("chat", environ=environ, cwd=tmp_path) as first,
+        Terminal(environ=environ, cwd=tmp_path) as second,
+    ):
+        first.until(idle)
+        second.until(idle)
+        (server,) = [pid for pid in processes_of(tmp_path / "data") if b"--until-unused" in read(pid, "cmdline")]
+        second.keys(waiting_for(gate))
+        second.until(works)
+        first.keys("/quit\r")
+        assert first.ends() == 0
+        assert "The server ends when no client is connected" in " ".join(first.rows)
+        gate.touch()
+        second.until(idle)
+        assert alive(server)
+        second.keys("/quit\r")
+        assert second.ends() == 0
+        assert "To come back: bedrock chat -r " in " ".join(second.rows)
+    ended(tmp_path / "data")
+
+
+@pytest.mark.parametrize("how", ["left", "killed"])
+def test_a_run_goes_on_without_any_client_and_the_server_ends_after_it(
+    environ: dict[str, str], tmp_path: Path, how: str
+) -> None:
+    gate = tmp_path / "gate"
+    with Terminal("chat", environ=environ, columns=140, cwd=tmp_path) as terminal:
+        terminal.until(idle)
+        terminal.keys(waiting_for(gate))
+        terminal.until(works)
+        if how == "killed":
+            os.kill(terminal.pid, signal.SIGKILL)
+            terminal.ends()
+        else:
+            terminal.keys("/quit\r")
+            assert terminal.ends() == 0
+            *_, left, back, ends = terminal.rows
+            slug = back.rpartition(" ")[2]
+            assert left == f"Left {slug}. Still running: its run. To stop: bedrock cancel {slug}"
+            assert ends == ENDS
+    with Client() as client:
+        (conversation,) = client.conversations()
+        assert conversation.state.busy
+        gate.touch()
+        (cycle,) = client.conversation(conversation.name).cycles()
+        assert client.conversation(conversation.name).wait_for_cycle(cycle).stop_reason == "completed"
+    ended(tmp_path / "data")
 
 
 def test_a_second_server_says_why_it_does_not_start(environ: dict[str, str]) -> None:

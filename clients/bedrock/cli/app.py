@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -203,19 +202,18 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 def bedrock(ctx: click.Context, address: str | None) -> None:
     """Chat with LLM agents on a Bedrock server, and manage their conversations.
 
-    New here? `bedrock` alone opens a chat. If no server runs on this machine it starts one for the chat; no key is
-    needed.
+    New here? `bedrock` alone opens a chat. If no server runs on this machine it starts one; no key is needed.
 
     A conversation is named by its slug or its id. Your own server on this machine is found without any setting; for
     another one give --address or BEDROCK_ADDRESS, and BEDROCK_TOKEN.
     """
     ctx.obj = address
     if ctx.invoked_subcommand is None:
-        _open_chat(ctx, may_spawn=not (address or os.environ.get("BEDROCK_ADDRESS")))
+        _open_chat(ctx)
 
 
-def _open_chat(ctx: click.Context, *, may_spawn: bool) -> None:
-    """Open a chat at a terminal. With `may_spawn`, a server is started for the chat if none answers.
+def _open_chat(ctx: click.Context) -> None:
+    """Open a chat at a terminal.
 
     Raises:
         Exit: There is no terminal. The help was printed instead.
@@ -225,5 +223,5 @@ def _open_chat(ctx: click.Context, *, may_spawn: bool) -> None:
         ctx.exit(exits.USAGE)
     chat = bedrock.get_command(ctx, "chat")
     assert chat is not None  # noqa: S101 -- `chat` is in OURS
-    with chat.make_context("chat", ["--spawn"] if may_spawn else [], parent=ctx) as opened:
+    with chat.make_context("chat", [], parent=ctx) as opened:
         chat.invoke(opened)

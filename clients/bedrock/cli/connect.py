@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bedrock import Client
@@ -17,13 +17,13 @@ def connect(ctx: click.Context) -> Client:
 
 
 def connect_or_spawn(ctx: click.Context) -> Client:
-    """Do the same; if this user's server on this machine does not run, start one that ends with the command."""
+    """Do the same as `connect`; if this user's server on this machine does not run, start one for the command."""
     # Imported here, because all other commands do without them.
-    from bedrock.cli.spawned_server import SpawnedServer, server_answers  # noqa: PLC0415
+    from bedrock.cli.spawned_server import spawn_if_missing  # noqa: PLC0415
     from bedrock.cli.text.output import print_text  # noqa: PLC0415
 
     address = ctx.find_root().obj
-    if not (address or os.environ.get("BEDROCK_ADDRESS")) and not server_answers(None):
-        print_text("No server is running, so one is started to ask it.", err=True)
-        address = ctx.with_resource(SpawnedServer()).address
+    told = partial(print_text, "No server is running, so one is started to ask it.", err=True)
+    if (server := spawn_if_missing(address, ctx.with_resource, told)) is not None:
+        address = server.address
     return ctx.with_resource(Client(address))

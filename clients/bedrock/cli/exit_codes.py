@@ -35,7 +35,7 @@ CANCELLED = 130
 #: The reader of the output has closed the pipe; the same code as of a program killed by SIGPIPE.
 CLOSED_PIPE = 141
 
-START_A_SERVER = "Start one with `bedrock serve`, or chat with one of your own: `bedrock chat --spawn`."
+START_A_SERVER = "Start one with `bedrock serve`, or chat with one of your own: `bedrock`."
 SPEAK_TLS = "Something is there. If it speaks TLS, begin the address with https://."
 TRUST = "Set BEDROCK_CA_FILE to the certificates to trust, or leave out https:// if the server speaks no TLS."
 

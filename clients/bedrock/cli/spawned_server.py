@@ -1,4 +1,4 @@
-"""Runs a server as a child process that ends together with this process."""
+"""Starts a server as a child process, which ends when it is not used any more."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from bedrock.cli import exit_codes as exits
 from bedrock.errors import BedrockError, Misconfigured, PermissionDenied, ServerUnreachable, Unauthenticated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
 #: Maximum seconds until a started server is ready.
 START_SECONDS = 60.0
 #: Maximum seconds for a graceful shutdown of the server, which is killed after that.
 STOP_SECONDS = 20.0
+#: Maximum seconds for which a server that runs may be out of reach, as while it starts or stops.
+UNREACHABLE_SECONDS = 10.0
 #: Seconds that running work may continue while the server shuts down.
 DRAIN_SECONDS = 1
 
 _READY = re.compile(rb"\bready on (\S+)")
+_GOES_ON = re.compile(rb"\bgoes on\b")
 
 
 def server_answers(address: str | None) -> bool:
@@ -57,19 +60,20 @@ def server_answers(address: str | None) -> bool:
 
 
 class SpawnedServer:
-    """A server as a child process, which runs as long as the ``with`` block.
+    """A server as a child process.
 
-    It also ends if this process ends: its standard input is a pipe from this process, and it stops when that pipe
-    closes.
+    When the ``with`` block ends, or this process, the server goes on as long as another client is connected or a run is
+    open, and then ends. With `until_eof` it ends at once. It notices by its standard input, a pipe from this process.
     """
 
-    def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None, until_eof: bool = False) -> None:
         """Prepare the start. `arguments` are added to the server's command.
 
         `environment` contains the server's environment variables; None for those of this process.
         """
         self.address = ""
         """The address that the server listens on; empty until it is ready."""
+        self._until = "--until-eof" if until_eof else "--until-unused"
         self._arguments = arguments
         self._environment = os.environ if environment is None else environment
         self._child: subprocess.Popen[bytes] | None = None
@@ -86,7 +90,7 @@ class SpawnedServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self.leave()
 
     @property
     def pid(self) -> int | None:
@@ -112,29 +116,40 @@ class SpawnedServer:
 
     def stop(self) -> None:
         """Stop the server and wait until it has exited; idempotent."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.terminate()
-            try:
-                child.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-            for pipe in (child.stdin, child.stdout):
-                if pipe is not None:
-                    pipe.close()
-        if self._log is not None:
-            self._log.close()
+        if self._child is not None:
+            self._child.terminate()
+            self._ended(self._child)
+
+    def leave(self) -> bool:
+        """Wait until the server has exited, unless it goes on; return whether it does. Idempotent.
+
+        Close the clients of this process first, for which the server would go on.
+        """
+        child = self._child
+        if child is None:
+            return False
+        assert child.stdin is not None  # noqa: S101 -- Popen was called with stdin=PIPE
+        child.stdin.close()
+        goes_on = self._said(child, _GOES_ON, STOP_SECONDS) is not None
+        if goes_on:
+            child.returncode = 0  # so that Popen does not miss the end of a process that survives this one
+        self._ended(child)
+        return goes_on
+
+    def _ended(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = None
+        try:
+            child.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        for stream in (child.stdin, child.stdout, self._log):
+            if stream is not None:
+                stream.close()
 
     def _start(self) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- `stop` closes the file
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "server",
-            "--until-eof",
-        ]  # -P: import nothing from the current directory
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- `_ended` closes the file
+        command = [sys.executable, "-P", "-m", "server", self._until]  # -P: import nothing from the current directory
         command += ["--drain-seconds", str(DRAIN_SECONDS), "--log-level", "warning"]
         if not self._environment.get("BEDROCK_LISTEN"):
             command += ["--listen", "none"]  # the server listens only on the Unix socket in its data directory
@@ -146,30 +161,75 @@ class SpawnedServer:
             stderr=self._log,
             start_new_session=True,  # so that Ctrl-C reaches only this process
         )
-        self.address = self._wait_until_ready(self._child)
+        if (ready := self._said(self._child, _READY, START_SECONDS)) is None:
+            raise exits.CommandError(
+                f"the server could not be started: {self._last_words()}", exit_code=exits.UNREACHABLE
+            )
+        self.address = ready[1].decode()
 
-    def _wait_until_ready(self, child: subprocess.Popen[bytes]) -> str:
+    def _said(
+        self, child: subprocess.Popen[bytes], pattern: re.Pattern[bytes], seconds: float
+    ) -> re.Match[bytes] | None:
+        """Wait until the server has printed something; return None if it ends, or the time, without that."""
         assert child.stdout is not None  # noqa: S101 -- Popen was called with stdout=PIPE
-        said, deadline = b"", time.monotonic() + START_SECONDS
+        said, deadline = b"", time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(child.stdout, selectors.EVENT_READ)
-            while (left := deadline - time.monotonic()) > 0:
-                if not selector.select(left):
-                    break
+            while (left := deadline - time.monotonic()) > 0 and selector.select(left):
                 piece = os.read(child.stdout.fileno(), 4096)
                 said += piece
-                if found := _READY.search(said):
-                    return found.group(1).decode()
+                if found := pattern.search(said):
+                    return found
                 if not piece:
-                    child.wait(STOP_SECONDS)
                     break
-        raise exits.CommandError(f"the server could not be started: {self._last_words()}", exit_code=exits.UNREACHABLE)
+        return None
 
     def _last_words(self) -> str:
         lines = self.log().strip().splitlines()
         if any("No module named server" in line for line in lines):
             return "it is not installed here; from a checkout: `pip install ./clients .`"
         return lines[-1] if lines else "it said nothing"
+
+
+def spawn_if_missing(
+    address: str | None,
+    enter: Callable[[SpawnedServer], object],
+    starting: Callable[[], object],
+    *,
+    insist: bool = False,
+) -> SpawnedServer | None:
+    """Start a server if no address is given and this user's server on this machine does not run.
+
+    With `insist`, start one also if nothing answers at an address that is given. `enter` enters the context of the
+    server, `starting` is called before. Returns None if no server was started.
+
+    Raises:
+        CommandError: The server could not be started.
+        Misconfigured, ServerUnreachable: As for `server_answers`.
+    """
+    if ((address or os.environ.get("BEDROCK_ADDRESS")) and not insist) or _runs(address):
+        return None
+    starting()
+    server = SpawnedServer()
+    try:
+        enter(server)
+    except exits.CommandError:
+        if _runs(address):  # another terminal has started one meanwhile
+            return None
+        raise
+    return server
+
+
+def _runs(address: str | None) -> bool:
+    """Return whether a server answers, after waiting for one on this machine that starts or stops."""
+    deadline = time.monotonic() + UNREACHABLE_SECONDS
+    while True:
+        try:
+            return server_answers(address)
+        except ServerUnreachable:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 def _accepts_connections(target: str) -> bool:

@@ -89,7 +89,7 @@ class PrivateServer:
         """
         self.stop()
         self._ended_by_test = False
-        self._process = SpawnedServer(*self._arguments, environment=self._environment())
+        self._process = SpawnedServer(*self._arguments, environment=self._environment(), until_eof=True)
         self._process.__enter__()
 
     def stop(self) -> None:

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,9 @@ import pytest
 from bedrock import Client, ConversationInfo, v1
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
-from bedrock.cli.commands.chat import _farewell, _other_runs
-from bedrock.cli.spawned_server import SpawnedServer, server_answers
-from bedrock.errors import Misconfigured, Unauthenticated
+from bedrock.cli.commands.chat import ENDS, _farewell
+from bedrock.cli.spawned_server import SpawnedServer, server_answers, spawn_if_missing
+from bedrock.errors import Misconfigured, ServerUnreachable, Unauthenticated
 from click.testing import CliRunner
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ SERVER = """
 import os, signal, sys, threading
 from tests.support.fake_server import FakeBedrock, FakeServer, uses_tool
 
-assert "--until-eof" in sys.argv
+assert "--until-unused" in sys.argv
 stop = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
 fake = FakeBedrock()
@@ -192,39 +193,65 @@ def test_a_server_that_refuses_the_token_is_there(monkeypatch: pytest.MonkeyPatc
     assert server_answers(address)
 
 
+BACK = "To come back: again s"
+RUNS = "Left s. Still running: its run. To stop: bedrock cancel s"
+JOB = "Left s. Still running: 1 background job. To stop: bedrock cancel --kill-jobs s"
+BOTH = "Left s. Still running: its run, 1 background job. To stop: bedrock cancel --kill-jobs s"
+STOPPED = "Left s and stopped 2 background jobs, since the server has ended."
+
+
 @pytest.mark.parametrize(
-    ("spawned", "busy", "jobs", "said"),
+    ("ends", "goes_on", "busy", "jobs", "said"),
     [
-        (True, True, 0, ["Left s and stopped its run, since the server ends with this chat.", "To go on: again s"]),
-        (True, True, 2, ["Left s and stopped its run and 2 background jobs, since …", "To go on: again s"]),
-        (True, False, 0, ["Left s. To come back: again s"]),
-        (False, False, 0, ["Left s. To come back: again s"]),
-        (False, True, 0, ["Left s. Still running: its run. To stop: bedrock cancel s", "To come back: again s"]),
-        (
-            False,
-            True,
-            1,
-            [
-                "Left s. Still running: its run, 1 background job. To stop: bedrock cancel --kill-jobs s",
-                "To come back: again s",
-            ],
-        ),
+        (False, None, False, 0, [f"Left s. {BACK}"]),
+        (False, None, True, 0, [RUNS, BACK]),
+        (False, None, True, 1, [BOTH, BACK]),
+        (True, False, False, 0, [f"Left s. {BACK}"]),
+        (True, False, False, 2, [f"{STOPPED} {BACK}"]),
+        (True, True, False, 0, [f"Left s. {BACK}", ENDS]),  # for another terminal
+        (True, True, True, 0, [RUNS, BACK, ENDS]),
+        (True, None, False, 0, [f"Left s. {BACK}"]),
+        (True, None, False, 1, [JOB, BACK, ENDS]),  # another chat has started it
     ],
 )
-def test_who_leaves_hears_what_goes_on_or_was_stopped(spawned: bool, busy: bool, jobs: int, said: list[str]) -> None:
+def test_who_leaves_hears_what_goes_on_or_was_stopped(
+    ends: bool, goes_on: bool | None, busy: bool, jobs: int, said: list[str]
+) -> None:
     left = v1.Conversation(slug="s", state=v1.ConversationState(busy=busy), background_jobs=["b"] * jobs)
-    told = _farewell(ConversationInfo.from_proto(left), "again {}", spawned=spawned)
-    assert [line.replace("the server ends with this chat.", "…") if jobs else line for line in told] == said
+    assert _farewell(ConversationInfo.from_proto(left), "again {}", ends=ends, goes_on=goes_on) == said
 
 
-def test_who_leaves_hears_which_other_runs_end_with_the_server(client: Client, fake: FakeBedrock) -> None:
-    busy = v1.ConversationState(busy=True)
-    fake.others = [
-        v1.Conversation(name="conversations/o1", slug="at-work", state=busy),
-        v1.Conversation(name="conversations/o2", slug="at-rest"),
-        v1.Conversation(name="conversations/o3", slug="mine", state=busy),
-    ]
-    others = _other_runs(client, "conversations/o3")
-    assert others == ["at-work"]
-    said = _farewell(ConversationInfo.from_proto(v1.Conversation(slug="s")), "again {}", spawned=True, others=others)
-    assert said[1:] == ["The server ends with this chat, and so do the runs of at-work. To go on: again at-work"]
+def test_a_server_that_another_terminal_starts_at_the_same_moment_is_used(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is out of reach when it is looked for, and has the data directory when one of our own wants it."""
+    installed.write_text(BROKEN)
+    unreachable = ServerUnreachable("its socket is missing")
+    answers: list[bool | Exception] = [unreachable, False, unreachable, True]
+
+    def look(_: str | None) -> bool:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.delenv("BEDROCK_ADDRESS", raising=False)
+    monkeypatch.setattr("bedrock.cli.spawned_server.server_answers", look)
+    with ExitStack() as stack:
+        assert spawn_if_missing(None, stack.enter_context, lambda: None) is None
+    assert not answers
+    answers += [False, False]
+    with pytest.raises(exits.CommandError, match="in use by another server"), ExitStack() as stack:
+        spawn_if_missing(None, stack.enter_context, lambda: None)
+
+
+def test_where_an_address_is_given_no_server_is_started_unless_asked_for(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BEDROCK_ADDRESS", "127.0.0.1:1")
+    with ExitStack() as stack:
+        assert spawn_if_missing(None, stack.enter_context, pytest.fail) is None
+        assert spawn_if_missing("127.0.0.1:1", stack.enter_context, pytest.fail) is None
+        started = spawn_if_missing(None, stack.enter_context, lambda: None, insist=True)
+        assert started is not None
+        assert server_answers(started.address)

@@ -174,8 +174,8 @@ def test_a_lost_server_is_reported(terminal: Terminal, fake: FakeBedrock) -> Non
 
 
 def test_without_a_server_the_terminal_shows_how_to_start_one(tmp_path: Path) -> None:
-    with Terminal("chat", environ={"BEDROCK_ADDRESS": "", "BEDROCK_DATA_DIR": str(tmp_path / "none")}) as terminal:
-        terminal.shows("bedrock chat --spawn")
+    with Terminal("list", environ={"BEDROCK_ADDRESS": "", "BEDROCK_DATA_DIR": str(tmp_path / "none")}) as terminal:
+        terminal.shows("Start one with `bedrock serve`, or chat with one of your own: `bedrock`.")
         assert terminal.ends() == 4
 
 

@@ -119,7 +119,7 @@ def test_a_link_is_not_followed_where_it_replaces_a_file_meanwhile(
 ) -> None:
     (tmp_path / "mine").touch(0o600)
     (tmp_path / "token").symlink_to(tmp_path / "mine")
-    monkeypatch.setattr(Path, "lstat", os.stat)
+    monkeypatch.setattr(Path, "lstat", Path.stat)
     with pytest.raises(OSError, match="symbolic links"):
         open_believed(tmp_path / "token")
 

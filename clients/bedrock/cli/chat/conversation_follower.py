@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from bedrock.cli.display.connection_state import TRYING_AGAIN, Outage
 from bedrock.cli.display.follower import Onlooker
-from bedrock.cli.display.labels import AGAIN_SPAWNED
 from bedrock.cli.display.tool_output import HOW_TO_SEE
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.errors import BedrockError, ServerNotRunning
@@ -103,10 +102,7 @@ class ConversationFollower:
         self.outage.begin(error, delay)
         if isinstance(error, ServerNotRunning) and not self._server_ended:
             self._server_ended = True
-            back = AGAIN_SPAWNED.replace("{}", self.onlooker.view.slug)
-            self._tell_outage(
-                f"the server has ended, perhaps with the chat that started it. To go on: Ctrl-D, then {back}"
-            )
+            self._tell_outage(f"the server has ended. To go on: Ctrl-D, then bedrock chat -r {self.onlooker.view.slug}")
 
     async def _show_events(self, observe: Callable[[Event], None]) -> None:
         async for event in self.onlooker.follow(self.conversation.events(recent_messages=RECENT_MESSAGES)):

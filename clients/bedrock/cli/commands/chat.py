@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import ExitStack
-from itertools import islice
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,8 +18,8 @@ from bedrock.cli.chat.attention import NOTIFY_OPTION, Attention
 from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.chat.typeahead import typing_ahead
 from bedrock.cli.choose_conversation import open_conversation, opening_options
-from bedrock.cli.display.labels import AGAIN_SPAWNED, counted
-from bedrock.cli.spawned_server import SpawnedServer, server_answers
+from bedrock.cli.display.labels import counted
+from bedrock.cli.spawned_server import spawn_if_missing
 from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.output import print_line
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
@@ -27,8 +27,6 @@ from bedrock.errors import Unavailable
 from bedrock.local_server import data_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bedrock.conversations import ConversationInfo
     from bedrock.types import ReasoningEffort
 
@@ -46,15 +44,14 @@ NOT_FOR_THE_DEMO = (
     "mcp_servers",
     "generation",
 )
-#: At the end of a chat with a server of its own, only this many of the latest conversations are checked for runs that
-#: the end of the server stops.
-OTHERS = 50
+#: What is said of a server that a chat has started, when it goes on.
+ENDS = "The server ends when no client is connected and no run is open, and background jobs with it."
 
 
 @click.command()
 @click.argument("prompt", nargs=-1)
 @click.option("--again", metavar="COMMAND", hidden=True, help="What brings the chat back, with {} for its slug.")
-@click.option("--spawn", is_flag=True, help="Start a server for this chat if none answers; it ends with the chat.")
+@click.option("--spawn", is_flag=True, help="Start a server also if an address is given and none answers there.")
 @NOTIFY_OPTION
 @PLAIN_OPTION
 @opening_options
@@ -74,9 +71,10 @@ def chat(
     """Chat with an agent in a directory. PROMPT, if there is one, is sent first.
 
     Enter sends; while the agent works, it reads the message at its next step. Tab queues the message instead. Esc or
-    Ctrl-C cancels the run, Ctrl-C again exits. A run continues on the server after you exit, unless --spawn started the
-    server: then both end. Ctrl-J begins a new line. /help lists all keys and commands. Without a terminal, one sample
-    conversation is run and printed, and its questions are answered automatically.
+    Ctrl-C cancels the run, Ctrl-C again exits. A run continues on the server after you exit. Ctrl-J begins a new line.
+    /help lists all keys and commands. If no server runs on this machine and no address is given, one is started; it
+    ends when no client is connected and no run is open. Without a terminal, one sample conversation is run and printed,
+    and its questions are answered automatically.
     """
     ctx = click.get_current_context()
     address: str | None = ctx.find_root().obj
@@ -90,14 +88,13 @@ def chat(
     with ExitStack() as stack:
         if at_terminal:
             stack.enter_context(typing_ahead(sys.stdin))
-        spawned = spawn and not server_answers(address)
-        if spawned:
-            print_line(Paint.for_stream(sys.stderr).dim("starting a server…"), err=True)
-            address = stack.enter_context(SpawnedServer()).address
+        starting = partial(print_line, Paint.for_stream(sys.stderr).dim("starting a server…"), err=True)
+        server = spawn_if_missing(address, stack.enter_context, starting, insist=spawn)
+        address = server.address if server else address
         client = stack.enter_context(Client(address))
         if not at_terminal:
-            again = again or (AGAIN_SPAWNED if spawned else "bedrock show {}")
-            exit_code = demo.play(client, paint, print_line, opening["directory"], opening["model"], again=again)
+            back = again or ("bedrock chat -r {}" if server else "bedrock show {}")
+            exit_code = demo.play(client, paint, print_line, opening["directory"], opening["model"], again=back)
         else:
             exit_code = exits.OK
             conversation = open_conversation(client, **opening)
@@ -105,54 +102,40 @@ def chat(
             last, slug = asyncio.run(
                 _chat(address, conversation.name, paint, scripted=scripted, notify=notify, first=" ".join(prompt))
             )
+            back = again or "bedrock chat -r {}"
             try:
-                left = client.conversation(last).get()
-                others = _other_runs(client, last) if spawned else []
+                left, ends = client.conversation(last).get(), client.server_info().ends_when_unused
             except Unavailable as error:
-                back = _way_back(again, spawns=spawn).replace("{}", slug)
                 raise exits.CommandError(
-                    f"the server of {slug} does not answer any more", f"To go on: {back}", exits.UNREACHABLE
+                    f"the server of {slug} does not answer any more",
+                    f"To go on: {back.replace('{}', slug)}",
+                    exits.UNREACHABLE,
                 ) from error
+            client.close()
+            goes_on = server.leave() if server else None
             say = folding(print_line, columns(sys.stdout))
-            for line in _farewell(left, _way_back(again, spawns=spawned), spawned=spawned, others=others):
+            for line in _farewell(left, back, ends=ends, goes_on=goes_on):
                 say(paint.dim(line))
     ctx.exit(exit_code)
 
 
-def _way_back(again: str | None, *, spawns: bool) -> str:
-    """Return the command that goes on with a chat, with {} for its slug: `again`, if that was given."""
-    return again or (AGAIN_SPAWNED if spawns else "bedrock chat -r {}")
+def _farewell(left: ConversationInfo, again: str, *, ends: bool, goes_on: bool | None) -> list[str]:
+    """Return lines about what continues after the chat, and how to come back.
 
-
-def _other_runs(client: Client, left: str) -> list[str]:
-    latest = islice(client.conversations(), OTHERS)
-    return [found.slug for found in latest if found.state.busy and found.name != left]
-
-
-def _farewell(left: ConversationInfo, again: str, *, spawned: bool, others: Sequence[str] = ()) -> list[str]:
-    """Return lines about what continues after the chat, what the server's end stops, and how to come back.
-
-    `others` are the slugs of other conversations whose runs end with the server.
+    `ends` says that the server ends when it is not used; `goes_on` whether it has not ended by now, None if the chat
+    did not start it.
     """
-    lines = _own_farewell(left, again, spawned=spawned)
-    if not others:
-        return lines
-    back = again.replace("{}", others[0])
-    return [*lines, f"The server ends with this chat, and so do the runs of {', '.join(others)}. To go on: {back}"]
-
-
-def _own_farewell(left: ConversationInfo, again: str, *, spawned: bool) -> list[str]:
-    work = ["its run"] if left.state.busy else []
     count = len(left.background_jobs)
-    work += [counted(count, "background job")] if count else []
-    back = again.replace("{}", left.slug)
-    if not work:
-        return [f"Left {left.slug}. To come back: {back}"]
-    if spawned:
-        stopped = " and ".join(work)
-        return [f"Left {left.slug} and stopped {stopped}, since the server ends with this chat.", f"To go on: {back}"]
+    jobs = [counted(count, "background job")] if count else []
+    back = f"To come back: {again.replace('{}', left.slug)}"
+    if goes_on is False:
+        stopped = f" and stopped {jobs[0]}, since the server has ended" if jobs else ""
+        return [f"Left {left.slug}{stopped}. {back}"]
+    rest = [ENDS] if ends and (goes_on or jobs or left.state.busy) else []
+    if not (work := [*(["its run"] if left.state.busy else []), *jobs]):
+        return [f"Left {left.slug}. {back}", *rest]
     stop = f"bedrock cancel {'--kill-jobs ' if count else ''}{left.slug}"
-    return [f"Left {left.slug}. Still running: {', '.join(work)}. To stop: {stop}", f"To come back: {back}"]
+    return [f"Left {left.slug}. Still running: {', '.join(work)}. To stop: {stop}", back, *rest]
 
 
 async def _chat(

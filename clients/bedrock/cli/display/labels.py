@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from bedrock.request_cycles import RequestCycle
     from bedrock.states import ConversationState
 
-#: The command that continues a conversation after its server has ended, with {} for its slug.
-AGAIN_SPAWNED = "bedrock chat --spawn -r {}"
-
 #: The label of a queued follow-up that was discarded before its run began.
 NOT_RUN = "discarded before it began"
 
