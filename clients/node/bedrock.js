@@ -21,7 +21,7 @@ import grpc from '@grpc/grpc-js';
 import protoLoader from '@grpc/proto-loader';
 
 import { contractOf, mistake, writtenOut } from './requests.js';
-import { NoWay, settings } from './settings.js';
+import { NoWay, proxyOf, settings } from './settings.js';
 import { ClientTools, plainValue, struct, waitingCalls } from './tools.js';
 
 export { ToolAnswer } from './tools.js';
@@ -126,13 +126,16 @@ export class Bedrock {
     if (found.target === this.#found.target) return;
     this.close();
     const credentials = found.tls ? grpc.credentials.createSsl(found.ca, found.key, found.certificate) : grpc.credentials.createInsecure();
-    this.#stubs = [ConversationService, CatalogService].map((Stub) => new Stub(found.target, credentials, CHANNEL));
+    const options = { ...CHANNEL, 'grpc.enable_http_proxy': proxyOf(found.target) ? 1 : 0 };
+    this.#stubs = [ConversationService, CatalogService].map((Stub) => new Stub(found.target, credentials, options));
     this.#found = found;
   }
 
   /** The error for what a call or a stream ended with. */
   #failed(error) {
     const failure = BedrockError.from(error);
+    const proxy = failure.code === 'UNAVAILABLE' && !failure.reason && proxyOf(this.#found.target ?? 'unix:');
+    if (proxy) failure.message += ` (through the proxy ${process.env[proxy].split('@').at(-1)} of ${proxy})`;
     this.#lost ||= ['UNAVAILABLE', 'UNAUTHENTICATED'].includes(failure.code);
     return failure;
   }

@@ -36,6 +36,18 @@ export function settings(address, token, { caFile, certificateFile, keyFile } = 
   return { target, token, tls: scheme === 'https', ca: trusted, certificate: own, key: secret };
 }
 
+/**
+ * The name of the variable with the proxy through which gRPC connects to a target. It is '' without a proxy, and for
+ * targets on this machine, in a private network, and those that `no_proxy` names: these are connected to directly.
+ */
+export function proxyOf(target, env = process.env) {
+  const host = target.replace(/^dns:(\/\/\/)?/, '').replace(/:\d+$/, '');
+  const near = /^unix|^(localhost|(127|10)(\.\d+){3}|(192\.168|169\.254|172\.(1[6-9]|2\d|3[01]))(\.\d+){2}|\[(::1|f[cd].*)\])$/;
+  const spared = [env.no_grpc_proxy, env.no_proxy, env.NO_PROXY].join().split(',').map((name) => name.trim().replace(/^\./, ''));
+  const named = spared.some((name) => name && (name === '*' || host === name || host.endsWith(`.${name}`)));
+  return (!near.test(host) && !named && ['grpc_proxy', 'https_proxy', 'http_proxy'].find((name) => env[name])) || '';
+}
+
 /** Where a server on this machine keeps its files. Throws NoWay for a relative path, which means another place there. */
 function dataDirectory(env) {
   const chosen = (env.BEDROCK_DATA_DIR ?? '').replace(/^~(?=\/|$)/, homedir());

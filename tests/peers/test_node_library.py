@@ -21,6 +21,7 @@ from tests.support.fake_provider import FakeProvider, says, stalls
 from tests.support.fake_server import FakeBedrock, FakeServer, asks_person, delta, discarded, stopped, stored
 from tests.support.patience import PATIENCE
 from tests.support.pictures import png
+from tests.support.scripted_server import ScriptedServer, answer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -206,6 +207,33 @@ def test_nodes_are_listed_over_all_pages(node: Node, tmp_path: Path) -> None:
         server.stop()
     assert (one["incarnation"], one["name"], one["address"], one["answering"]) == (1, "one", "10.0.0.1:7421", True)
     assert (two["draining"], two["activeConversations"], two["answering"]) == (True, 3, False)
+
+
+def test_a_server_of_this_machine_is_reached_without_the_proxy_and_an_error_names_it(
+    node: Node, tmp_path: Path
+) -> None:
+    fake = FakeBedrock()
+    server = FakeServer(fake)
+    with ScriptedServer(answer(403, b"")) as proxy:
+        body = f"""
+            const near = new Bedrock({{ address: '{server.address}', token: 'secret' }});
+            let models = 0;
+            for await (const each of near.models()) models += Boolean(each);
+            const far = new Bedrock({{ address: 'http://bedrock.example', token: '' }});
+            const error = await far.models().next().catch((error) => error);
+            console.log(JSON.stringify([models, error.code, error.message]));
+            process.exit();
+        """
+        try:
+            models, code, message = run_script(
+                node, tmp_path, body, http_proxy=proxy.url.replace("//", "//me:secret-word@")
+            )
+        finally:
+            server.stop()
+    assert (models, code) == (len(fake.models), "UNAVAILABLE")
+    assert f"(through the proxy {proxy.url.removeprefix('http://')} of http_proxy)" in message
+    assert "secret-word" not in message
+    assert {request.path for request in proxy.received} == {"bedrock.example:7421"}
 
 
 def test_quotas_are_told_with_what_is_used(node: Node, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import httpx2
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
@@ -13,6 +14,8 @@ from actors.adapters.mcp.bounded_bodies import bound_body, check_uncompressed, m
 from actors.adapters.mcp.login.kept_logins import LoginUnavailableError
 from actors.adapters.mcp.login.token_answers import TokensInMemory
 from actors.adapters.mcp.pipes import LINE_BYTES
+from actors.ports.machine.trust_store import client_tls
+from actors.ports.settings.settings_checks import is_nearby
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -116,6 +119,8 @@ async def http_transport(
         headers={"Accept-Encoding": "identity", **server.headers},
         timeout=timeout,
         auth=auth,
+        verify=client_tls(),
+        trust_env=not is_nearby(urlsplit(server.url).hostname or ""),  # the environment may have a proxy
         event_hooks={"response": [look]},
     )
     http_client = await stack.enter_async_context(client)

@@ -28,6 +28,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_nearby(host: str) -> bool:
+    """Return whether a host name or IP address (without brackets) means this machine, or is a private address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_private
+    except ValueError:
+        return False
+
+
 def host_and_port(text: str) -> tuple[str, int] | None:
     """Return the host, without brackets, and the port of "host:port"; None if the text has another form."""
     host, _, port = text.rpartition(":")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
+from bedrock._shared.settings import proxy_of
+
 if TYPE_CHECKING:
     from bedrock._shared.settings import Settings
 
@@ -48,15 +50,19 @@ CONNECT_ENDS = frozenset(
 def open_channel(settings: Settings) -> grpc.Channel:
     """Open a channel for blocking calls. The channel connects at the first call."""
     if credentials := _credentials(settings):
-        return grpc.secure_channel(settings.target, credentials, options=_OPTIONS)
-    return grpc.insecure_channel(settings.target, options=_OPTIONS)
+        return grpc.secure_channel(settings.target, credentials, options=_options(settings))
+    return grpc.insecure_channel(settings.target, options=_options(settings))
 
 
 def open_aio_channel(settings: Settings) -> grpc.aio.Channel:
     """Open a channel for the running event loop. The channel connects at the first call."""
     if credentials := _credentials(settings):
-        return grpc.aio.secure_channel(settings.target, credentials, options=_OPTIONS)
-    return grpc.aio.insecure_channel(settings.target, options=_OPTIONS)
+        return grpc.aio.secure_channel(settings.target, credentials, options=_options(settings))
+    return grpc.aio.insecure_channel(settings.target, options=_options(settings))
+
+
+def _options(settings: Settings) -> list[tuple[str, str | int]]:
+    return [*_OPTIONS, ("grpc.enable_http_proxy", int(bool(proxy_of(settings.target))))]
 
 
 def has_no_listener(target: str) -> bool:

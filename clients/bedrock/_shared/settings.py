@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -222,13 +223,35 @@ def is_local(target: str) -> bool:
     """Return whether a gRPC target is on this machine: a Unix socket, "localhost" or a loopback address."""
     if _is_local_socket(target):
         return True
-    host = target.removeprefix("dns:///").removeprefix("ipv4:").removeprefix("ipv6:").rpartition(":")[0].strip("[]")
+    host = _host(target)
     if host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def proxy_of(target: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the name of the environment variable with the proxy through which gRPC connects to a target, or "".
+
+    It is "" without a proxy, and for targets to which the connection is direct: on this machine, in a private network,
+    or named in `no_proxy`.
+    """
+    variable = next((name for name in ("grpc_proxy", "https_proxy", "http_proxy") if environ.get(name)), "")
+    if not variable or is_local(target):
+        return ""
+    host = _host(target)
+    with suppress(ValueError):
+        if ipaddress.ip_address(host).is_private:
+            return ""
+    listed = ",".join(environ.get(name, "") for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY")).split(",")
+    spared = filter(None, (each.strip().removeprefix(".") for each in listed))
+    return "" if any(each in {"*", host} or host.endswith(f".{each}") for each in spared) else variable
+
+
+def _host(target: str) -> str:
+    return target.removeprefix("dns:///").removeprefix("ipv4:").removeprefix("ipv6:").rpartition(":")[0].strip("[]")
 
 
 def _read(path: Path) -> str:

@@ -11,7 +11,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from bedrock import errors
-from bedrock._shared.settings import no_listener_error
+from bedrock._shared.settings import no_listener_error, proxy_of
 
 if TYPE_CHECKING:
     import grpc
@@ -55,7 +55,9 @@ def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> error
         cause = cause_of(message)
         if target.startswith("unix:") and cause in _NO_LISTENER:
             return no_listener_error(target)
-        message = f"no Bedrock server can be reached at {target}: {cause}"
+        variable = proxy_of(target)
+        proxy = f" through the proxy {os.environ[variable].rpartition('@')[2]} of {variable}" if variable else ""
+        message = f"no Bedrock server can be reached at {target}{proxy}: {cause}"
     if code == "UNAUTHENTICATED":
         sent = f"does not know the token from {token_source}" if token_source else "wants a token, and none was sent"
         message = f"the server at {target} {sent}"

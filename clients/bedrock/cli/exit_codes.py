@@ -38,7 +38,7 @@ CLOSED_PIPE = 141
 START_A_SERVER = "Start one with `bedrock serve`, or chat with one of your own: `bedrock`."
 SPEAK_TLS = "Something is there. If it speaks TLS, begin the address with https://."
 TRUST = "Set BEDROCK_CA_FILE to the certificates to trust, or leave out https:// if the server speaks no TLS."
-
+AROUND_THE_PROXY = "If the server can be reached without the proxy, add its host to `no_proxy`."
 
 CHECK_ADDRESS = (
     "Nothing answers there. Check {source}, and that on that machine `bedrock serve` runs and listens at that address. "
@@ -60,6 +60,8 @@ def way_to_a_server(error: Unavailable, source: str = "") -> str:
         error: The error; a server's own refusal has a `reason`, a failure to connect has none.
         source: The source of the address, as returned by `address_source`.
     """
+    if not error.reason and " through the proxy " in error.message:
+        return AROUND_THE_PROXY
     if not error.reason and "TLS handshake" in error.message:
         return TRUST
     if not error.reason and error.message.endswith("Socket closed"):

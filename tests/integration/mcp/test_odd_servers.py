@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from actors.adapters.mcp.server_settings import McpServer
 from actors.adapters.mcp.servers import NEW_SESSION
 from actors.ports.mcp import McpState
 from tests.integration.mcp.conftest import server
+from tests.support.certificates import make_self_signed
+from tests.support.scripted_server import ScriptedServer, answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -388,3 +391,34 @@ def test_an_event_may_be_as_large_as_any_other_answer(hub: Callable[..., Hub], o
     answer = made.call("put")
     assert not answer.is_error
     assert "characters left out" in answer.text
+
+
+def test_authorities_of_the_environment_are_trusted(
+    hub: Callable[..., Hub], odd: OddServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = make_self_signed(tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(both)
+    odd.socket = tls.wrap_socket(odd.socket, server_side=True)
+    odd.listed = listed(tool("put"))
+    secure = McpServer(name="t", url=odd.url.replace("http:", "https:"), read_only=True)
+    made = hub(secure)
+    made.all.start()
+    assert "certificate verify failed" in made.settled().error
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(both))
+    made = hub(secure)
+    made.all.start()
+    assert names(made.settled()) == ["put"]
+
+
+def test_a_server_of_this_machine_is_reached_without_the_proxy(
+    hub: Callable[..., Hub], odd: OddServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd.listed = listed(tool("put"))
+    with ScriptedServer(answer(403, b"")) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.setenv("http_proxy", proxy.url)
+        made = hub(McpServer(name="t", url=odd.url))
+        made.all.start()
+        assert names(made.settled()) == ["put"]
+    assert proxy.received == []

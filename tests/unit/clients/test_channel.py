@@ -21,6 +21,7 @@ from click.testing import CliRunner
 
 from tests.support.certificates import make_self_signed
 from tests.support.fake_server import NAME, FakeBedrock, FakeServer, Refusal, says
+from tests.support.scripted_server import ScriptedServer, answer
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -196,3 +197,36 @@ def test_a_client_closes_where_grpc_waits_for_a_call_that_never_ends(
         client._transport._connection.channels.append(SimpleNamespace(close=close))  # type: ignore[arg-type]
     assert closing.is_set()
     released.set()
+
+
+def through(proxy: ScriptedServer) -> str:
+    """The address of a proxy, with credentials."""
+    return proxy.url.replace("//", "//me:secret-word@")
+
+
+def test_a_server_of_this_machine_is_reached_without_the_proxy(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def models() -> int:
+        async with AsyncClient(address, token="secret") as client:
+            return len(await client.models())
+
+    with ScriptedServer(answer(403, b"")) as proxy:
+        for variable in ("grpc_proxy", "http_proxy", "https_proxy"):
+            monkeypatch.setenv(variable, through(proxy))
+        with Client(address, token="secret") as client:
+            assert len(client.models()) == asyncio.run(models()) > 0
+        ran = CliRunner().invoke(bedrock, ["--address", address, "models"], env={"BEDROCK_TOKEN": "secret"})
+        assert ran.exit_code == 0
+    assert proxy.received == []
+
+
+def test_an_error_names_the_proxy_and_not_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer(answer(403, b"")) as proxy:
+        monkeypatch.setenv("http_proxy", through(proxy))
+        with Client("http://bedrock.example", token="") as client, pytest.raises(Unavailable) as failed:
+            client.models()
+        ran = CliRunner().invoke(bedrock, ["--address", "http://bedrock.example", "models"])
+    assert proxy.received[0].path == "bedrock.example:7421"
+    way = f"at bedrock.example:7421 through the proxy {proxy.url.removeprefix('http://')} of http_proxy"
+    assert way in failed.value.message
+    assert "secret-word" not in failed.value.message + ran.stderr
+    assert "add its host to `no_proxy`" in " ".join(ran.stderr.split())

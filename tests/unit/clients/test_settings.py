@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock._shared.settings import no_listener_error, resolve
+from bedrock._shared.settings import no_listener_error, proxy_of, resolve
 from bedrock.errors import Misconfigured, ServerNotRunning
 from bedrock.local_server import data_directory
 
@@ -245,3 +245,28 @@ def test_a_client_shows_a_certificate_with_its_key(environ: dict[str, str], tmp_
         resolve("https://example.com", environ=environ, certificate_file=own)
     with pytest.raises(Misconfigured, match="the key file /missing cannot be read"):
         resolve("https://example.com", environ=named | {"BEDROCK_KEY_FILE": "/missing"})
+
+
+@pytest.mark.parametrize(
+    ("target", "variable"),
+    [
+        *((resolve(address, "", environ={}).target, "") for address in LOOPBACK),
+        ("unix:/run/bedrock.sock", ""),
+        ("10.0.0.1:7421", ""),
+        ("192.168.3.4:7421", ""),
+        ("172.20.0.2:7421", ""),
+        ("[fd00::1]:7421", ""),
+        ("dns:///bedrock.corp.example:7421", ""),
+        ("bedrock.example:7421", "http_proxy"),
+        ("8.8.8.8:7421", "http_proxy"),
+        ("[2600::1]:7421", "http_proxy"),
+    ],
+)
+def test_targets_nearby_and_those_of_no_proxy_are_reached_directly(target: str, variable: str) -> None:
+    environ = {"http_proxy": "http://proxy.example:3128"}
+    assert proxy_of(target, environ | {"no_proxy": "other.example, .corp.example"}) == variable
+    assert proxy_of(target, environ | {"NO_PROXY": "corp.example"}) == variable
+    assert proxy_of(target, environ | {"no_proxy": "*"}) == ""
+    assert proxy_of(target, {}) == ""
+    preferred = environ | {"NO_PROXY": "corp.example", "grpc_proxy": "http://p:1"}
+    assert proxy_of(target, preferred) == (variable and "grpc_proxy")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import socket
+import ssl
 from typing import TYPE_CHECKING, Any
 
+import certifi
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,8 @@ from actors.adapters.llm.transport.http import Transport
 from actors.adapters.llm.transport.http_connection import rest_of
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
+from actors.ports.machine import trust_store
+from tests.support.certificates import openssl
 from tests.support.model_requests import QUICK, provider
 from tests.support.scripted_server import (
     STREAM_HEAD,
@@ -30,7 +34,6 @@ from tests.support.scripted_server import (
 )
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
     from pathlib import Path
 
@@ -147,20 +150,43 @@ def test_tls_is_verified(server_tls: ssl.SSLContext, certificate: Path) -> None:
     with ScriptedServer(answer(200, b"yes"), tls=server_tls) as server:
         assert post(server.url, ca_bundle=str(certificate)) == (200, b"yes")
         told = failure(server.url)
-        assert told.kind is ErrorKind.NETWORK
+        assert told.kind is ErrorKind.INVALID_REQUEST, "another attempt would not change it"
         assert "certificate of 127.0.0.1 is not trusted" in told.text
         wrong_name = server.url.replace("127.0.0.1", "localhost")
         assert "not trusted" in failure(wrong_name, ca_bundle=str(certificate)).text
     assert len(server.received) == 1
 
 
-def test_the_environment_cannot_change_what_is_trusted(
-    server_tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "the system"])
+def test_the_authorities_of_the_system_and_of_the_environment_are_trusted_too(
+    server_tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
 ) -> None:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
-    monkeypatch.setenv("CURL_CA_BUNDLE", str(certificate))
+    for each in trust_store.VARIABLES:
+        monkeypatch.delenv(each, raising=False)
     with ScriptedServer(answer(200, b"yes"), tls=server_tls) as server:
         assert "not trusted" in failure(server.url).text
+        if variable == "the system":
+            monkeypatch.setattr(trust_store, "SYSTEM_FILES", ("/nowhere", str(certificate)))
+        elif variable == "SSL_CERT_DIR":
+            openssl(tmp_path, f"x509 -in {certificate} -out own.pem")
+            openssl(tmp_path, "rehash .")
+            monkeypatch.setenv(variable, str(tmp_path))
+        else:
+            monkeypatch.setenv(variable, str(certificate))
+        assert post(server.url) == (200, b"yes")
+        certifi_too = ssl.create_default_context(cafile=certifi.where()).cert_store_stats()["x509_ca"]
+        assert trust_store.client_tls().cert_store_stats()["x509_ca"] >= certifi_too
+
+
+def test_authorities_that_cannot_be_read_are_named_and_the_others_trusted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    (tmp_path / "none.pem").write_text("no certificate")
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere.pem")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
+    assert trust_store.client_tls().cert_store_stats()["x509_ca"] > 0
+    assert "authorities of SSL_CERT_FILE cannot be read: /nowhere.pem" in caplog.text
+    assert "authorities of REQUESTS_CA_BUNDLE cannot be read" in caplog.text
 
 
 def test_a_ca_bundle_that_is_none(tmp_path: Path) -> None:

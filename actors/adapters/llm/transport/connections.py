@@ -172,7 +172,7 @@ def start_tls(
         tls.do_handshake()
     except ssl.SSLCertVerificationError as error:
         text = f"the certificate of {host} is not trusted ({error.verify_message}); set ca_bundle if it should be"
-        raise TransportError(ErrorKind.NETWORK, text) from None
+        raise TransportError(ErrorKind.INVALID_REQUEST, text) from None  # another attempt would not change it
     except TimeoutError:
         raise TransportTimeoutError(f"the TLS handshake with {host} took longer than {seconds:g} s") from None
     except OSError as error:

@@ -27,6 +27,7 @@ from actors.adapters.llm.transport.http_connection import ConnectionLostError, H
 from actors.adapters.llm.transport.response_parser import MalformedResponseError, ResponseParser
 from actors.core.errors import ErrorKind
 from actors.ports.machine.resources import exhausted_resource
+from actors.ports.machine.trust_store import client_tls
 from actors.ports.settings.settings_checks import read_named
 
 if TYPE_CHECKING:
@@ -140,11 +141,9 @@ class Transport:
     def _tls(self) -> ssl.SSLContext:
         """The TLS context, which all requests share and which is never changed. Raises TransportError."""
         try:
-            import certifi  # noqa: PLC0415 -- only for a TLS connection
-
             if chosen := self._provider.ca_bundle:
                 return ssl.create_default_context(cadata=read_named(Path(chosen)).decode("ascii", "ignore"))
-            return ssl.create_default_context(cafile=certifi.where())
+            return client_tls()
         except OSError as error:
             if text := exhausted_resource(error):
                 raise LocalResourcesExhaustedError(text) from None

@@ -28,6 +28,7 @@ from actors.adapters.mcp.login.redirect_listener import (
 )
 from actors.adapters.mcp.login.token_answers import TokenAnswerError, TokensInMemory, with_tokens
 from actors.adapters.mcp.server_settings import Login, is_local, is_private
+from actors.ports.machine.trust_store import client_tls
 from actors.ports.mcp import McpLogin, McpRegistration
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ async def log_in(
         async with limit, RedirectListener(port, rather=rather) as listener:
             provider = _Provider(server, listener, show, paste, _Waiting(seconds, limit), known=known)
             hooks: Any = {"request": [provider.check], "response": [_bound]}
-            async with httpx2.AsyncClient(auth=provider, timeout=None, event_hooks=hooks) as client:
+            tls = client_tls()
+            async with httpx2.AsyncClient(auth=provider, timeout=None, verify=tls, event_hooks=hooks) as client:
                 # Without a login, the server responds to any request with status 401 and where to log in. A ping is
                 # sent because it changes nothing at the server.
                 answer = await client.post(

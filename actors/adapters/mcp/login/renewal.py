@@ -13,6 +13,7 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAu
 from pydantic import AnyUrl, ValidationError
 
 from actors.adapters.mcp.login.token_answers import TokenAnswerError, TokensInMemory, with_tokens
+from actors.ports.machine.trust_store import client_tls
 
 if TYPE_CHECKING:
     from actors.ports.mcp import McpLogin
@@ -83,7 +84,7 @@ async def _answer(login: McpLogin, url: str, form: dict[str, str]) -> tuple[int,
     form, headers = context.prepare_token_auth({**form, "client_id": login.client_id}, {"Accept": "application/json"})
     body = b""
     async with (
-        httpx2.AsyncClient(timeout=None) as client,
+        httpx2.AsyncClient(timeout=None, verify=client_tls()) as client,
         client.stream("POST", url, data=form, headers=headers) as answer,
     ):
         async for part in answer.aiter_bytes():
