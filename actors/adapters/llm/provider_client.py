@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -169,6 +170,8 @@ class ProviderClient:
             return None, provider_errors.failed_request(
                 self.provider, failed.kind, failed.text, reader.usage if reader else None
             )
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as odd:
+            return None, provider_errors.malformed_answer(self.provider, odd, reader.usage if reader else None)
         except Exception as fault:  # noqa: BLE001 -- the port promises that no other exception is raised
             if text := exhausted_resource(fault):
                 return None, ModelFailedError(resource_failure(text))

@@ -252,13 +252,12 @@ def wrong_type(provider: ProviderConfig, stated: str) -> ModelFailedError:
     return ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, f"{provider.name}: {text}"))
 
 
-def malformed_answer(provider: ProviderConfig, odd: str, usage: Usage | None = None) -> ModelFailedError:
-    """Return the error for an answer that violates the protocol.
+def malformed_answer(provider: ProviderConfig, odd: Exception, usage: Usage | None = None) -> ModelFailedError:
+    """Return the error for an answer that violates the protocol; `odd` is the error of its decoder.
 
-    `odd` says what is wrong with an answer in valid JSON. It is not retried, because the server would send the same
-    again. "" stands for an answer that is no JSON, which is retried.
+    JSON that does not fit the protocol is not retried, because the server would send the same again.
     """
-    if odd:
+    if isinstance(odd, msgspec.ValidationError):
         return failed_request(provider, ErrorKind.INVALID_REQUEST, f"the answer cannot be read: {odd}", usage)
     return broken_answer(provider, "the answer is malformed", usage)
 

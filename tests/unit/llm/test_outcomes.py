@@ -8,6 +8,7 @@ import operator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from sseclient import SSEClient
 from actors.adapters.llm.catalog import _WIRE_PROTOCOLS
 from actors.adapters.llm.http_model import HttpModel
 from actors.adapters.llm.provider_client import GatheredText, ProviderClient
+from actors.adapters.llm.provider_errors import malformed_answer
 from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Reasoning, Text, ToolUse
 from actors.core.errors import ErrorKind
@@ -296,6 +298,9 @@ def test_an_independent_parser_feeds_the_readers_the_same(protocol: str, data: s
         expected = reader.answer()
     except ModelFailedError as failed:
         expected = (failed.failure, failed.retry_after_ms, failed.usage)
+    except (msgspec.DecodeError, UnicodeDecodeError) as odd:
+        told = malformed_answer(provider(protocol, "http://127.0.0.1:9"), odd, reader.usage)
+        expected = (told.failure, told.retry_after_ms, told.usage)
     assert result == expected
     assert said.told == other.joined
 

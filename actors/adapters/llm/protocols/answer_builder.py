@@ -111,24 +111,6 @@ class AnswerReader(ABC):
         self.finished = False
         """Whether the stream need not be read any further: the answer has ended, and no token counts can follow."""
 
-    def event(self, event: SseEvent) -> None:
-        """Process the next event of the stream. Raises ModelFailedError for a reported error or an unreadable event."""
-        try:
-            self._take(event.name, event.data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as odd:
-            raise self._unreadable(odd) from None
-
-    def whole(self, body: bytes) -> None:
-        """Process an answer that came as one JSON body instead of a stream. None of its text is passed to the sink.
-
-        Raises ModelFailedError like `event`.
-        """
-        self._sink = None
-        try:
-            self._take_whole(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as odd:
-            raise self._unreadable(odd) from None
-
     @property
     def usage(self) -> Usage | None:
         """The token usage reported so far; None if none was reported."""
@@ -151,16 +133,23 @@ class AnswerReader(ABC):
         return self._prepared.priced(replace(usage, output_tokens=received))
 
     @abstractmethod
+    def event(self, event: SseEvent) -> None:
+        """Process the next event of the stream.
+
+        Raises ModelFailedError for a reported error; msgspec.DecodeError, UnicodeDecodeError or RecursionError for an
+        event that is no JSON, and msgspec.ValidationError for one that does not fit the protocol.
+        """
+
+    @abstractmethod
+    def whole(self, body: bytes) -> None:
+        """Process an answer that came as one JSON body instead of a stream. None of its text is passed to the sink.
+
+        Raises the same errors as `event`.
+        """
+
+    @abstractmethod
     def answer(self) -> ModelAnswer:
-        """Return the answer. Raises ModelFailedError if the marker of its end has not arrived."""
-
-    @abstractmethod
-    def _take(self, name: str, data: bytes) -> None:
-        """Process an event. Raises ModelFailedError, or msgspec.DecodeError for one that is unreadable."""
-
-    @abstractmethod
-    def _take_whole(self, body: bytes) -> None:
-        """Process a complete body. Raises the same errors as `_take`."""
+        """Return the answer. Raises ModelFailedError if the marker of its end has not arrived, or reports a failure."""
 
     def _count(self, usage: object) -> None:
         self._reported = merged(self._reported, usage)
@@ -170,11 +159,6 @@ class AnswerReader(ABC):
         return provider_errors.broken_answer(
             self._prepared.provider, "the answer ended before it was complete", self.usage
         )
-
-    def _unreadable(self, odd: Exception) -> ModelFailedError:
-        """Return the error for an answer that violates the protocol."""
-        reason = str(odd) if isinstance(odd, msgspec.ValidationError) else ""
-        return provider_errors.malformed_answer(self._prepared.provider, reason, self.usage)
 
 
 class ContentSize:

@@ -34,14 +34,14 @@ MAX_TOKENS = 1 << 40
 
 
 class UsageFields(Struct, frozen=True):
-    """Where a protocol reports its token counts, as paths into the usage."""
+    """Where a protocol reports its token counts, as names of fields; dots lead to fields inside of them."""
 
     prompt: str
     output: str
-    cache_read: tuple[tuple[str, ...], ...]
-    """Of several paths, the first one to a count other than 0 is used."""
-    cache_write: tuple[str, ...]
-    reasoning: tuple[str, ...] = ()
+    cache_read: tuple[str, ...]
+    """Of several, the first one with a count other than 0 is used."""
+    cache_write: str
+    reasoning: str = ""
     """Some servers leave the reasoning out of the count of the output."""
     prompt_has_cache: bool = True
     """Whether the count of the prompt includes what was read from and written to the cache."""
@@ -52,8 +52,8 @@ class UsageFields(Struct, frozen=True):
         A count that is missing, or that cannot be, is estimated; a prompt that the model has answered is not larger
         than its window.
         """
-        read = next(filter(None, (token_count(reported, *path) for path in self.cache_read)), 0)
-        written = token_count(reported, *self.cache_write) or 0
+        read = next(filter(None, (token_count(reported, path) for path in self.cache_read)), 0)
+        written = token_count(reported, self.cache_write) or 0
         prompt, output = token_count(reported, self.prompt), token_count(reported, self.output)
         if prompt is None or prompt + (0 if self.prompt_has_cache else read + written) > limits.window:
             _note(reported, self.prompt, request)
@@ -61,7 +61,7 @@ class UsageFields(Struct, frozen=True):
         if output is None or output > limits.window:
             _note(reported, self.output, request)
             output = tokens_of(received)
-        output = max(output, token_count(reported, *self.reasoning) or 0)
+        output = max(output, token_count(reported, self.reasoning) or 0)
         if self.prompt_has_cache:
             read = min(read, prompt)
             written = min(written, prompt - read)
@@ -86,12 +86,12 @@ def merged(known: dict[str, Any] | None, usage: object) -> dict[str, Any] | None
     return known | {field: value for field, value in usage.items() if value or not known.get(field)}
 
 
-def token_count(usage: object, *path: str) -> int | None:
+def token_count(usage: object, path: str = "") -> int | None:
     """Return the count at `path` in a provider's token usage, at most MAX_TOKENS; None if there is no possible count.
 
     Whole numbers are accepted in any spelling, so that an odd usage never makes an answer fail.
     """
-    for name in path:
+    for name in path.split(".") if path else ():
         usage = usage.get(name) if isinstance(usage, dict) else None
     count = whole_number(usage)
     return None if count is None or count < 0 else min(count, MAX_TOKENS)

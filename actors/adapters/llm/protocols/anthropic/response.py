@@ -24,6 +24,7 @@ from actors.adapters.llm.protocols.token_usage import UsageFields
 from actors.core.content import Content, Text
 
 if TYPE_CHECKING:
+    from actors.adapters.llm.transport.sse import SseEvent
     from actors.ports import ModelAnswer, ModelSink
 
 
@@ -168,8 +169,8 @@ class AnthropicReader(AnswerReader):
     USAGE = UsageFields(
         prompt="input_tokens",
         output="output_tokens",
-        cache_read=(("cache_read_input_tokens",),),
-        cache_write=("cache_creation_input_tokens",),
+        cache_read=("cache_read_input_tokens",),
+        cache_write="cache_creation_input_tokens",
         prompt_has_cache=False,
     )
 
@@ -181,33 +182,36 @@ class AnthropicReader(AnswerReader):
         self._stop_reason: str | None = None
         self._details: _Details | None = None
 
-    def _take(self, name: str, data: bytes) -> None:
-        event = _EVENT.decode(data)
-        match event.type or name:
-            case "content_block_delta" if event.delta and event.delta.kind:
-                self._block(event.index, event.delta.kind).add(event.delta)
+    def event(self, event: SseEvent) -> None:
+        decoded = _EVENT.decode(event.data)
+        match decoded.type or event.name:
+            case "content_block_delta" if decoded.delta and decoded.delta.kind:
+                self._block(decoded.index, decoded.delta.kind).add(decoded.delta)
             case "content_block_start":
-                self._begin(event.index, event.content_block)
-            case "content_block_stop" if is_present(event.content_block):
-                self._block(event.index, _HEAD.decode(event.content_block).get("type")).settle(event.content_block)
-            case "message_start" if event.message:
-                self._count(event.message.usage)
+                self._begin(decoded.index, decoded.content_block)
+            case "content_block_stop" if is_present(decoded.content_block):
+                self._block(decoded.index, _HEAD.decode(decoded.content_block).get("type")).settle(
+                    decoded.content_block
+                )
+            case "message_start" if decoded.message:
+                self._count(decoded.message.usage)
             case "message_delta":
-                self._count(event.usage)
-                if event.delta is not None:
-                    self._stopped(event.delta.stop_reason, event.delta.stop_details)
+                self._count(decoded.usage)
+                if decoded.delta is not None:
+                    self._stopped(decoded.delta.stop_reason, decoded.delta.stop_details)
             case "message_stop":
-                if event.message:
-                    self._settle(event.message)
+                if decoded.message:
+                    self._settle(decoded.message)
                 if self._stop_reason is None:
                     raise self._incomplete()
                 self.finished = True
             case "error":
-                raise provider_errors.stream_error(self._prepared.provider, data, self.usage)
+                raise provider_errors.stream_error(self._prepared.provider, event.data, self.usage)
             case _:
                 pass  # ignore pings, ends of blocks, and events of future versions
 
-    def _take_whole(self, body: bytes) -> None:
+    def whole(self, body: bytes) -> None:
+        self._sink = None
         message = _MESSAGE.decode(body)
         if message.type == "error":
             raise provider_errors.stream_error(self._prepared.provider, body)
@@ -215,7 +219,6 @@ class AnthropicReader(AnswerReader):
         self.finished = self.complete
 
     def answer(self) -> ModelAnswer:
-        """Return the answer. Raises ModelFailedError if the marker of its end has not arrived."""
         if not self.complete:
             raise self._incomplete()
         blocks = (block.content(self._prepared) for block in self._blocks)

@@ -34,6 +34,7 @@ from actors.adapters.llm.protocols.token_usage import UsageFields
 from actors.core.content import Content, Text, ToolUse, Usage
 
 if TYPE_CHECKING:
+    from actors.adapters.llm.transport.sse import SseEvent
     from actors.ports import ModelAnswer, ModelSink
 
 
@@ -206,9 +207,9 @@ class OpenAiChatReader(AnswerReader):
     USAGE = UsageFields(
         prompt="prompt_tokens",
         output="completion_tokens",
-        cache_read=(("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",)),
-        cache_write=("prompt_tokens_details", "cache_write_tokens"),
-        reasoning=("completion_tokens_details", "reasoning_tokens"),
+        cache_read=("prompt_tokens_details.cached_tokens", "prompt_cache_hit_tokens", "cached_tokens"),
+        cache_write="prompt_tokens_details.cache_write_tokens",
+        reasoning="completion_tokens_details.reasoning_tokens",
     )
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
@@ -218,11 +219,11 @@ class OpenAiChatReader(AnswerReader):
         """Whether deltas came, so that a message in the stream is their final form."""
         self._finish_reason = ""
 
-    def _take(self, name: str, data: bytes) -> None:
-        if data.strip() == _DONE:
+    def event(self, event: SseEvent) -> None:
+        if event.data.strip() == _DONE:
             self.complete = self.finished = True
             return
-        for choice in self._choices(data):
+        for choice in self._choices(event.data):
             if not whole_number(choice.index):
                 self._add(choice)
 
@@ -239,7 +240,7 @@ class OpenAiChatReader(AnswerReader):
         if choice.finish_reason:
             self._end(choice.finish_reason)
 
-    def _take_whole(self, body: bytes) -> None:
+    def whole(self, body: bytes) -> None:
         self._message = _Message(None, self.size)
         for choice in self._choices(body)[:1]:
             self._message.add(choice.message or choice.delta or _Delta())
@@ -250,7 +251,6 @@ class OpenAiChatReader(AnswerReader):
         self.complete = self.complete or bool(self._finish_reason)
 
     def answer(self) -> ModelAnswer:
-        """Return the answer. Raises ModelFailedError if the marker of its end is missing or reports a failure."""
         content, reason = self._message.content(self._prepared), self._finish_reason
         if not reason and not (self.finished and content):
             raise self._incomplete()

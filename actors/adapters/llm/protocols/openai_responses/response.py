@@ -32,17 +32,14 @@ from actors.core.content import Content, Text, ToolUse
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from actors.adapters.llm.transport.sse import SseEvent
     from actors.ports import ModelAnswer, ModelSink
-
-
-class _Incomplete(Struct):
-    reason: str | None = None
 
 
 class _Response(Struct):
     status: str | None = None
     output: list[Raw] | None = None
-    incomplete_details: _Incomplete | None = None
+    incomplete_details: dict[str, Any] | None = None
     error: Raw = ABSENT
     usage: Any = None
 
@@ -90,16 +87,9 @@ _CUTS = {
 }
 
 
-#: The type of the items to which events about text belong, by the middle of the event's name ("response.….delta").
-_TEXTS = {
-    "output_text": "message",
-    "refusal": "message",
-    "content_part": "message",
-    "reasoning_text": "reasoning",
-    "reasoning_summary_text": "reasoning",
-    "reasoning_summary_part": "reasoning",
-}
-_REASONING_PARTS = frozenset({"reasoning_text", "summary_text"})
+#: The events about text, by the middle of their names ("response.….delta").
+_TEXTS = frozenset({"output_text", "refusal", "content_part", "reasoning_text", "reasoning_summary_text"})
+_TEXTS |= {"reasoning_summary_part"}
 
 
 class _Growing:
@@ -196,50 +186,48 @@ class OpenAiResponsesReader(AnswerReader):
     USAGE = UsageFields(
         prompt="input_tokens",
         output="output_tokens",
-        cache_read=(("input_tokens_details", "cached_tokens"),),
-        cache_write=("input_tokens_details", "cache_write_tokens"),
-        reasoning=("output_tokens_details", "reasoning_tokens"),
+        cache_read=("input_tokens_details.cached_tokens",),
+        cache_write="input_tokens_details.cache_write_tokens",
+        reasoning="output_tokens_details.reasoning_tokens",
     )
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
         super().__init__(prepared, sink)
         self._items: list[_Growing] = []
-        self._grown: tuple[tuple[object, ...], _Growing] | None = None
-        """The item of the last delta, with what the delta said of it."""
         self._stop: Stop | None = None
 
-    def _take(self, name: str, data: bytes) -> None:
-        if data.strip() == _DONE:
+    def event(self, event: SseEvent) -> None:
+        if event.data.strip() == _DONE:
             return
-        event = _EVENT.decode(data)
-        kind = event.type or name
+        decoded = _EVENT.decode(event.data)
+        kind = decoded.type or event.name
         what, _, step = kind.removeprefix("response.").rpartition(".")
         match what, step:
             case ("output_item", "added"):
-                self._begin(event)
+                self._begin(decoded)
             case ("output_item", "done"):
-                (self._item(event) or self._begin(event)).done(event.item)
+                (self._item(decoded) or self._begin(decoded)).done(decoded.item)
             case ("function_call_arguments", "delta"):
-                self._grow(event, "function_call").add_arguments(event.delta)
+                self._grow(decoded, "function_call").add_arguments(decoded.delta)
             case ("function_call_arguments", "done"):
-                self._grow(event, "function_call").settle_arguments(event)
+                self._grow(decoded, "function_call").settle_arguments(decoded)
             case ("reasoning_summary_part", "added"):
-                self._grow(event, "reasoning").next_part()
+                self._grow(decoded, "reasoning").next_part()
             case (_, "delta" | "done") if what in _TEXTS:
-                self._add_text(what, event)
-            case _ if kind == "error" or is_present(event.error):
-                raise provider_errors.stream_error(self._prepared.provider, data, self.usage)
+                self._add_text(what, decoded)
+            case _ if kind == "error" or is_present(decoded.error):
+                raise provider_errors.stream_error(self._prepared.provider, event.data, self.usage)
             case _ if kind in _END:
-                self._end(_END[kind], event.response or _Response())
+                self._end(_END[kind], decoded.response or _Response())
             case _:
                 pass  # ignore beginnings of parts, and events of future versions
 
-    def _take_whole(self, body: bytes) -> None:
+    def whole(self, body: bytes) -> None:
+        self._sink = None
         response = _RESPONSE.decode(body)
         self._end(response.status or "completed" if response.output is not None else "", response)
 
     def answer(self) -> ModelAnswer:
-        """Return the answer. Raises ModelFailedError if the event that ends it has not arrived."""
         if self._stop is None:
             raise self._incomplete()
         content = tuple(block for item in self._items for block in item.contents(self._prepared))
@@ -252,7 +240,7 @@ class OpenAiResponsesReader(AnswerReader):
 
     def _add_text(self, what: str, event: _Event) -> None:
         inner = word(event.part.get("type")) if isinstance(event.part, dict) else what
-        item = self._grow(event, "reasoning" if inner in _REASONING_PARTS else _TEXTS[what])
+        item = self._grow(event, "reasoning" if inner.startswith(("reasoning", "summary")) else "message")
         item.refused = item.refused or inner == "refusal"
         summary = "summary" in what
         part = summary, whole_number(event.summary_index if summary else event.content_index) or 0
@@ -262,19 +250,17 @@ class OpenAiResponsesReader(AnswerReader):
             item.settle(part, event.text or event.refusal or event.part)
 
     def _begin(self, event: _Event) -> _Growing:
-        self._grown = None
         item = _Growing(event.item, event.place, self._sink, self.size)
         self._items.append(item)
         return item
 
     def _grow(self, event: _Event, kind: str) -> _Growing:
         """Return the item to which a delta belongs. If there is none, create it: some servers do not announce items."""
-        place = kind, event.output_index, event.item_id
-        if self._grown is None or self._grown[0] != place or self._grown[1].finished:
-            head = Raw(msgspec.json.encode({"type": kind, "id": event.item_id}))
-            item = self._item(event, kind) or self._begin(_Event(output_index=event.output_index, item=head))
-            self._grown = place, item
-        return self._grown[1]
+        last = self._items[-1] if self._items else None
+        if last and event.place == last.place is not None and last.kind == kind and not last.finished:
+            return last  # quicker than the search
+        head = Raw(msgspec.json.encode({"type": kind, "id": event.item_id}))
+        return self._item(event, kind) or self._begin(_Event(output_index=event.output_index, item=head))
 
     def _item(self, event: _Event, kind: str = "") -> _Growing | None:
         """Return the item to which an event belongs; None if there is none.
@@ -303,8 +289,8 @@ class OpenAiResponsesReader(AnswerReader):
         if status == "completed":
             self._stop = Stop()
         elif status == "incomplete":
-            reason = response.incomplete_details and response.incomplete_details.reason
-            self._stop = _CUTS.get(reason or "", Stop(end_turn=False))
+            reason = word((response.incomplete_details or {}).get("reason"))
+            self._stop = _CUTS.get(reason, Stop(end_turn=False))
         self.complete = self.finished = self._stop is not None
 
     def _settle(self, output: Sequence[Raw], *, whole: bool) -> None:
