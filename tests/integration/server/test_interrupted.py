@@ -19,7 +19,7 @@ AT_OPEN = """
 import os, signal, sys
 
 def hook(event, arguments):
-    if event == "open" and str(arguments[0]).endswith("/token"):
+    if event == "open" and os.path.basename(str(arguments[0])).startswith(".token."):
         os.kill(os.getpid(), signal.SIGINT)
 
 sys.addaudithook(hook)
