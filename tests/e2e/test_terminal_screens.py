@@ -187,6 +187,32 @@ def test_sub_agents_are_a_tree_while_they_work_and_lines_when_they_have_ended(
     assert len(ended) == 3
 
 
+def test_a_long_chat_asks_once_and_goes_on_in_successors_without_a_lost_message(
+    server: ServerProcess, fake_provider: FakeProvider, at_terminal: Callable[..., Terminal]
+) -> None:
+    full = says("That is all.", input_tokens=1_000_000)
+    first, second = (held(says(f"Summary {number}.")) for number in (1, 2))
+    part = fake_provider.part(full, first, full, second, says("Done."))
+    terminal = at_terminal(server, (120, 40))
+    terminal.keys(f"Add. {part.key}\r")
+    summary = part.next_reached(first)
+    terminal.until(shown("? when the context is full, go on by itself", "summing up"))
+    terminal.keys("y\r")
+    terminal.until(shown("· it will"))
+    terminal.keys(f"And now? {part.key}\r")
+    terminal.until(shown("“And now?", "waits until the summary is written"))
+    summary.go.set()
+    terminal.until(shown("Summary 1.", "· this chat goes on in", "> And now?"))
+    part.next_reached(second).go.set()
+    terminal.until(lambda screen: sum("this chat goes on in" in line for line in screen) == 2 and at_rest(screen))
+    terminal.keys(f"And then? {part.key}\r")
+    terminal.until(lambda screen: shown("Done.")(screen) and at_rest(screen))
+    assert sum("go on by itself" in row for row in terminal.rows) == 1
+    assert not [row for row in terminal.rows if "✗" in row]
+    terminal.keys("\x04")
+    assert terminal.ends() == 0
+
+
 def test_a_chat_follows_the_size_of_its_terminal(
     server: ServerProcess, fake_provider: FakeProvider, at_terminal: Callable[..., Terminal]
 ) -> None:

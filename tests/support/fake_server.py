@@ -345,9 +345,9 @@ class FakeBedrock:
         self.operator_rules: list[v1.ApprovalRule] = []
         """What ListQueue answers, the oldest first."""
         self.cycles: list[v1.RequestCycle] = []
+        """What ListRequestCycles answers instead of what the feed tells."""
         self.summary: list[Step] = [state("context_exhausted")]
         """What comes of TriggerContinuation."""
-        """What ListRequestCycles answers instead of what the feed tells."""
         self.over: set[str] = set()
         """The names of the questions of tools that are answered."""
         self.waits = 0

@@ -69,6 +69,11 @@ _NEW_OPTIONS = (
         metavar="FILE",
         help="A TOML file with MCP servers for a new conversation: tables [[mcp_servers]] as in the settings.",
     ),
+    click.option(
+        "--auto-continue",
+        is_flag=True,
+        help="When the context of a new conversation is used up, go on in a successor that begins with the summary.",
+    ),
 )
 _CONTINUING_OPTIONS = (
     click.option(
@@ -108,6 +113,7 @@ def create_conversation(
     tools: str | None,
     generation: Generation | None = None,
     mcp_servers: str | None,
+    auto_continue: bool = False,
 ) -> Conversation:
     """Create a conversation from the options of a command.
 
@@ -126,6 +132,7 @@ def create_conversation(
         generation=generation,
         tools=None if tools is None else [name.strip() for name in tools.split(",") if name.strip()],
         mcp_servers=servers_in(Path(mcp_servers)) if mcp_servers else (),
+        auto_continue=auto_continue,
     )
     try:
         return create(model=model)
@@ -185,8 +192,9 @@ def open_conversation(client: Client, *, latest: bool, resume: str | None, **cre
         return create_conversation(client, **creating)
     if any(value not in (None, False) for name, value in creating.items() if name != "directory"):
         raise click.UsageError(
-            "-m, --mode, --approval-policy, --instructions, --tools and --mcp-servers are for new conversations; in a "
-            "chat --effort, --temperature and --max-output-tokens are, too: `bedrock update` and /effort change them"
+            "-m, --mode, --approval-policy, --instructions, --auto-continue, --tools and --mcp-servers are for new "
+            "conversations; in a chat --effort, --temperature and --max-output-tokens are, too: `bedrock update` and "
+            "/effort change them"
         )
     if resume:
         return client.conversation(client.conversation(resume).get().name)

@@ -374,6 +374,15 @@ def test_an_old_conversation_is_not_told_anew(program: Program) -> None:
     assert "--tools and --mcp-servers are for new conversations" in result.stderr
 
 
+def test_whether_it_goes_on_by_itself_is_chosen_and_shown(program: Program, fake: FakeBedrock) -> None:
+    assert program("new", "--auto-continue").exit_code == 0
+    assert fake.created[-1].auto_continue
+    assert program("update", "--auto-continue", SLUG).stdout == f"{SLUG}: demo, goes on by itself when full\n"
+    assert "goes on by itself" in program("show", SLUG).stdout
+    assert program("update", "--no-auto-continue", SLUG).stdout == f"{SLUG}: demo\n"
+    assert "goes on by itself" not in program("show", SLUG).stdout
+
+
 def test_mcp_servers_of_a_file_are_given_to_a_new_conversation(
     program: Program, fake: FakeBedrock, tmp_path: Path
 ) -> None:

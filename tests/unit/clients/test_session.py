@@ -261,15 +261,112 @@ def test_typing_on_after_ctrl_c_stays(address: str, fake: FakeBedrock) -> None:
 
 
 def test_a_message_that_cannot_be_sent_is_not_lost_silently(address: str, fake: FakeBedrock) -> None:
-    fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "CONTEXT_EXHAUSTED", "read-only"))
+    fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "TERMINAL", "read-only"))
 
     async def story(chat: Chat) -> None:
         chat.session.enter("One more thing")
-        await chat.shows("bedrock continue")
+        await chat.shows("read-only")
         assert "not sent: “One more thing”" in chat.screen
-        assert "read-only" in chat.screen
 
     play(address, story)
+
+
+# --- a context that is used up ---
+
+FULL = Refusal(grpc.StatusCode.FAILED_PRECONDITION, "CONTEXT_EXHAUSTED", "read-only")
+SUMMING = Refusal(grpc.StatusCode.FAILED_PRECONDITION, "CONTINUATION_IN_PROGRESS", "a summary is being written")
+WARNING = v1.Event(context_warning=v1.ContextUsage(used_tokens=80, usable_window_tokens=100))
+
+
+def dropped(text: str, fate: v1.QueuedMessage.Fate.ValueType) -> v1.Event:
+    message = v1.Message(name=f"{NAME}/messages/q", role=v1.ROLE_USER, content=[v1.ContentBlock(text=text)])
+    return v1.Event(queue_changed=v1.QueuedMessage(message=message, fate=fate))
+
+
+def answer(chat: Chat, word: str) -> None:
+    chat.session.enter(word, chat.session.question)
+
+
+def test_a_chat_asks_once_and_goes_on_in_the_successor_with_all_messages(address: str, fake: FakeBedrock) -> None:
+    fake.answers.extend([says("One."), says("Two.")])
+
+    async def story(chat: Chat) -> None:
+        before = chat.session.view
+        await chat.until(lambda: before.slug)
+        fake.happen(WARNING)
+        await chat.shows("? when the context is full, go on by itself in a new conversation, with the summary?")
+        answer(chat, "y")
+        await chat.shows("· it will")
+        assert chat.session.question is None
+        fake.happen(state("awaiting_continuation"))
+        await chat.until(lambda: before.state.kind == "awaiting_continuation")
+        fake.refuse("SendMessage", SUMMING)
+        chat.session.enter("typed meanwhile")
+        await chat.shows("· “typed meanwhile” waits until the summary is written")
+        fake.happen(dropped("queued before", v1.QueuedMessage.FATE_DISCARDED), state("context_exhausted"))
+        await chat.shows("· this chat goes on in brave-otter")
+        await chat.until(lambda: len(sent(fake)) == 3)
+        assert "bedrock continue" not in chat.screen
+
+    play(address, story)
+    assert [text for text, _ in sent(fake)][1:] == ["queued before", "typed meanwhile"]
+    assert [list(each.update_mask.paths) for each in fake.asked(v1.UpdateConversationRequest)] == [["auto_continue"]]
+    assert len(fake.asked(v1.ContinueConversationRequest)) == 1
+
+
+def test_a_chat_that_is_not_to_go_on_says_what_is_not_sent_and_does_not_ask_again(
+    address: str, fake: FakeBedrock
+) -> None:
+    async def story(chat: Chat) -> None:
+        await chat.until(lambda: chat.session.view.slug)
+        fake.refuse("SendMessage", FULL, FULL)
+        chat.session.enter("One more thing")
+        await chat.shows("? the context is used up: go on in a new conversation, with the summary?")
+        answer(chat, "n")
+        await chat.shows("✗ not sent: “One more thing” (↑ brings it back)")
+        await chat.shows("/continue goes on in a new conversation")
+        chat.session.enter("And another")
+        await chat.shows("✗ not sent: “And another”")
+        assert chat.session.question is None
+
+    play(address, story)
+    assert not fake.asked(v1.ContinueConversationRequest)
+
+
+def test_a_message_to_a_full_conversation_waits_for_the_answer_and_goes_to_the_successor(
+    address: str, fake: FakeBedrock
+) -> None:
+    fake.answers.append(says("Done."))
+
+    async def story(chat: Chat) -> None:
+        await chat.until(lambda: chat.session.view.slug)
+        fake.happen(state("context_exhausted"))
+        await chat.until(lambda: chat.session.view.state.kind == "context_exhausted")
+        fake.refuse("SendMessage", FULL)
+        chat.session.enter("One more thing")
+        await chat.until(lambda: chat.session.question)
+        answer(chat, "y")
+        await chat.shows("Done.")
+
+    play(address, story)
+    assert [text for text, _ in sent(fake)] == ["One more thing", "One more thing"]
+
+
+def test_a_message_that_waited_for_a_summary_that_failed_is_sent(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Done."))
+
+    async def story(chat: Chat) -> None:
+        await chat.until(lambda: chat.session.view.slug)
+        fake.happen(state("awaiting_continuation"))
+        await chat.until(lambda: chat.session.view.state.kind == "awaiting_continuation")
+        fake.refuse("SendMessage", SUMMING)
+        chat.session.enter("typed meanwhile")
+        await chat.shows("waits until the summary is written")
+        fake.happen(state("idle"))
+        await chat.shows("Done.")
+
+    play(address, story)
+    assert not fake.asked(v1.ContinueConversationRequest)
 
 
 def test_text_that_is_void_is_said_to_be_void(address: str, fake: FakeBedrock) -> None:

@@ -73,6 +73,9 @@ class ChatActions(Protocol):
         """Create a conversation with the directory, model and other settings of this one, but with the default mode."""
         ...
 
+    async def go_on(self) -> None:
+        """Continue the chat in the successor of a conversation whose context is used up."""
+
     def move_to(self, name: str) -> None:
         """Continue the chat in another conversation."""
 

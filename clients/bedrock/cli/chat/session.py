@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from bedrock.cli.chat.conversation_follower import ConversationFollower
 from bedrock.cli.chat.slash_commands import message_of, run_command
@@ -14,13 +14,14 @@ from bedrock.cli.display.question_form import QuestionForm
 from bedrock.cli.error_hints import what_happened, what_to_do
 from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.style import Paint, Width, one_line
-from bedrock.errors import BedrockError, ImageInvalid
+from bedrock.errors import BedrockError, ContextExhausted, ContinuationInProgress, ImageInvalid
 from bedrock.states import Approval
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from bedrock import AsyncClient, AsyncConversation, Event, v1
+    from bedrock._shared.requests import ImageSource
     from bedrock.catalog import Model
     from bedrock.cli.display.approval_prompt import Reply
     from bedrock.cli.display.conversation_view import ConversationView
@@ -28,9 +29,18 @@ if TYPE_CHECKING:
     from bedrock.cli.text.output import Write
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.conversations import ConversationInfo
+    from bedrock.messages import Message
     from bedrock.types import Delivery
 
 T = TypeVar("T")
+
+
+class Unsent(NamedTuple):
+    """A message that waits until it is clear in which conversation the chat goes on."""
+
+    text: str
+    delivery: Delivery
+    images: Sequence[ImageSource]
 
 
 class ChatSession:
@@ -82,6 +92,11 @@ class ChatSession:
         """The form of the first open question of a tool, with the answers so far; None if no tool asks anything."""
         self._armed = False
         self._was_busy = False
+        self._unsent: list[Unsent] = []
+        """Messages that were refused because of a summary. They are sent once it is clear where the chat goes on."""
+        self._sending: asyncio.Task[None] | None = None
+        self._going_on: Offer | None = None
+        """The question whether the chat goes on in successors, which is asked once; None before that."""
         self.move_to(name)
 
     @property
@@ -134,6 +149,9 @@ class ChatSession:
         self._offer: Offer | None = None
         self._filling = None
         self._compacting = False
+        self._moving = False
+        self._left: list[Message] = []
+        """Queued messages that the end of the context has dropped."""
 
     async def follow(self) -> None:
         """Show the conversation's events until the stream ends.
@@ -146,16 +164,78 @@ class ChatSession:
             self.complain(error)
         self.over.set()
 
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the chat goes on in the successor when the summary is written."""
+        return self._compacting or self.view.auto_continue
+
     def _observe(self, event: Event) -> None:
-        """Continue in the successor when a summary that `compact` requested is complete, unless it was cancelled."""
-        kind = self.view.state.kind
-        if not self._compacting or event.kind != "state_changed":
+        """Continue in the successor when the context is used up and the user wants that; ask once whether it is so."""
+        summing = self.view.state.kind == "awaiting_continuation"
+        if event.kind == "context_warning" or (event.kind == "state_changed" and summing):
+            self.transcript.goes_on = summing and self._goes_on
+            self._ask_to_go_on("when the context is full, go on by itself in a new conversation, with the summary?")
+        elif event.kind == "queue_changed" and summing and event.message and event.fate in ("returned", "discarded"):
+            self._left.append(event.message)
+        elif event.kind == "state_changed" and self.view.state.kind == "context_exhausted":
+            if self._goes_on:
+                self._begin_to_go_on()
+        elif event.kind == "state_changed" and not self.view.busy:
+            self._compacting = self.transcript.goes_on = False
+            self._left.clear()
+            if self._unsent:
+                self._sending = asyncio.create_task(self._send_again())
+
+    def _ask_to_go_on(self, text: str) -> None:
+        if self._going_on is None and not self._goes_on:
+            self._going_on = Offer(text, self._go_on_by_itself, self._give_up)
+            self.offer(self._going_on)
+
+    async def _go_on_by_itself(self) -> None:
+        if await self.attempt(self.conversation.update(auto_continue=True)) is None:
+            self._give_up()
             return
-        if kind == "context_exhausted":
+        self.view.auto_continue = self.transcript.goes_on = True
+        if self.view.state.kind == "context_exhausted":
+            self._begin_to_go_on()
+        else:
+            self.say(self.paint.dim("· it will; `bedrock update --no-auto-continue` changes that"))
+
+    def _begin_to_go_on(self) -> None:
+        if not self._moving:
+            self._moving = True
             self.enter("/continue")
-        if kind != "awaiting_continuation":
-            self._compacting = False
-            self.transcript.goes_on = kind == "context_exhausted"
+
+    def _give_up(self) -> None:
+        """Tell the user which messages are not sent, because the chat does not go on."""
+        unsent, self._unsent = self._unsent, []
+        for message in unsent:
+            self._tell_unsent(message.text)
+        if unsent:
+            self.say(self.paint.dim("  /continue goes on in a new conversation"))
+
+    async def go_on(self) -> None:
+        """Continue in the successor of a conversation whose context is used up, with the messages that waited."""
+        before, left = self.conversation, self._left
+        successor = await self.attempt(before.continue_())
+        now = None if successor is None else await self.attempt(successor.get())
+        self._moving = False
+        if now is None:
+            self._give_up()
+            return
+        waited: list[Unsent] = []
+        for message in left:
+            read = [await self.attempt(before.attachment(image.attachment)) for image in message.images]
+            waited.append(Unsent(message.text, "follow_up", [data for data in read if data is not None]))
+        self._unsent[:0] = waited
+        self.say(self.paint.good(f"· this chat goes on in {now.slug}"))
+        self.move_to(now.name)
+        await self._send_again()
+
+    async def _send_again(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        for message in unsent:
+            await self._deliver(message)
 
     async def work(self) -> None:
         """Process entered lines one after the other, until cancelled."""
@@ -177,7 +257,7 @@ class ChatSession:
             asked: The question that the person saw when typing; another one may be open when the reply is processed.
         """
         if not _is_utf8(text):
-            self.say(self.paint.bad(f"✗ not sent: “{one_line(text, 60)}” (↑ brings it back)"))
+            self._tell_unsent(text)
             self.say(self.paint.dim("  It is no UTF-8 text: set your terminal to UTF-8."))
         elif text.strip() or isinstance(asked, QuestionForm):
             self._armed = False
@@ -212,6 +292,7 @@ class ChatSession:
             tools=tools,
             generation=now.generation,
             mcp_servers=now.mcp_servers,
+            auto_continue=now.auto_continue,
         )
         return await made.get()
 
@@ -249,15 +330,35 @@ class ChatSession:
 
     async def send(self, text: str, delivery: Delivery) -> None:
         """Send a message with the attached images. If these are refused, they are no longer attached."""
+        await self._deliver(Unsent(text, delivery, self.images))
+
+    async def _deliver(self, message: Unsent) -> None:
         try:
-            await self.conversation.send(text, delivery=delivery, images=self.images)
+            await self.conversation.send(message.text, delivery=message.delivery, images=message.images)
             self.images = []
+        except ContinuationInProgress:
+            self._keep(message)
+            self.say(self.paint.dim(f"· “{one_line(message.text, 60)}” waits until the summary is written"))
         except BedrockError as error:
-            self.say(self.paint.bad(f"✗ not sent: “{one_line(text, 60)}” (↑ brings it back)"))
+            asks = self._going_on is None or self._offer is self._going_on
+            if isinstance(error, ContextExhausted) and (self._goes_on or asks):
+                self._keep(message)
+                if self._goes_on:
+                    self._begin_to_go_on()
+                self._ask_to_go_on("the context is used up: go on in a new conversation, with the summary?")
+                return
+            self._tell_unsent(message.text)
             self.complain(error)
             if isinstance(error, ImageInvalid):
                 self.images = []
                 self.say(self.paint.dim("· no image is attached any more"))
+
+    def _keep(self, message: Unsent) -> None:
+        self._unsent.append(message)
+        self.images = []
+
+    def _tell_unsent(self, text: str) -> None:
+        self.say(self.paint.bad(f"✗ not sent: “{one_line(text, 60)}” (↑ brings it back)"))
 
     async def model(self) -> Model | None:
         """Return the model of the conversation; None if the server does not list it, or does not answer."""
@@ -348,6 +449,8 @@ class ChatSession:
             self.refresh()
             if reply.approve:
                 await asked.accept()
+            else:
+                asked.refuse()
 
 
 def _is_utf8(text: str) -> bool:

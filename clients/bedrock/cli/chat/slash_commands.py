@@ -275,11 +275,7 @@ async def _clear(chat: ChatActions, _: str) -> None:
 
 
 async def _continue(chat: ChatActions, _: str) -> None:
-    successor = await chat.attempt(chat.conversation.continue_())
-    now = None if successor is None else await chat.attempt(successor.get())
-    if now is not None:
-        chat.say(chat.paint.good(f"· this chat goes on in {now.slug}"))
-        chat.move_to(now.name)
+    await chat.go_on()
 
 
 COMMANDS = (

@@ -43,6 +43,7 @@ NOT_FOR_THE_DEMO = (
     "tools",
     "mcp_servers",
     "generation",
+    "auto_continue",
 )
 #: What is said of a server that a chat has started, when it goes on.
 ENDS = "The server ends when no client is connected and no run is open, and background jobs with it."

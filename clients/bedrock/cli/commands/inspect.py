@@ -284,6 +284,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("context", f"{usage.used_tokens:,} of {usage.usable_window_tokens:,} tokens{share}"),
         ("used", _used(conversation.total_usage)),
         ("side queries", _used(conversation.aside_usage)),
+        ("when full", "goes on by itself" * conversation.auto_continue),
         ("goes on in", conversation.continued_by.removeprefix("conversations/")),
         ("comes from", conversation.continued_from.removeprefix("conversations/")),
         ("forked from", conversation.forked_from.removeprefix("conversations/")),

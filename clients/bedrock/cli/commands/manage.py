@@ -169,6 +169,9 @@ def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
 @click.option("-m", "--model", metavar="MODEL", shell_complete=complete_model, help="The model; see `bedrock models`.")
 @generation_options
 @click.option("--model-defaults", is_flag=True, help="Leave everything about answers to the model again.")
+@click.option(
+    "--auto-continue/--no-auto-continue", default=None, help="Whether to go on in a successor when the context is full."
+)
 @click.pass_context
 def update(
     ctx: click.Context,
@@ -179,6 +182,7 @@ def update(
     temperature: float | None,
     max_output_tokens: int | None,
     model_defaults: bool,
+    auto_continue: bool | None,
 ) -> None:
     """Change the model of a conversation, or how it is to answer. What is not given stays as it is.
 
@@ -186,16 +190,22 @@ def update(
     while nothing is running.
     """
     how = generation(effort, temperature, max_output_tokens)
-    if how is None and model is None and not model_defaults:
+    if how is None and model is None and auto_continue is None and not model_defaults:
         raise click.UsageError("say what to change, for example --effort high")
     if how is not None and model_defaults:
         raise click.UsageError("--model-defaults excludes --effort, --temperature and --max-output-tokens")
     changed = (
         connect(ctx)
         .conversation(name)
-        .update(model=model, generation=Generation() if model_defaults else how, merge_generation=how is not None)
+        .update(
+            model=model,
+            generation=Generation() if model_defaults else how,
+            merge_generation=how is not None,
+            auto_continue=auto_continue,
+        )
     )
-    print_text(f"{changed.slug}: {changed.model.removeprefix('models/')}{in_words(changed.generation)}")
+    goes_on = ", goes on by itself when full" if changed.auto_continue else ""
+    print_text(f"{changed.slug}: {changed.model.removeprefix('models/')}{in_words(changed.generation)}{goes_on}")
 
 
 @click.command()

@@ -41,6 +41,8 @@ class ConversationView:
     """Maximum tokens of the context; zero if unknown."""
     tokens: int = 0
     """The tokens, input and output, of all requests to the model so far."""
+    auto_continue: bool = False
+    """Whether the server creates the successor as soon as the context is used up."""
     state: ConversationState = field(default_factory=lambda: ConversationState.from_proto(v1.ConversationState()))
     approvals: list[Approval] = field(default_factory=list)
     queue: list[Message] = field(default_factory=list)
@@ -134,6 +136,7 @@ class ConversationView:
         self.working_directory = conversation.working_directory
         self.model = conversation.model.removeprefix("models/")
         self.mode = conversation.mode
+        self.auto_continue = conversation.auto_continue
         self.used = conversation.context_usage.used_tokens
         self.window = conversation.context_usage.usable_window_tokens
         self.tokens = conversation.total_usage.total_tokens
