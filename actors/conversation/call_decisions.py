@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
-from actors.core.approval.rule_matching import RuleMatch, match
+from actors.core.approval.rule_matching import allows_part
 from actors.core.content import distinct_calls, tool_uses
 from actors.core.context import ApprovalPolicy, ConvContext
 from actors.core.events import ApprovalResponse, LlmResponse
@@ -70,7 +70,7 @@ def deciding_rules(
     if context.approval_policy is ApprovalPolicy.AUTO:
         return ()
     allowing = (rule for rule in context.approval_rules if rule.action is Action.ALLOW)
-    return tuple(rule for rule in allowing if match(rule, call, subject) is RuleMatch.YES)
+    return tuple(rule for rule in allowing if allows_part(rule, call, subject, context.rules))
 
 
 def _name(rule: ApprovalRule, conversation_id: str) -> str:

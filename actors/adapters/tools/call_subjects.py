@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from actors.adapters.tools import spawn_sub_agent
 from actors.adapters.tools.bash import shell_reading
 from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject
+from actors.core.approval.prefix_commands import prefix_allows, runs_no_other
 from actors.ports import InvalidApprovalRuleError
 
 if TYPE_CHECKING:
@@ -60,8 +62,8 @@ def shell_subject(text: str) -> CallSubject:
         commands = shell_reading.read(text)
     except shell_reading.OpaqueTextError:
         return CallSubject(text, inner=shell_reading.find(text), opaque=True)
-    inner = shell_reading.find(text) if any(command.runs_others for command in commands) else ()
-    return CallSubject(text, commands, inner)
+    found = () if all(map(runs_no_other, commands)) else shell_reading.find(text)
+    return CallSubject(text, commands, inner=tuple(command for command in found if command not in commands))
 
 
 def real_path(path: str, working_dir: str, within: Sequence[str] | None = None) -> str:
@@ -102,8 +104,7 @@ def prepared_rule(rule: ApprovalRule, within: Sequence[str] | None = None) -> Ap
     """Return a rule with its command split into words, and the links in its directory resolved (see `real_path`).
 
     Raises InvalidApprovalRuleError for a blank command, for a `command_prefix` that is not the beginning of one simple
-    command, for a directory that is not absolute, and for a rule that allows all commands of a program such as `env`,
-    which runs other programs.
+    command, for a directory that is not absolute, and for a prefix that no rule can allow (see `prefix_allows`).
     """
     if rule.path:
         if not rule.path.startswith("/"):
@@ -127,10 +128,11 @@ def _prepared_prefix(rule: ApprovalRule) -> ApprovalRule:
         ) from None
     if command.open:
         raise InvalidApprovalRuleError("command_prefix", "must hold no variables and no patterns")
-    if rule.action is Action.ALLOW and command.runs_others:
+    if rule.action is Action.ALLOW and not prefix_allows(command.words, command):
         raise InvalidApprovalRuleError(
             "command_prefix",
-            f"must not begin with {command.words[0]}, which runs whatever its arguments say: allow the exact command",
+            f"must not begin with {shlex.join(command.words[:2])}, which may run what its arguments name: "
+            "allow the exact command",
         )
     return replace(rule, command_prefix=rule.command_prefix.strip(), words=command.words)
 

@@ -67,7 +67,7 @@ class ShellCommand(Struct, frozen=True, omit_defaults=True):
     open: bool = False
     """Whether more words follow that are known only when the command runs, such as variables and patterns."""
     runs_others: bool = False
-    """Whether the command may run other commands, which `words` does not name, as shells and wrappers do."""
+    """Whether the command may run others that `words` does not name; only in logs before `Rules.NOTHING_LOST`."""
 
 
 class CallSubject(Struct, frozen=True, omit_defaults=True):

@@ -6,16 +6,21 @@ possible match for a rule that denies, and never matches a rule that allows.
 
 from __future__ import annotations
 
+import re
 import shlex
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from actors.core.approval.approval_rules import Action, ApprovalRule
+from msgspec.structs import replace
+
+from actors.core.approval.approval_rules import Action, ApprovalRule, ShellCommand
+from actors.core.approval.prefix_commands import prefix_allows, runs_no_other
+from actors.core.context import Rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from actors.core.approval.approval_rules import CallSubject, ShellCommand
+    from actors.core.approval.approval_rules import CallSubject
     from actors.core.content import ToolUse
 
 MCP_PREFIX = "mcp__"
@@ -27,6 +32,14 @@ TWO_WORDS = frozenset(
 )
 """Programs whose first argument names the action, as in `git push`; a suggested prefix includes that argument."""
 
+SHELLS = frozenset("bash sh dash zsh ksh".split())
+"""Shells, whose scripts may come from a file or from another command."""
+
+_EXPANDED = re.compile(r"[\\$`{}\[\]*?~]")
+"""Matches texts that a shell, run by the command, would turn into other words."""
+_QUOTES = re.compile(r"[\\'\"]")
+_PART = re.compile(r"[^\s;|&()<>`$,\[\]{}=!]+")
+
 
 class RuleMatch(IntEnum):
     """Whether a call matches a rule."""
@@ -37,7 +50,7 @@ class RuleMatch(IntEnum):
     YES = 2
 
 
-def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None) -> RuleMatch:
+def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None, edition: Rules) -> RuleMatch:
     """Return whether the call matches the rule, might match it, or does not. Use this for rules that deny or ask.
 
     `subject` contains the call's commands and paths; None if nothing is known about them.
@@ -52,12 +65,13 @@ def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None) -> Rul
         return _match_path(rule.path, subject)
     if rule.command and rule.command == subject.text:
         return RuleMatch.YES
+    match_command = _match_command if edition >= Rules.NOTHING_LOST else _match_command_by_its_beginning
     commands = (*subject.commands, *subject.inner)
-    found = max((_match_command(rule, command) for command in commands), default=RuleMatch.NO)
+    found = max((match_command(rule, command) for command in commands), default=RuleMatch.NO)
     return max(found, RuleMatch.MAYBE) if subject.opaque else found
 
 
-def covered(rules: Iterable[ApprovalRule], call: ToolUse, subject: CallSubject | None) -> bool:
+def covered(rules: Iterable[ApprovalRule], call: ToolUse, subject: CallSubject | None, edition: Rules) -> bool:
     """Return whether these rules, whose action is ALLOW, together match everything that the call does."""
     rules = tuple(rules)
     if any(rule.tool == call.name or (rule.mcp_server and rule.mcp_server == server_of(call.name)) for rule in rules):
@@ -69,9 +83,23 @@ def covered(rules: Iterable[ApprovalRule], call: ToolUse, subject: CallSubject |
     paths = (*subject.paths, *subject.trees)
     if subject.opaque or not (subject.commands or paths):
         return False
-    return all(any(_covers_command(rule, command) for rule in rules) for command in subject.commands) and all(
+    return all(any(_covers_command(rule, command, edition) for rule in rules) for command in subject.commands) and all(
         any(rule.path and _beneath(path, rule.path) for rule in rules) for path in paths
     )
+
+
+def allows_part(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None, edition: Rules) -> bool:
+    """Return whether this rule, whose action is ALLOW, matches something that the call does."""
+    parts = (
+        (subject,)
+        if subject is None
+        else (
+            subject,
+            *(replace(subject, commands=(command,)) for command in subject.commands),
+            *(replace(subject, paths=(path,), trees=()) for path in (*subject.paths, *subject.trees)),
+        )
+    )
+    return any(covered((rule,), call, part, edition) for part in parts)
 
 
 def server_of(tool: str) -> str:
@@ -79,12 +107,14 @@ def server_of(tool: str) -> str:
     return tool.removeprefix(MCP_PREFIX).partition("__")[0] if tool.startswith(MCP_PREFIX) else ""
 
 
-def suggestions(call: ToolUse, subject: CallSubject | None, working_dir: str) -> tuple[ApprovalRule, ...]:
+def suggestions(
+    call: ToolUse, subject: CallSubject | None, working_dir: str, edition: Rules
+) -> tuple[ApprovalRule, ...]:
     """Return rules with which a person could allow calls like this one, the narrowest first. Their `id` is ""."""
     if subject is None:
         return ()
     if subject.text:
-        return (_allow(command=subject.text, words=_only_words(subject)), *_prefixes(subject))
+        return (_allow(command=subject.text, words=_only_words(subject)), *_prefixes(subject, edition))
     tool = _allow(tool=call.name)
     if server := server_of(call.name):
         return tool, _allow(mcp_server=server)
@@ -119,14 +149,37 @@ def _beneath(path: str, directory: str) -> bool:
 
 
 def _match_command(rule: ApprovalRule, command: ShellCommand) -> RuleMatch:
-    """Return whether a command matches a rule, or might; a program's directory is ignored (/bin/ls matches ls)."""
-    if not (rule.command or rule.command_prefix):
+    """Return whether the rule's words stand in the command, wherever they begin, or might.
+
+    The directory of a program is ignored, so that /bin/ls matches ls.
+    """
+    wanted, words = _named(rule.words), command.words
+    if not wanted:
         return RuleMatch.NO
-    wanted, words = _named(rule.words), _named(command.words)
-    if wanted and words[: len(wanted)] == wanted and (rule.command_prefix or len(words) == len(wanted)):
+    ends = [_named(words[begin:]) for begin in range(len(words))]
+    if any(end[: len(wanted)] == wanted and (rule.command_prefix or len(end) == len(wanted)) for end in ends):
         return RuleMatch.MAYBE if rule.command and command.open else RuleMatch.YES
-    unseen = command.open and wanted[: len(words)] == words
-    return RuleMatch.MAYBE if unseen or command.runs_others else RuleMatch.NO
+    if command.open and any(wanted[: len(end)] == end for end in ends):
+        return RuleMatch.MAYBE
+    return RuleMatch.MAYBE if _may_run(wanted, command) else RuleMatch.NO
+
+
+def _may_run(wanted: tuple[str, ...], command: ShellCommand) -> bool:
+    """Return whether the command may run these words as a part of its arguments, for example of a script."""
+    parts, sought = _parts(command.words), _parts(wanted)
+    if sought and any(parts[begin : begin + len(sought)] == sought for begin in range(len(parts))):
+        return True
+    if runs_no_other(command):
+        return False
+    rest = iter(parts)
+    in_order = bool(sought) and all(part in rest for part in sought)
+    expanded = any(map(_EXPANDED.search, command.words))
+    return in_order or expanded or command.open or not SHELLS.isdisjoint(parts)
+
+
+def _parts(words: tuple[str, ...]) -> list[str]:
+    """Return the names in the words, also those in quoted texts; of programs without their directories."""
+    return [part.rpartition("/")[2] or part for word in words for part in _PART.findall(_QUOTES.sub("", word))]
 
 
 def _named(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -134,11 +187,13 @@ def _named(words: tuple[str, ...]) -> tuple[str, ...]:
     return (words[0].rpartition("/")[2], *words[1:]) if words else ()
 
 
-def _covers_command(rule: ApprovalRule, command: ShellCommand) -> bool:
+def _covers_command(rule: ApprovalRule, command: ShellCommand, edition: Rules) -> bool:
     if not rule.words:
         return False
-    if rule.command_prefix:
+    if rule.command_prefix and edition < Rules.NOTHING_LOST:
         return command.words[: len(rule.words)] == rule.words and not command.runs_others
+    if rule.command_prefix:
+        return prefix_allows(rule.words, command)
     return bool(rule.command) and command.words == rule.words and not command.open
 
 
@@ -149,19 +204,16 @@ def _only_words(subject: CallSubject) -> tuple[str, ...]:
     return subject.commands[0].words
 
 
-def _prefixes(subject: CallSubject) -> tuple[ApprovalRule, ...]:
-    """Return a rule for each command, which allows all commands that begin with the same one or two words.
+def _prefixes(subject: CallSubject, edition: Rules) -> tuple[ApprovalRule, ...]:
+    """Return a rule for each command, which allows commands that begin with the same one or two words.
 
-    Commands that may run other commands get no rule.
+    Commands that no such rule would allow get none.
     """
     if subject.opaque:
         return ()
-    beginnings = dict.fromkeys(
-        command.words[: 2 if command.words[0] in TWO_WORDS else 1]
-        for command in subject.commands
-        if not command.runs_others
-    )
-    return tuple(_allow(command_prefix=shlex.join(words), words=words) for words in beginnings)
+    begun = ((command, command.words[: 2 if command.words[0] in TWO_WORDS else 1]) for command in subject.commands)
+    found = ((command, _allow(command_prefix=shlex.join(words), words=words)) for command, words in begun)
+    return tuple(dict.fromkeys(rule for command, rule in found if _covers_command(rule, command, edition)))
 
 
 def _directory(path: str, working_dir: str) -> str:
@@ -178,3 +230,14 @@ def _allow(
     words: tuple[str, ...] = (),
 ) -> ApprovalRule:
     return ApprovalRule("", Action.ALLOW, tool, command, command_prefix, path, mcp_server, words)
+
+
+def _match_command_by_its_beginning(rule: ApprovalRule, command: ShellCommand) -> RuleMatch:
+    """Return whether a command matches a rule, or might, as before `Rules.NOTHING_LOST`."""
+    if not (rule.command or rule.command_prefix):
+        return RuleMatch.NO
+    wanted, words = _named(rule.words), _named(command.words)
+    if wanted and words[: len(wanted)] == wanted and (rule.command_prefix or len(words) == len(wanted)):
+        return RuleMatch.MAYBE if rule.command and command.open else RuleMatch.YES
+    unseen = command.open and wanted[: len(words)] == words
+    return RuleMatch.MAYBE if unseen or command.runs_others else RuleMatch.NO

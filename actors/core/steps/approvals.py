@@ -75,13 +75,13 @@ def judge(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> J
     if call.bad_input or left_out(context, call):
         return Judgement(CallVerdict.RUN)
     rules = context.approval_rules
-    denying = {rule: match(rule, call, subject) for rule in rules if rule.action is Action.DENY}
+    denying = {rule: match(rule, call, subject, context.rules) for rule in rules if rule.action is Action.DENY}
     denied = [rule for rule, found in denying.items() if found is RuleMatch.YES]
     if denied:
         return Judgement(CallVerdict.DENY, min(denied, key=lambda rule: rule.origin is not Origin.OPERATOR))
     if always_asks(context, call):
         return Judgement(CallVerdict.ASK)
-    asking = {rule: match(rule, call, subject) for rule in rules if rule.action is Action.ASK} | denying
+    asking = {rule: match(rule, call, subject, context.rules) for rule in rules if rule.action is Action.ASK} | denying
     if any(asking.values()):
         return Judgement(CallVerdict.ASK, max(asking, key=asking.__getitem__))
     asks = _policy_asks(context, call) and not _allowed(context, call, subject)
@@ -103,7 +103,7 @@ def _policy_asks(context: ConvContext, call: ToolUse) -> bool:
 
 def _allowed(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> bool:
     allowing = (rule for rule in context.approval_rules if rule.action is Action.ALLOW)
-    return call.name in context.always_approved or covered(allowing, call, subject)
+    return call.name in context.always_approved or covered(allowing, call, subject, context.rules)
 
 
 def left_out(context: ConvContext, call: ToolUse) -> bool:
@@ -157,7 +157,7 @@ def ask(
 
 
 def _suggestions(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> tuple[ApprovalRule, ...]:
-    return () if always_asks(context, call) else suggestions(call, subject, context.working_dir)
+    return () if always_asks(context, call) else suggestions(call, subject, context.working_dir, context.rules)
 
 
 def resolve_question(

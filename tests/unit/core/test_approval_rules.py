@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 from msgspec.structs import replace
 
 from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject, Origin, ShellCommand
 from actors.core.approval.rule_matching import suggestions
 from actors.core.content import Text, ToolError, ToolOutcome, ToolSuccess, ToolUse
-from actors.core.context import ApprovalPolicy, ConvContext, ToolGroup, ToolTraits
+from actors.core.context import ApprovalPolicy, ConvContext, Rules, ToolGroup, ToolTraits
 from actors.core.effects import ExecuteTool, RequestLlm
 from actors.core.events import ApprovalResponse, LlmResponse
 from actors.core.notifications import ApprovalRequested
@@ -33,7 +35,7 @@ ALLOW, ASK, DENY = Action
 MAKE = CallSubject("make", (ShellCommand(("make",)),))
 MAKE_PUSH = CallSubject("make && git push", (ShellCommand(("make",)), ShellCommand(("git", "push"))))
 PUSH_SOMETHING = CallSubject("git $x", (ShellCommand(("git",), open=True),))
-PIPED_TO_SHELL = CallSubject("make | sh", (ShellCommand(("make",)), ShellCommand(("sh",), runs_others=True)))
+PIPED_TO_SHELL = CallSubject("make | sh", (ShellCommand(("make",)), ShellCommand(("sh",))))
 UNSEEN = CallSubject("$x", opaque=True)
 
 
@@ -59,7 +61,7 @@ def prefix(action: Action, text: str, *, operator: bool = False) -> ApprovalRule
         ((prefix(ALLOW, "make"),), BASH, MAKE_PUSH, "ask"),
         ((prefix(ALLOW, "make"), prefix(ALLOW, "git")), BASH, MAKE_PUSH, "run"),
         ((prefix(ALLOW, "make"), prefix(ALLOW, "sh")), BASH, PIPED_TO_SHELL, "ask"),
-        ((prefix(ALLOW, "git"),), BASH, PUSH_SOMETHING, "run"),
+        ((prefix(ALLOW, "git"),), BASH, PUSH_SOMETHING, "ask"),
         ((prefix(ALLOW, "git push"),), BASH, PUSH_SOMETHING, "ask"),
         ((prefix(ALLOW, "mak"),), BASH, MAKE, "ask"),
         ((rule(ALLOW, command="make"),), BASH, MAKE, "run"),
@@ -99,6 +101,59 @@ def test_a_denial_comes_before_a_question_and_that_before_a_permission(
     rules: tuple[ApprovalRule, ...], call: ToolUse, subject: CallSubject | None, verdict: str
 ) -> None:
     assert judge(under(ApprovalPolicy.ASK_WRITES, *rules), call, subject).verdict == verdict
+
+
+def command(text: str, *, runs_others: bool = False) -> CallSubject:
+    return CallSubject(text, (ShellCommand(tuple(text.split()), runs_others=runs_others),))
+
+
+@pytest.mark.parametrize(
+    ("one", "subject", "before", "now"),
+    [
+        (prefix(ALLOW, "git push"), command("git push --exe=./evil"), "run", "ask"),
+        (prefix(ALLOW, "git push"), command("git push origin main -q"), "run", "run"),
+        (prefix(ALLOW, "git push -f"), command("git push -f origin"), "run", "run"),
+        (prefix(ALLOW, "docker container"), command("docker container run x"), "run", "ask"),
+        (prefix(ALLOW, "podman container"), command("podman container exec x"), "run", "ask"),
+        (prefix(ALLOW, "npm"), command("npm explore x -- rm"), "run", "ask"),
+        (prefix(ALLOW, "npm"), command("npm test"), "run", "run"),
+        (prefix(ALLOW, "make"), command("make CC=./evil"), "run", "ask"),
+        (prefix(ALLOW, "x"), command("x y"), "run", "ask"),
+        (prefix(ALLOW, "git grep"), command("git grep -O x", runs_others=True), "ask", "ask"),
+        (prefix(DENY, "git push"), command("linux32 git push"), "ask", "deny"),
+        (prefix(DENY, "git push"), command("/lib64/ld-linux-x86-64.so.2 /usr/bin/git push"), "ask", "deny"),
+        (prefix(DENY, "git push"), command("sudo git push", runs_others=True), "ask", "deny"),
+        (prefix(DENY, "git push"), command("git -C . push", runs_others=True), "ask", "ask"),
+        (rule(DENY, command="rm x"), command("ssh-agent rm x"), "ask", "deny"),
+        (rule(DENY, command="rm x"), command("ssh-agent rm x y"), "ask", "ask"),
+    ],
+)
+def test_an_old_log_is_judged_by_the_rules_that_wrote_it(
+    one: ApprovalRule, subject: CallSubject, before: str, now: str
+) -> None:
+    context = under(ApprovalPolicy.ASK_WRITES, one)
+    assert judge(replace(context, rules=Rules.OWN_TOOLS), BASH, subject).verdict == before
+    assert judge(context, BASH, subject).verdict == now
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("watch 'git push'", "ask"),
+        ("git commit -m 'git push'", "ask"),
+        ("git commit -m push", "run"),
+        ("git -c alias.x=push x", "ask"),
+        ("python3 -c \"run(['git', 'push'])\"", "ask"),
+        ("awk 'BEGIN { system($0) }'", "ask"),
+        ("xargs sh x", "ask"),
+        ("x 'a b'", "run"),
+        ("python3 x.py", "run"),
+        ("ls '*.py'", "run"),
+    ],
+)
+def test_what_may_run_denied_words_asks(text: str, verdict: str) -> None:
+    subject = CallSubject(text, (ShellCommand(tuple(shlex.split(text))),))
+    assert judge(under(ApprovalPolicy.AUTO, prefix(DENY, "git push")), BASH, subject).verdict == verdict
 
 
 def test_the_operators_denial_is_the_one_that_is_named() -> None:
@@ -209,6 +264,10 @@ def test_a_rule_made_while_a_question_is_open_leaves_it_open() -> None:
         (BASH, PIPED_TO_SHELL, ["command=make | sh", "command_prefix=make"]),
         (BASH, UNSEEN, ["command=$x"]),
         (BASH, None, []),
+        (BASH, command("git commit -m x"), ["command=git commit -m x", "command_prefix=git commit"]),
+        (BASH, command("git push --exec=x"), ["command=git push --exec=x"]),
+        (BASH, command("linux32 make"), ["command=linux32 make"]),
+        (BASH, CallSubject("ls *", (ShellCommand(("ls",), open=True),)), ["command=ls *"]),
         (PATCH, CallSubject(paths=("/work/src/a.py",)), ["path=/work", "tool=patch"]),
         (PATCH, CallSubject(paths=("/etc/hosts",)), ["path=/etc", "tool=patch"]),
         (JIRA, CallSubject(), ["tool=mcp__jira__comment", "mcp_server=jira"]),
@@ -216,7 +275,7 @@ def test_a_rule_made_while_a_question_is_open_leaves_it_open() -> None:
     ],
 )
 def test_suggestions_are_the_narrowest_first(call: ToolUse, subject: CallSubject | None, suggested: list[str]) -> None:
-    found = suggestions(call, subject, "/work")
+    found = suggestions(call, subject, "/work", max(Rules))
 
     assert [
         next(f"{name}={getattr(one, name)}" for name in SUBJECTS if getattr(one, name)) for one in found

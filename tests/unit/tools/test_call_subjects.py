@@ -80,10 +80,10 @@ def test_of_other_calls_nothing_but_the_tool_is_known(project: Path, name: str, 
 
 
 def test_a_command_is_read_as_it_is_run(project: Path) -> None:
-    read = subject(project, "bash", command=" make 'all'; env git push ")
-    assert (read.text, read.opaque) == (" make 'all'; env git push ", False)
-    assert [command.words for command in read.commands] == [("make", "all"), ("env", "git", "push")]
-    assert ("git", "push") in [command.words for command in read.inner]
+    read = subject(project, "bash", command=" make 'all'; env sh -c 'git push' ")
+    assert (read.text, read.opaque) == (" make 'all'; env sh -c 'git push' ", False)
+    assert [command.words for command in read.commands] == [("make", "all"), ("env", "sh", "-c", "git push")]
+    assert [command.words for command in read.inner] == [("git", "push")]
     assert subject(project, "bash", cmd="$(git push)").opaque
 
 

@@ -30,47 +30,13 @@ from actors.adapters.tools.bash.shell_reading import MAX_BYTES, OpaqueTextError,
         ("ls ~/x", ["ls …"]),
         ("ls {a,b}", ["ls …"]),
         ("ls é", ["ls …"]),
-        ("bash x", ["bash x (runs others)"]),
-        ("python3.12 x", ["python3.12 x (runs others)"]),
-        ("/usr/bin/env git", ["/usr/bin/env git (runs others)"]),
-        ("git -c a=b push", ["git -c a=b push (runs others)"]),
-        ("git rebase -x rm", ["git rebase -x rm (runs others)"]),
-        ("uv run rm", ["uv run rm (runs others)"]),
-        ("npm exec rm", ["npm exec rm (runs others)"]),
-        ("npm run test", ["npm run test"]),
-        ("docker -H x run y", ["docker -H x run y (runs others)"]),
-        ("git $x", ["git (runs others) …"]),
-        ("find . -delete", ["find . -delete (runs others)"]),
-        ("sort --compress-program=x a", ["sort --compress-program=x a (runs others)"]),
-        ("rg --pre ./x a", ["rg --pre ./x a (runs others)"]),
-        ("rg a *", ["rg a (runs others) …"]),
-        ("rg a b", ["rg a b"]),
-        ("git grep -nOx a", ["git grep -nOx a (runs others)"]),
-        ("git grep --open-files=x a", ["git grep --open-files=x a (runs others)"]),
-        ("git grep -n a", ["git grep -n a"]),
-        ("git clone -qcx=y a", ["git clone -qcx=y a (runs others)"]),
-        ("git fetch --upload-pack=x a", ["git fetch --upload-pack=x a (runs others)"]),
-        ("git push -u origin a", ["git push -u origin a"]),
-        ("git push --rec=x a", ["git push --rec=x a (runs others)"]),
-        ("git commit -m Open", ["git commit -m Open"]),
-        ("wget -qe x a", ["wget -qe x a (runs others)"]),
-        ("go test -exec x", ["go test -exec x (runs others)"]),
-        ("go test ./a", ["go test ./a"]),
-        ("command git push", ["command git push (runs others)"]),
-        ("exec git", ["exec git (runs others)"]),
-        ("printf -v a x", ["printf -v a x (runs others)"]),
-        ("test -v 'a[$(rm)]'", ["test -v a[$(rm)] (runs others)"]),
-        ("sudo x", ["sudo x (runs others)"]),
-        ("xargs rm", ["xargs rm (runs others)"]),
+        ("git $x", ["git …"]),
         ("", []),
         ("# nothing", []),
     ],
 )
 def test_the_commands_of_a_text(text: str, commands: list[str]) -> None:
-    shown = [
-        " ".join(command.words) + " (runs others)" * command.runs_others + " …" * command.open for command in read(text)
-    ]
-    assert shown == commands
+    assert [" ".join(command.words) + " …" * command.open for command in read(text)] == commands
 
 
 @pytest.mark.parametrize(
@@ -131,13 +97,13 @@ def test_text_that_cannot_be_told_is_opaque(text: str) -> None:
     ("text", "found"),
     [
         ("(git push)", "git push"),
-        ("if a; then sudo git push; fi", "git push"),
+        ("if a; then sudo git push; fi", "sudo git push"),
         ("bash -c 'git push'", "git push"),
         ("eval 'bash -c \"git push\"'", "git push"),
         ("a $(git push)", "git push"),
         ("A=1 git push", "git push"),
         ("git push <<E\nE", "git push"),
-        ("env -u x nice -n 3 git push", "git push"),
+        ("linux32 bash -c 'git push'", "git push"),
     ],
 )
 def test_commands_are_found_in_opaque_text_and_in_what_others_run(text: str, found: str) -> None:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from actors.adapters.tools.bash.shell_tree import IntricateTextError, commands
-from actors.adapters.tools.bash.shell_words import SHELLS, WRAPPERS, plain, script, unwrapped
+from actors.adapters.tools.bash.shell_words import plain, script
 from actors.core.approval.approval_rules import ShellCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 MAX_BYTES = 16 * 1024
 """Texts of more bytes are treated as opaque."""
@@ -30,68 +30,6 @@ PARSE_SECONDS = 0.2
 
 MAX_DEPTH = 4
 """The maximum nesting of shells, as in `sh -c "sh -c ..."`, in which commands are looked for."""
-
-INTERPRETERS = SHELLS | frozenset(
-    "awk gawk mawk nawk sed perl python pypy ruby node deno bun lua luajit php tclsh wish expect guile ghci irb "
-    "Rscript julia java jshell scala groovy osascript pwsh csh tcsh fish ash busybox toybox m4 bc dc gdb lldb "
-    "vi vim nvim view ex ed emacs nano less more most man info git-shell sqlite3 psql mysql".split()
-)
-"""Programs that execute code from their input or their arguments."""
-
-RUNNERS = frozenset(WRAPPERS) | frozenset(
-    "find fd parallel watch entr strace ltrace perf valgrind script unshare nsenter setpriv runuser su pkexec ssh scp "
-    "sftp rsync tar cpio zip start-stop-daemon systemd-run at batch crontab dbus-run-session xvfb-run tmux screen "
-    "prlimit taskset chrt numactl choom setarch npx pipx uvx bunx fakeroot rlwrap unbuffer socat nc ncat "
-    "gosu su-exec tini dumb-init bwrap firejail proot faketime cpulimit hyperfine chronic ifne run-parts direnv "
-    "torsocks proxychains proxychains4 sg newgrp daemonize tcpdump".split()
-)
-"""Programs that run another program, which their arguments name."""
-
-OPTIONS_THAT_RUN = {
-    "sort": ("--co",),
-    "split": ("--f",),
-    "rg": ("--pre", "--hostname-bin"),
-    "wget": ("--use-a", "--ex", "-e"),
-    "go": ("-exec", "--exec", "-toolexec", "--toolexec", "-vettool", "--vettool"),
-    **dict.fromkeys(("ack", "ag", "bat", "batcat"), ("--pag",)),
-    "git grep": ("-O", "--op"),
-    "git clone": ("-u", "-c", "--upl", "--conf", "--te"),
-    "git init": ("--te",),
-    "git push": ("--rec", "--exec"),
-    "git archive": ("--exec",),
-    "git ls-remote": ("--upl", "--exec"),
-    **dict.fromkeys(("git fetch", "git pull"), ("--upl",)),
-}
-"""Programs and subcommands that run another program only with options that begin with one of these strings.
-
-A one-letter option is also found among combined letters, as -O in -nO.
-"""
-
-SUBCOMMANDS_THAT_RUN = {
-    "git": frozenset("bisect config difftool filter-branch hook mergetool rebase submodule".split()),
-    **dict.fromkeys(("docker", "podman", "kubectl"), frozenset("compose debug exec run".split())),
-    **dict.fromkeys(
-        "bundle conda hatch mise npm pdm pipenv pnpm poetry rye uv yarn".split(),
-        frozenset("dlx exec node shell tool x".split()),
-    ),
-}
-"""Programs with subcommands that run other commands, given by their arguments, options or settings."""
-
-RUN_WORD = frozenset("conda hatch pdm pipenv poetry rye uv".split())
-"""Programs whose subcommand `run` runs any command, not only scripts that the project defines."""
-
-OPTIONS_BEFORE = frozenset([*SUBCOMMANDS_THAT_RUN, "printf"])
-"""Programs whose options before the first operand or subcommand may run code: git -c, docker -H, printf -v."""
-
-HARMLESS_BUILTINS = frozenset(": true false cd pwd echo printf exit return break continue kill sleep".split())
-"""Builtins of bash that run no other command, whatever their arguments are; printf only without -v."""
-
-BUILTINS = frozenset(
-    ". : [ alias bg bind break builtin caller cd command compgen complete compopt continue declare dirs disown echo "
-    "enable eval exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile popd printf "
-    "pushd pwd read readarray readonly return set shift shopt source suspend test times trap true type typeset ulimit "
-    "umask unalias unset wait".split()
-)
 
 KEYWORDS = frozenset(
     "! [[ ]] case coproc do done elif else esac fi for function if in select then time until while".split()
@@ -112,7 +50,6 @@ _ESCAPED = re.compile(r"\\([^\n])")
 _PATTERN = re.compile(r"[*?\[\]~{}!]|[^\x00-\x7f]")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_VERSION = re.compile(r"[0-9.]+(?:[-.]\w+)?$")
 
 
 class OpaqueTextError(Exception):
@@ -135,7 +72,7 @@ def read(text: str) -> tuple[ShellCommand, ...]:
 
 
 def find(text: str) -> tuple[ShellCommand, ...]:
-    """Return the simple commands in a text, also those run by `sudo`, `env` and the like or by `sh -c`.
+    """Return the simple commands in a text, also those in the scripts of `sh -c` and the like.
 
     bash may run more commands than these. Returns () if parsing takes longer than PARSE_SECONDS.
     """
@@ -147,37 +84,10 @@ def find(text: str) -> tuple[ShellCommand, ...]:
 
 def _found(text: str, depth: int, until: float) -> Iterator[ShellCommand]:
     for words in commands(text, until) if depth else ():
-        for form in (words, unwrapped(words)):
-            if form:
-                yield ShellCommand(tuple(map(plain, form)), open=True, runs_others=runs_others(form, whole=False))
-                if (inner := script([plain(form[0]).rpartition("/")[2], *form[1:]])) is not None:
-                    yield from _found(inner, depth - 1, until)
-
-
-def runs_others(words: Sequence[str], *, whole: bool) -> bool:
-    """Return whether a command may run other commands that do not appear in its words.
-
-    `whole` is False if further words, which cannot be known in advance, follow `words`.
-    """
-    name = words[0].rpartition("/")[2]
-    if name in KEYWORDS or (name in BUILTINS and name not in HARMLESS_BUILTINS):
-        return True
-    options = OPTIONS_THAT_RUN.get(name) or OPTIONS_THAT_RUN.get(" ".join((name, *words[1:2])), ())
-    if options and (not whole or any(_begins(word, options) for word in words[1:])):
-        return True
-    if name in OPTIONS_BEFORE:
-        return _subcommand_runs(name, words[1]) if len(words) > 1 else not whole
-    return bool({name, _VERSION.sub("", name)} & (INTERPRETERS | RUNNERS))
-
-
-def _begins(word: str, options: tuple[str, ...]) -> bool:
-    letters = word[1:] if word.startswith("-") and not word.startswith("--") else ""
-    return word.startswith(options) or any(len(option) == 2 and option[1] in letters for option in options)
-
-
-def _subcommand_runs(name: str, first: str) -> bool:
-    runs = first in SUBCOMMANDS_THAT_RUN.get(name, ()) or (first == "run" and name in RUN_WORD)
-    return runs or first.startswith("-")
+        yield ShellCommand(tuple(map(plain, words)))
+        for begin, word in enumerate(words):
+            if (inner := script([plain(word).rpartition("/")[2], *words[begin + 1 :]])) is not None:
+                yield from _found(inner, depth - 1, until)
 
 
 def _command(words: list[_Word]) -> ShellCommand:
@@ -188,8 +98,7 @@ def _command(words: list[_Word]) -> ShellCommand:
         known.append(word.text)
     if not known or known[0] in KEYWORDS or _ASSIGNMENT.match(known[0]):
         raise OpaqueTextError
-    whole = len(known) == len(words)
-    return ShellCommand(tuple(known), open=not whole, runs_others=runs_others(known, whole=whole))
+    return ShellCommand(tuple(known), open=len(known) < len(words))
 
 
 def _lists(text: str) -> Iterator[list[_Word]]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from actors.core.approval.rule_matching import SHELLS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -42,8 +44,6 @@ WRAPPERS = {
     "chroot": _wrapper(operands=1),
     **dict.fromkeys("command builtin nohup setsid coproc".split(), _wrapper()),
 }
-
-SHELLS = frozenset("bash sh dash zsh ksh".split())
 
 
 def unquoted(source: str) -> str:
