@@ -47,7 +47,7 @@ class Rules(IntEnum):
     NOTHING_LOST = 4
     """New: a summary by command that fails leaves the conversation as it was, unless its context is full.
 
-    The agent is told that its model does not see the images of its history.
+    The agent is told that its model does not see the images of its history. Approval rules match commands differently.
     """
 
 

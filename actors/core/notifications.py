@@ -92,6 +92,8 @@ class ApprovalRequested(Struct, frozen=True, omit_defaults=True, tag="approval_r
 
     None if no rule is the cause.
     """
+    workspace: bool = False
+    """Whether a person can grant the workspace mode instead of the mode that the call asks for."""
 
 
 class ApprovalDecision(StrEnum):

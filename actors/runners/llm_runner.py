@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from actors.core.approval.approval_rules import CallSubject
-from actors.core.content import Content, Text, tool_uses
-from actors.core.context import ApprovalPolicy
+from actors.core.content import Content, Text
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamChunk, LlmStreamStarted
 from actors.messages.outcomes import EffectOutcome, TextDeltaReady
@@ -37,6 +36,7 @@ from actors.runners.request_builder import RequestBuilder
 from actors.runtime import offered_tools
 from actors.runtime.actor import Actor, tell, tell_all
 from actors.runtime.read_pace import ReadPace
+from actors.runtime.validation import call_subjects, with_refusals
 
 if TYPE_CHECKING:
     from pykka import ActorRef
@@ -302,7 +302,7 @@ class ModelRequests:
         token = begin()
         find = functools.partial(model_choice.find, self._services, effect.model, record.principal, token)
         build = functools.partial(self.builder.build, record, effect, self.builder.history_of(record), token)
-        judge = functools.partial(offered_tools.judged, tools=record.profile.client_tools)
+        judge = functools.partial(_judged, self._services, record)
         subjects = functools.partial(call_subjects, self._services, record)
         schema = record.state.ledger.output_schema
         request = LlmRequest(effect.request_id, effect.attempt, find, build, judge, subjects, schema, token)
@@ -362,11 +362,8 @@ class ModelRequests:
         tell(self._owner, EffectOutcome(event))
 
 
-def call_subjects(
-    services: Services, record: ConversationRecord, content: tuple[Content, ...]
-) -> tuple[CallSubject, ...]:
-    """Return the commands and paths that each tool call concerns; () if no approval of a call can depend on them."""
-    if record.approval_policy is ApprovalPolicy.AUTO and not (record.approval_rules or services.approval_rules):
-        return ()
-    roots = services.permissions(record.principal).roots
-    return tuple(services.toolbox.subject(call, record.cwd, roots) for call in tool_uses(content))
+def _judged(
+    services: Services, record: ConversationRecord, content: tuple[Content, ...], offered: tuple[ToolSpec, ...]
+) -> tuple[Content, ...]:
+    judged = offered_tools.judged(content, offered, record.profile.client_tools)
+    return with_refusals(services, record, judged)

@@ -42,7 +42,6 @@ from actors.ports import (
     ToolTransientError,
     ask_nobody,
     no_sub_agents,
-    parse_arguments,
 )
 from actors.ports.cluster import OUT_OF_TOUCH
 from actors.ports.machine.resources import exhausted_resource
@@ -52,6 +51,7 @@ from actors.runners.sub_agent_tasks import planned
 from actors.runners.tool_rights import ToolRights
 from actors.runtime.actor import Actor, tell
 from actors.runtime.admission import FILES_PER_TOOL
+from actors.runtime.validation import tool_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from pykka import ActorRef
 
     from actors.core.states import AgentTask
-    from actors.ports import Tool
     from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
@@ -273,19 +272,10 @@ class ToolRunner(Actor):
         """Return the result of the call, or the sub-agents whose reports will become its result."""
         effect, started = execution.run.effect, self._services.clock.monotonic()
         services = self._services
-        offered = any(traits.name == effect.name for traits in execution.run.context.tools)
-        conversation_id = execution.run.context.conversation_id
-        mcp_tool = services.mcp.tool(effect.name, conversation_id) if offered else None  # sub-agents get no MCP tools
-        tool = mcp_tool or services.toolbox.get(effect.name)
-        parse = services.toolbox.parse if mcp_tool is None else parse_arguments
-        if left_out := _left_out(execution.run.context, effect.name, tool):
-            return ToolError(effect.tool_use_id, left_out)
         try:
-            arguments = parse(effect.name, effect.input)
+            tool, arguments = tool_for(services, execution.run.context, effect.name, effect.input)
         except InvalidToolInputError as invalid:
             return ToolError(effect.tool_use_id, str(invalid))
-        if tool is None:
-            return ToolError(effect.tool_use_id, f"{effect.name} cannot be called here.")
         if not services.cluster.lease.young():
             raise ToolTransientError(OUT_OF_TOUCH, begun=False)
         output = tool.run(arguments, self._context(execution))
@@ -331,15 +321,6 @@ class ToolRunner(Actor):
             ask=ask_nobody if context.is_sub_agent else execution.questions.ask,
             plan_agents=no_sub_agents if context.is_sub_agent else plan,
         )
-
-
-def _left_out(context: ConvContext, name: str, tool: Tool | None) -> str:
-    """Return the error text if the tool exists but is not offered to the conversation, else ""."""
-    offered = [traits.name for traits in context.tools]
-    if tool is None or context.is_sub_agent or name in offered:
-        return ""
-    there_are = f"The tools are: {', '.join(offered)}." if offered else "There are none."
-    return f"There is no tool {name!r} in this conversation. {there_are}"
 
 
 _INTERNAL = "The tool failed because of an internal error."

@@ -1,19 +1,28 @@
-"""Validates a caller's choices of working directory, model and mode.
+"""Validates a caller's choices of working directory, model and mode, and a model's tool calls.
 
-Safe to call from any thread; no provider is contacted.
+Safe to call from any thread; no provider is contacted. What looks at directories blocks.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from actors.core.context import Mode
+from actors.core.approval.approval_rules import CallSubject
+from actors.core.content import ToolUse, tool_uses
+from actors.core.context import ApprovalPolicy, Mode, wider
 from actors.core.errors import LlmFailure, Reason, Rejected
+from actors.core.steps.approvals import REQUEST_MODE_UPGRADE, requested_mode
+from actors.core.steps.submissions import SUBMISSIONS, SUBMIT_OUTPUT
+from actors.ports import InvalidToolInputError, parse_arguments
 
 if TYPE_CHECKING:
-    from actors.ports import Model
+    from collections.abc import Mapping
+
+    from actors.core.content import Content
+    from actors.core.context import ConvContext
+    from actors.ports import ConversationRecord, Model, Tool
     from actors.runtime.services import Services
 
 
@@ -91,3 +100,65 @@ def check_mode(services: Services, mode: Mode, cwd: str, principal: str) -> None
         text = f"{mode.value} mode cannot be kept here" if offered else f"{mode.value} mode is not offered here"
         is_about_cwd = report.workspace_available and reason == services.sandbox.mode_refusal(Mode.WORKSPACE, cwd)
         raise Rejected(Reason.MODE_UNAVAILABLE, f"{text}: {reason}", "directory" if is_about_cwd else "")
+
+
+def tool_for(services: Services, context: ConvContext, name: str, given: str) -> tuple[Tool, Mapping[str, Any]]:
+    """Return the tool of the server that a call is for, and the arguments of the call.
+
+    Raises InvalidToolInputError if there is no such tool in this conversation, or if the input does not fit its schema.
+    """
+    offered = [traits.name for traits in context.tools]
+    # Sub-agents get no MCP tools.
+    mcp_tool = services.mcp.tool(name, context.conversation_id) if name in offered else None
+    tool = mcp_tool or services.toolbox.get(name)
+    if tool is not None and name not in offered and not context.is_sub_agent:
+        there_are = f"The tools are: {', '.join(offered)}." if offered else "There are none."
+        raise InvalidToolInputError(f"There is no tool {name!r} in this conversation. {there_are}")
+    arguments = services.toolbox.parse(name, given) if mcp_tool is None else parse_arguments(name, given)
+    if tool is None:
+        raise InvalidToolInputError(f"{name} cannot be called here.")
+    return tool, arguments
+
+
+def with_refusals(services: Services, record: ConversationRecord, content: tuple[Content, ...]) -> tuple[Content, ...]:
+    """Return an answer's content with `bad_input` set in calls of the server's tools that cannot run."""
+    context = services.context_of(record)
+    others = {tool.name for tool in record.profile.client_tools}
+    others |= SUBMISSIONS if context.is_sub_agent else {SUBMIT_OUTPUT}
+    return tuple(
+        replace(block, bad_input=_refusal(services, context, record.principal, block))
+        if isinstance(block, ToolUse) and block.name not in others
+        else block
+        for block in content
+    )
+
+
+def _refusal(services: Services, context: ConvContext, principal: str, call: ToolUse) -> str:
+    try:
+        tool_for(services, context, call.name, call.input)
+    except InvalidToolInputError as invalid:
+        return str(invalid)
+    mode = requested_mode(call) if call.name == REQUEST_MODE_UPGRADE else context.mode
+    if not wider(mode, context.mode):
+        return ""
+    why = services.sandbox_of(principal).mode_refusal(mode, context.working_dir)
+    return f"The {mode.value} mode cannot be kept here: {why}. The mode is {context.mode.value} still." if why else ""
+
+
+def call_subjects(
+    services: Services, record: ConversationRecord, content: tuple[Content, ...]
+) -> tuple[CallSubject, ...]:
+    """Return what each tool call concerns (commands, paths, a mode); () if no approval of a call can depend on it."""
+    calls = tuple(tool_uses(content))
+    ruled = record.approval_policy is not ApprovalPolicy.AUTO or record.approval_rules or services.approval_rules
+    if not ruled and all(call.name != REQUEST_MODE_UPGRADE for call in calls):
+        return ()
+    return tuple(_subject(services, record, call) for call in calls)
+
+
+def _subject(services: Services, record: ConversationRecord, call: ToolUse) -> CallSubject:
+    if call.name != REQUEST_MODE_UPGRADE:
+        return services.toolbox.subject(call, record.cwd, services.permissions(record.principal).roots)
+    narrower = wider(requested_mode(call), Mode.WORKSPACE) and wider(Mode.WORKSPACE, record.mode)
+    refusal = services.sandbox_of(record.principal).mode_refusal(Mode.WORKSPACE, record.cwd)
+    return CallSubject(workspace=narrower and not refusal)

@@ -53,6 +53,8 @@ class ModeUpgrade(Wrapper[v1.PendingApproval.ModeUpgrade]):
     """The agent's reason, in its own words; it may be false."""
     mode: Mode
     """The requested mode: "workspace" or "unrestricted". An approval grants no wider mode than this."""
+    workspace_available: bool
+    """Whether the workspace mode can be granted instead: set it, and deny the request."""
 
 
 @dataclass(frozen=True, slots=True)

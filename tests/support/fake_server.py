@@ -245,7 +245,12 @@ def uses_tool(
         if mode:
             approval = v1.PendingApproval(name=f"{NAME}/approvals/t1")
             approval.mode_upgrade.CopyFrom(
-                v1.PendingApproval.ModeUpgrade(tool_use_id="t1", reason="to write", mode=mode)
+                v1.PendingApproval.ModeUpgrade(
+                    tool_use_id="t1",
+                    reason="to write",
+                    mode=mode,
+                    workspace_available=mode == v1.MODE_UNRESTRICTED,
+                )
             )
         asking = state("awaiting_tool_approval", run)
         asking.state_changed.state.awaiting_approval.pending.append(approval)

@@ -87,6 +87,8 @@ class CallSubject(Struct, frozen=True, omit_defaults=True):
     """The directories that the tool reads with everything beneath them; absolute, without symbolic links."""
     also_reads: tuple[str, ...] = ()
     """Further paths that the tool reads. A rule that allows these paths alone does not allow the call."""
+    workspace: bool = False
+    """Whether the call asks for the unrestricted mode where a person can grant the workspace mode instead."""
 
 
 class Suggested(Struct, frozen=True, omit_defaults=True):
@@ -97,3 +99,5 @@ class Suggested(Struct, frozen=True, omit_defaults=True):
     """Rules that would allow calls like this one, the narrowest first. Their `id` is ""."""
     asked_by: ApprovalRule | None = None
     """The rule that made approval necessary; None if no rule did."""
+    workspace: bool = False
+    """Whether a person can grant the workspace mode instead of the mode that the call asks for."""

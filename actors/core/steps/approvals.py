@@ -137,12 +137,11 @@ def ask(
     """
     builder.place_state()
     questions = tuple(call for call in calls if judged[call.id].verdict is CallVerdict.ASK)
-    about = tuple(
-        Suggested(call.id, _suggestions(builder.context, call, subjects.get(call.id)), judged[call.id].rule)
-        for call in questions
-    )
+    about = tuple(_about(builder.context, call, subjects.get(call.id), judged[call.id].rule) for call in questions)
     for call, each in zip(questions, about, strict=True):
-        builder.notify(ApprovalRequested(call, approval_kind(call), builder.at, each.rules, each.asked_by))
+        builder.notify(
+            ApprovalRequested(call, approval_kind(call), builder.at, each.rules, each.asked_by, each.workspace)
+        )
     upgrade = any(approval_kind(call) is ApprovalKind.MODE_UPGRADE for call in questions)
     waiting = AwaitingToolApproval(
         builder.ledger,
@@ -151,13 +150,17 @@ def ask(
         ApprovalKind.MODE_UPGRADE if upgrade else ApprovalKind.TOOL,
         request_id,
         builder.at,
-        tuple(each for each in about if each.rules or each.asked_by),
+        tuple(each for each in about if each.rules or each.asked_by or each.workspace),
     )
     return builder.finish(waiting, ContextState.PROCESSING_LLM_RESPONSE)
 
 
-def _suggestions(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> tuple[ApprovalRule, ...]:
-    return () if always_asks(context, call) else suggestions(call, subject, context.working_dir, context.rules)
+def _about(
+    context: ConvContext, call: ToolUse, subject: CallSubject | None, asked_by: ApprovalRule | None
+) -> Suggested:
+    asks = always_asks(context, call)
+    rules = () if asks else suggestions(call, subject, context.working_dir, context.rules)
+    return Suggested(call.id, rules, asked_by, workspace=subject is not None and subject.workspace)
 
 
 def resolve_question(

@@ -709,6 +709,7 @@ class PendingApproval(_message.Message):
         TOOL_USE_ID_FIELD_NUMBER: _builtins.int
         REASON_FIELD_NUMBER: _builtins.int
         MODE_FIELD_NUMBER: _builtins.int
+        WORKSPACE_AVAILABLE_FIELD_NUMBER: _builtins.int
         tool_use_id: _builtins.str
         """The id of the tool call by which the agent requests the mode."""
         reason: _builtins.str
@@ -717,16 +718,22 @@ class PendingApproval(_message.Message):
         """The requested mode, MODE_WORKSPACE or MODE_UNRESTRICTED. Approval sets this
         mode and never one with more rights.
         """
+        workspace_available: _builtins.bool
+        """Whether MODE_WORKSPACE can be granted instead: set this mode with SetMode, and
+        deny the request. False if the directory or the machine cannot have it, or if
+        `mode` or the mode of the conversation gives no fewer rights.
+        """
         def __init__(
             self,
             *,
             tool_use_id: _builtins.str = ...,
             reason: _builtins.str = ...,
             mode: _common_pb2.Mode.ValueType = ...,
+            workspace_available: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "reason", b"reason", "tool_use_id", b"tool_use_id"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "reason", b"reason", "tool_use_id", b"tool_use_id", "workspace_available", b"workspace_available"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1008,13 +1015,17 @@ class ApprovalRule(_message.Message):
     exactly these words, however they are quoted. 4096 characters at most.
     """
     command_prefix: _builtins.str
-    """Shell commands that begin with these words, however they are quoted. A call is
-    allowed if each command of its pipelines and lists is allowed. A text whose
-    commands cannot be determined before it runs (because of substitutions,
-    assignments, redirections to files, loops or functions) is never allowed by a
-    prefix, and needs approval if a prefix is denied. Interpreters and wrappers
-    (`bash`, `python`, `env`, `find`, `sudo`, `git -c`, …) cannot be allowed by a
-    prefix. 4096 characters at most.
+    """Shell commands that begin with these words, however they are quoted. A rule
+    that allows them allows operands behind them, and options that it names or that
+    are known to be harmless. Only programs that run nothing their arguments name
+    can be allowed so (`git status`, `make`, `ls`, …), not `env`, `docker run` or
+    programs that the server does not know, and no words that are known only when
+    the command runs (variables, patterns). A call is allowed if each command of
+    its pipelines and lists is. A text whose commands cannot be determined before
+    it runs (because of substitutions, assignments, redirections to files, loops or
+    functions) is never allowed by a prefix, and needs approval if a prefix is
+    denied. A rule that denies or asks matches wherever in a command its words
+    begin. 4096 characters at most.
     """
     path: _builtins.str
     """Reading and writing beneath a directory, by tools that take a path: an absolute

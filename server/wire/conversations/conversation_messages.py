@@ -279,7 +279,7 @@ def pending_approvals(
         pending_approval(
             conversion,
             conversation_id,
-            ApprovalRequested(call, approval_kind(call), summary.since, each.rules, each.asked_by),
+            ApprovalRequested(call, approval_kind(call), summary.since, each.rules, each.asked_by, each.workspace),
         )
         for call, each in about
     ]
@@ -299,7 +299,10 @@ def pending_approval(
     if asked.kind is ApprovalKind.MODE_UPGRADE:
         question.mode_upgrade.CopyFrom(
             v1.PendingApproval.ModeUpgrade(
-                tool_use_id=call.id, reason=_reason_in(call.input), mode=MODE[requested_mode(call)]
+                tool_use_id=call.id,
+                reason=_reason_in(call.input),
+                mode=MODE[requested_mode(call)],
+                workspace_available=asked.workspace,
             )
         )
     else:

@@ -143,6 +143,21 @@ def test_an_answer_whose_rule_cannot_be_made_leaves_the_question_open(world: Wor
     assert talk.record.approval_rules == ()
 
 
+def test_a_call_that_cannot_run_is_refused_before_a_person_is_asked_about_it(world: World) -> None:
+    talk = world.create(approval_policy=ApprovalPolicy.ASK_ALL)
+    talk.send("go")
+    wrong = ToolUse("t1", "loook", "{}")
+    (question,) = asked(talk, wrong, bash("t2", "make"))
+    assert question.call.id == "t2"
+    talk.ask(ResolveApprovalCommand("t2", True))
+    runs(talk)
+    talk.exchange().call(replace(wrong, id="t3"))
+    talk.exchange().say("I see")
+    talk.rest(Idle)
+    assert len(talk.found(ApprovalRequested)) == 1
+    assert sum("there is no tool loook" in text for text in talk.texts()) == 2
+
+
 def test_an_answer_that_comes_too_late_makes_no_rule(world: World) -> None:
     talk = world.create(approval_policy=ApprovalPolicy.ASK_WRITES)
     talk.send("go")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.tools.request_mode_upgrade import GRANTED, NOT_NEEDED, ModeUpgradeTool
-from actors.core.approval.approval_rules import Action, ApprovalRule
+from actors.core.approval.approval_rules import Action, ApprovalRule, Suggested
 from actors.core.content import MessageType, Text, ToolOutcome, ToolSuccess, ToolUse
 from actors.core.context import ApprovalPolicy, Mode
 from actors.core.errors import Reason, Rejected
@@ -442,6 +443,42 @@ def test_the_workspace_mode_is_refused_where_it_cannot_be_kept(make_world: Calla
         talk.ask(SetModeCommand(Mode.WORKSPACE))
     assert "workspace mode cannot be kept here: tests run no processes in /" in str(refusal.value)
     assert talk.record.mode is UNRESTRICTED
+
+
+class CellWithoutWorkspaces(Cell):
+    """A machine that can restrict tools, but not keep the workspace mode in this directory."""
+
+    def mode_refusal(self, mode: Mode, directory: str) -> str:
+        return "it holds the token" if mode is Mode.WORKSPACE else ""
+
+
+def test_a_request_for_a_mode_that_cannot_be_kept_is_refused_before_a_person_is_asked(
+    make_world: Callable[..., World],
+) -> None:
+    talk = make_world(box=UpgradeBox(), sandbox=CellWithoutWorkspaces()).create()
+    talk.send("go")
+    talk.exchange().call(replace(UPGRADE, input='{"reason": "to edit", "mode": "workspace"}'))
+    exchange = talk.exchange()
+    assert talk.found(ApprovalRequested) == []
+    (refusal,) = exchange.request.turns[-1].content
+    assert "The workspace mode cannot be kept here: it holds the token. The mode is restricted still." in refusal.output
+    exchange.say("done")
+    talk.rest(Idle)
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "mode"), [(Cell, "unrestricted"), (Cell, "workspace"), (CellWithoutWorkspaces, "")]
+)
+def test_a_question_says_whether_the_workspace_mode_can_be_had_instead(
+    make_world: Callable[..., World], sandbox: type[Cell], mode: str
+) -> None:
+    talk = make_world(box=UpgradeBox(), sandbox=sandbox()).create()
+    talk.send("go")
+    talk.exchange().call(replace(UPGRADE, input=json.dumps({"reason": "to edit"} | ({"mode": mode} if mode else {}))))
+    asked(talk)
+    (question,) = talk.found(ApprovalRequested)
+    assert question.workspace is (mode == "unrestricted")
+    assert talk.state.suggestions == ((Suggested("t3", (), workspace=True),) if question.workspace else ())
 
 
 @pytest.mark.parametrize(("mode", "to"), [(UNRESTRICTED, Mode.WORKSPACE), (Mode.WORKSPACE, RESTRICTED)])

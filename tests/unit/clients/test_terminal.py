@@ -9,7 +9,7 @@ import grpc
 import pytest
 from bedrock import Approval, Client, v1
 from bedrock.cli.chat.prompt import prompt_text
-from bedrock.cli.display.approval_prompt import replies
+from bedrock.cli.display.approval_prompt import parse_reply, replies
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.style import Paint
 
@@ -110,12 +110,17 @@ def test_always_is_offered_only_where_it_means_more_than_yes(asked: Approval, li
     assert shown == line + USER_MARK
 
 
-@pytest.mark.parametrize(("mode", "offered"), [("restricted", True), ("workspace", False)])
-def test_the_workspace_mode_is_offered_where_it_is_not_the_mode_already(mode: Mode, offered: bool) -> None:
-    asked = Approval.from_proto(
-        v1.PendingApproval(mode_upgrade=v1.PendingApproval.ModeUpgrade(mode=v1.MODE_UNRESTRICTED))
-    )
+@pytest.mark.parametrize(
+    ("mode", "available", "offered"),
+    [("restricted", True, True), ("restricted", False, False), ("workspace", True, False)],
+)
+def test_the_workspace_mode_is_offered_where_it_can_be_had_and_is_not_the_mode_already(
+    mode: Mode, available: bool, offered: bool
+) -> None:
+    upgrade = v1.PendingApproval.ModeUpgrade(mode=v1.MODE_UNRESTRICTED, workspace_available=available)
+    asked = Approval.from_proto(v1.PendingApproval(mode_upgrade=upgrade))
     assert ("[w]orkspace only" in replies(asked, Paint(False), mode)) is offered
+    assert (parse_reply("w", asked) is not None) is available
 
 
 def test_the_tree_of_sub_agents_is_above_what_is_being_written_and_the_prompt() -> None:

@@ -131,9 +131,10 @@ def test_retries_of_tools_and_of_requests_are_distinguished() -> None:
 
 
 def test_a_question_is_reported_when_asked_and_when_decided() -> None:
-    asked = shown(ApprovalRequested(UPGRADE, ApprovalKind.MODE_UPGRADE, 5)).approval_changed
+    asked = shown(ApprovalRequested(UPGRADE, ApprovalKind.MODE_UPGRADE, 5, workspace=True)).approval_changed
     decided = shown(ApprovalResolved("call-3", ApprovalDecision.WITHDRAWN)).approval_changed
     assert asked.approval.mode_upgrade.reason == "to write"
+    assert asked.approval.mode_upgrade.workspace_available
     assert asked.decision == v1.APPROVAL_DECISION_UNSPECIFIED
     assert decided.approval.name == asked.approval.name
     assert decided.decision == v1.APPROVAL_DECISION_WITHDRAWN

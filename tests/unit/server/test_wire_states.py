@@ -84,10 +84,13 @@ def test_a_question_names_the_rule_that_asks() -> None:
     waiting = STATES["awaiting_tool_approval"]
     assert isinstance(waiting, AwaitingToolApproval)
     asking = ApprovalRule("r1", Action.ASK, command_prefix="git", words=("git",))
-    summary = summary_of(FACTS, "c", msgspec.structs.replace(waiting, suggestions=(Suggested("call-1", (), asking),)))
+    about = (Suggested("call-1", (), asking), Suggested("call-3", (), workspace=True))
+    summary = summary_of(FACTS, "c", msgspec.structs.replace(waiting, suggestions=about))
     tool, upgrade = pending_approvals(FACTS, "c", summary)
     assert (tool.rule.name, tool.rule.command_prefix) == ("conversations/c/approvalRules/r1", "git")
     assert not upgrade.HasField("rule")
+    assert upgrade.mode_upgrade.workspace_available
+    assert not shown("awaiting_tool_approval").awaiting_approval.pending[1].mode_upgrade.workspace_available
 
 
 def test_running_tools_are_counted() -> None:

@@ -33,7 +33,8 @@ def rules(
 
     ACTION is `allow`, `ask` or `deny`. KIND is `exact` for one shell command, `prefix` for shell commands that begin
     with TEXT, `path` for files beneath a directory, `tool` or `server` for all calls of a tool or of an MCP server. A
-    denial comes before a question, and a question before a permission. Rules of the server are in its settings file.
+    prefix allows TEXT with operands and harmless options, and denies TEXT wherever it begins in a command. A denial
+    comes before a question, and a question before a permission. Rules of the server are in its settings file.
 
     \b
     bedrock rules NAME --add allow prefix "git status" --add deny prefix "git push"

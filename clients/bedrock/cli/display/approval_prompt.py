@@ -131,8 +131,8 @@ def question_title(asked: Asked) -> SafeText:
 
 
 def offers_workspace(asked: Asked | None) -> bool:
-    """Return whether the agent asks for a wider mode than workspace, so that a person can grant workspace instead."""
-    return isinstance(asked, Approval) and asked.mode_upgrade is not None and asked.mode_upgrade.mode != "workspace"
+    """Return whether a person can grant the workspace mode instead of the wider one that the agent asks for."""
+    return isinstance(asked, Approval) and asked.mode_upgrade is not None and asked.mode_upgrade.workspace_available
 
 
 def call_title(tool: str, given: dict[str, Any]) -> SafeText:
