@@ -14,8 +14,9 @@ from typing import TypeAlias
 import pytest
 from bedrock import v1
 from bedrock.cli import exit_codes as exits
+from bedrock.cli.commands import ask
 
-from tests.support.fake_server import NAME, FakeBedrock, Step, call, output, state, stored, uses_tool
+from tests.support.fake_server import NAME, FakeBedrock, Step, call, output, says, state, stored, uses_tool
 
 SECONDS = 30.0
 ROOT = Path(__file__).parents[3]
@@ -95,6 +96,42 @@ def test_a_closed_standard_error_is_done_without(shell: Shell, fake: FakeBedrock
     done = shell("bedrock ask Hi 2>&-")
     assert (done.returncode, done.stdout) == (exits.OK, b"Fine.\n")
     assert shell("bedrock models >&- 2>&- <&-").returncode == exits.FAILED
+
+
+def test_a_silent_open_input_is_named_with_what_leaves_it_out(environ: dict[str, str], fake: FakeBedrock) -> None:
+    fake.answers.append(says("Fine."))
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*PROGRAM, "ask", "Hi"], env=environ, stdin=pipe, stdout=pipe, stderr=pipe) as child:
+        assert child.stdin
+        assert child.stdout
+        assert child.stderr
+        assert child.stderr.readline() == b"Reading standard input until its end; --no-stdin leaves it out.\n"
+        assert not fake.asked(v1.SendMessageRequest)
+        child.stdin.write(b"with this")
+        child.stdin.close()
+        assert child.stdout.read() == b"Fine.\n"
+    assert [sent.text for sent in fake.asked(v1.SendMessageRequest)] == ["Hi\n\nwith this"]
+
+
+def test_without_standard_input_only_the_words_are_sent(environ: dict[str, str], fake: FakeBedrock) -> None:
+    fake.answers.append(says("Fine."))
+    theirs, ours = os.pipe()
+    with open(theirs, "rb") as silent, open(ours, "wb"):
+        asked = [*PROGRAM, "ask", "-q", "--no-stdin", "Hi"]
+        done = subprocess.run(asked, env=environ, stdin=silent, capture_output=True, timeout=SECONDS, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (exits.OK, b"Fine.\n", b"")
+    assert [sent.text for sent in fake.asked(v1.SendMessageRequest)] == ["Hi"]
+
+
+def test_a_pipe_that_stays_silent_is_not_waited_for_beside_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ask, "SILENCE_SECONDS", 0.01)
+    theirs, ours = os.pipe()
+    with open(theirs, encoding="utf-8") as silent, open(ours, "wb"):
+        monkeypatch.setattr("sys.stdin", silent)
+        assert ask._prompt(("Hi",)) == "Hi"
+        assert "stays silent" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import stat
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,13 @@ if TYPE_CHECKING:
     from bedrock import Client, Conversation, Run, v1
     from bedrock.states import Question
     from bedrock.types import ReasoningEffort
+
+
+#: How many seconds after its start the command says that it still reads standard input.
+NOTICE_SECONDS = 1.0
+
+#: After how many seconds without a byte a pipe is not waited for, if the arguments have words.
+SILENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,7 @@ class Outcome:
     type=click.Path(exists=True, dir_okay=False),
     help="An image file for the model to see; several times for several.",
 )
+@click.option("--no-stdin", is_flag=True, help="Take the prompt from the arguments alone.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress on standard error.")
 @click.option(
     "--output-schema",
@@ -87,6 +97,7 @@ def ask(
     output: str,
     approve: str,
     images: tuple[str, ...],
+    no_stdin: bool,
     quiet: bool,
     schema: str | None,
     plain: bool,
@@ -95,7 +106,7 @@ def ask(
     max_output_tokens: int | None,
     **opening: Any,
 ) -> None:
-    """Ask and print the answer. The prompt is taken from the arguments and from standard input.
+    """Ask and print the answer. The prompt is taken from the arguments and, if it is piped, from standard input.
 
     The answer goes to standard output, progress to standard error. Exit codes: 0 answered, 1 the run failed, 2 usage,
     3 a tool call needs approval, 4 no server, 130 cancelled (Ctrl-C, SIGTERM and SIGHUP cancel the run), 141 standard
@@ -104,7 +115,7 @@ def ask(
     """
     ctx = click.get_current_context()
     streams.ensure_read(sys.stdout)
-    text = _prompt(prompt)
+    text = _prompt(prompt, no_stdin=no_stdin, quiet=quiet)
     attached = [_image(path) for path in images]
     output_schema = _schema(schema) if schema else None
     client = connect(ctx)
@@ -147,9 +158,10 @@ def _failure(error: BedrockError, conversation: Conversation) -> exits.CommandEr
     return failure
 
 
-def _prompt(arguments: tuple[str, ...]) -> str:
+def _prompt(arguments: tuple[str, ...], *, no_stdin: bool = False, quiet: bool = False) -> str:
     given = " ".join(arguments)
-    piped = _input() if _is_piped() or not (given or sys.stdin.isatty()) else ""
+    wanted = not no_stdin and (_is_piped() or not (given or sys.stdin.isatty()))
+    piped = _input(beside_words=bool(given), quiet=quiet) if wanted else ""
     text = "\n\n".join(part for part in (given, piped) if part)
     if not text:
         raise click.UsageError('there is no prompt; try: bedrock ask "What is in this directory?"')
@@ -157,11 +169,29 @@ def _prompt(arguments: tuple[str, ...]) -> str:
     return text
 
 
-def _input() -> str:
+def _input(*, beside_words: bool, quiet: bool) -> str:
+    """Return the text of standard input; "" if it says nothing for SILENCE_SECONDS and there are words beside it."""
+    leave_out = "; --no-stdin leaves it out" if beside_words else ""
+    text = f"Reading standard input until its end{leave_out}."
+    notice = threading.Timer(NOTICE_SECONDS, exits.print_message, (text,))
+    notice.daemon = True
+    if not quiet:
+        notice.start()
     try:
+        if beside_words and _is_silent():
+            exits.print_message("Standard input stays silent and open, so it is left out.")
+            return ""
         return sys.stdin.read().strip()
     except UnicodeDecodeError as error:
         raise click.UsageError(f"standard input is no {error.encoding.upper()} text") from None
+    finally:
+        notice.cancel()
+
+
+def _is_silent() -> bool:
+    with suppress(OSError):  # on Windows, only sockets can be waited for
+        return not select.select([sys.stdin], [], [], SILENCE_SECONDS)[0]
+    return False
 
 
 def _image(path: str) -> v1.Image:
