@@ -393,8 +393,9 @@ def test_an_operator_logs_in_while_the_server_runs_and_the_tokens_are_nowhere_el
             with run("login") as logging_in:
                 assert logging_in.stderr is not None
                 addresses = (line.strip() for line in logging_in.stderr if "/authorize?" in line)
-                opened(web.browse(next(addresses)))
+                first = next(addresses)
                 assert web.registered == 1, "the client that was registered before is used again"
+                opened(web.browse(first))
                 opened(web.browse(next(addresses)))
                 assert logging_in.communicate(timeout=PATIENCE)[0].startswith("logged in at web")
             assert web.registered == 2
