@@ -302,7 +302,7 @@ def test_after_the_wait_the_file_that_took_its_place_is_patched(here: Path, monk
     file.write_bytes(b"old")
     lock, contents = patch_write.lock, iter((b"new", b"newer"))
 
-    def lock_late(opened: int) -> bool:
+    def lock_late(opened: int) -> int:
         for content in contents:
             (here / "beside").write_bytes(content)
             (here / "beside").rename(file)
@@ -344,6 +344,17 @@ def test_what_appears_at_the_last_moment_is_not_replaced(
     monkeypatch.setattr(safe_open, "rename_new", appears)
     assert "another program" in refusal("other")
     assert {path.name: path.read_bytes() for path in here.iterdir()} == {"file": b"x", "other": b"theirs"}
+
+
+def test_an_error_of_the_lock_or_of_the_patch_is_passed_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "file").write_bytes(b"a")
+
+    def fail(*_: Any) -> bytes:
+        raise OSError(errno.EBADF, "mine")
+
+    assert "mine" in refusal("file", rewrite=fail)
+    monkeypatch.setattr(patch_write, "lock", lambda file: errno.ENOLCK)
+    assert os.strerror(errno.ENOLCK) in refusal("file")
 
 
 class Saboteur:

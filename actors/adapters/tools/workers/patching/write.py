@@ -205,18 +205,20 @@ def locked(place: FileLocation) -> Generator[int | None]:
     until, flags = time.monotonic() + LOCK_SECONDS, READ
     while not place.missing and (file := opened(place, flags)) is not None:
         try:
-            if lock(file) and is_at(place, file):
+            failure = lock(file)
+            if not failure and is_at(place, file):
                 yield file
                 return
-        except OSError as failed:
-            if failed.errno != errno.EBADF or flags != READ:
-                raise
-            flags = READ | os.O_RDWR  # NFS locks only files that are open for writing
         finally:
             safe_open.close_quietly(file)
-        if time.monotonic() > until:
+        if failure == errno.EBADF and flags == READ:
+            flags = READ | os.O_RDWR  # NFS locks only files that are open for writing
+        elif failure not in (0, errno.EAGAIN):
+            raise OSError(failure, os.strerror(failure))
+        elif time.monotonic() > until:
             raise PatchRefusedError("another program keeps it locked (flock); try again later")
-        time.sleep(0.002)
+        else:
+            time.sleep(0.002)
     yield None
 
 
@@ -234,13 +236,13 @@ def opened(place: FileLocation, flags: int) -> int | None:
     return os.open(place.name, flags, dir_fd=place.directory)
 
 
-def lock(file: int) -> bool:
-    """Lock a file, without waiting; return False if it is locked already. Raises OSError."""
+def lock(file: int) -> int:
+    """Lock a file, without waiting; return 0, or the errno if that fails: EAGAIN if it is locked already."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    except OSError as failed:
+        return failed.errno or errno.EIO
+    return 0
 
 
 def is_at(place: FileLocation, file: int) -> bool:
