@@ -46,6 +46,7 @@ def test_what_the_program_needs_comes_with_the_client() -> None:
         "jwt",
         "mcp",
         "metrics",
+        "mtls",
         "otel",
         "postgres",
         "testing",
