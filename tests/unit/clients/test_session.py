@@ -279,7 +279,9 @@ WARNING = v1.Event(context_warning=v1.ContextUsage(used_tokens=80, usable_window
 
 
 def dropped(text: str, fate: v1.QueuedMessage.Fate.ValueType) -> v1.Event:
-    message = v1.Message(name=f"{NAME}/messages/q", role=v1.ROLE_USER, content=[v1.ContentBlock(text=text)])
+    picture = v1.ContentBlock(image=v1.Image(attachment=f"{NAME}/attachments/1", media_type="image/png"))
+    content = [picture, v1.ContentBlock(text=text)]
+    message = v1.Message(name=f"{NAME}/messages/q", role=v1.ROLE_USER, content=content)
     return v1.Event(queue_changed=v1.QueuedMessage(message=message, fate=fate))
 
 
@@ -310,6 +312,7 @@ def test_a_chat_asks_once_and_goes_on_in_the_successor_with_all_messages(address
 
     play(address, story)
     assert [text for text, _ in sent(fake)][1:] == ["queued before", "typed meanwhile"]
+    assert [image.data for image in fake.asked(v1.SendMessageRequest)[1].images] == [b"\x89PNG"]
     assert [list(each.update_mask.paths) for each in fake.asked(v1.UpdateConversationRequest)] == [["auto_continue"]]
     assert len(fake.asked(v1.ContinueConversationRequest)) == 1
 
