@@ -123,7 +123,8 @@ class LoadedConversation:
             # then conflicts with its own rows, which is a success.
             if (stored := self._stored(unit)) is None:
                 raise
-            unit.record = stored
+            # The stored attempt may have created another successor than this one.
+            unit.record = msgspec.structs.replace(unit.record, continued_by=stored.continued_by)
             log.warning(
                 "the store had taken a commit that it reported as failed", extra={"conversation": self.record.id}
             )
