@@ -174,7 +174,7 @@ def _schema(given: Any) -> tuple[dict[str, Any], int]:
     if not is_schema(schema):
         raise _NotOfferedError("its input schema is not a valid JSON Schema")
     if wrong := next((each for each in _references(schema) if not _resolves(schema, each)), ""):
-        raise _NotOfferedError(f"its input schema refers to {wrong[:NAME_CHARACTERS]}, which it does not contain")
+        raise _NotOfferedError(f"its input schema refers to {wrong[:NAME_CHARACTERS]!r}, which it does not contain")
     return _cleaned(_renamed(schema)), len(text)
 
 

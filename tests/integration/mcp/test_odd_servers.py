@@ -263,11 +263,11 @@ LEFT_OUT = {
     ),
     "refers to another schema": (
         tool(schema={"properties": {"a": {"$ref": "https://example.com/schema"}}}),
-        "its input schema refers to https://example.com/schema, which it does not contain",
+        "its input schema refers to 'https://example.com/schema', which it does not contain",
     ),
     "refers to nothing": (
         tool(schema={"properties": {"a": {"$ref": "#/$defs/a"}}}),
-        "its input schema refers to #/$defs/a, which it does not contain",
+        "its input schema refers to '#/$defs/a', which it does not contain",
     ),
 }
 
