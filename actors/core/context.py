@@ -48,6 +48,7 @@ class Rules(IntEnum):
     """New: a summary by command that fails leaves the conversation as it was, unless its context is full.
 
     The agent is told that its model does not see the images of its history. Approval rules match commands differently.
+    After a request that the provider found too long, a summary is requested.
     """
 
 

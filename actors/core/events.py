@@ -155,6 +155,8 @@ class LlmResponse(Struct, frozen=True, omit_defaults=True, tag="llm_response"):
     """In a run with an output schema: why an answer that tries to end the run has no valid value; "" otherwise."""
     context_full: bool = False
     """Whether the response ended because the context window had no room left, whatever `usage` says."""
+    narrowed: bool = False
+    """Whether the provider had found the request too long, and got it with shorter results of tools."""
 
 
 class LlmError(Struct, frozen=True, tag="llm_error"):

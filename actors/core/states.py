@@ -149,6 +149,8 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
 
     "" if the latest image is newer than that, or the model sees it; None if there are no images.
     """
+    narrowed: int = 0
+    """Results of tools up to this message are shorter in requests, because a provider found a request too long."""
 
 
 class LlmPhase(StrEnum):
@@ -385,6 +387,8 @@ class AwaitingContinuation(Struct, frozen=True, tag="awaiting_continuation"):
     """The state, without its ledger, to which a failure leads back: the context is not full, a command asked for the
     summary. None: the context is full.
     """
+    unanswered: bool = False
+    """Whether the run ends without an answer, because the provider found its request too long."""
 
 
 class ContextExhausted(Struct, frozen=True, tag="context_exhausted"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +13,7 @@ from actors.core.content import Content, Image, Usage
 from actors.core.context import ToolTraits
 from actors.core.history import ProviderView, Turn
 from actors.core.profile import Generation, ReasoningEffort
+from actors.core.window import tokens_of, utf8_size
 from actors.ports.images import ImageView
 from actors.ports.schemas.output_schema import NativeOutput
 
@@ -70,6 +72,12 @@ class ToolSpec(Struct, frozen=True):
     def name(self) -> str:
         """The name by which the model calls the tool."""
         return self.traits.name
+
+    @property
+    def tokens(self) -> int:
+        """The estimated tokens of its definition in a request."""
+        texts = (self.name, self.description, json.dumps(self.input_schema))
+        return tokens_of(sum(map(utf8_size, texts)))
 
 
 def no_view(_image: Image) -> ImageView | None:

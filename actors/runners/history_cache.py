@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from actors.core.history import GrowingView, ImageBudget, ProviderView, provider_view
+from actors.core.history import UNLIMITED, GrowingView, ImageBudget, ProviderView, Room, provider_view
 from actors.ports import ConversationReader, StoreDamagedError
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ class HistoryCache:
         self.read(sequence)
         return tuple(self._messages[:sequence])
 
-    def view(self, sequence: int, model: ModelInfo, size_of: Callable[[Image], int]) -> ProviderView:
+    def view(self, sequence: int, model: ModelInfo, room: Room, size_of: Callable[[Image], int]) -> ProviderView:
         """Return the turns of a request to `model`, built from the messages up to number `sequence`.
 
         `size_of` returns the size in bytes of an image as it is sent. Raises StoreError, or what `size_of` raises.
         """
         self.read(sequence)
-        return self._views.of(self._messages, sequence, model, size_of)
+        return self._views.of(self._messages, sequence, model, room, size_of)
 
 
 class _Views:
@@ -74,24 +74,30 @@ class _Views:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # a cancelled request may still build its turns when the next one begins
-        self._for = ("", "")
+        self._for = ("", "", UNLIMITED)
         self._view = GrowingView()
         self._budget = ImageBudget()
 
     def of(
-        self, messages: Sequence[Message], sequence: int, model: ModelInfo, size_of: Callable[[Image], int]
+        self,
+        messages: Sequence[Message],
+        sequence: int,
+        model: ModelInfo,
+        room: Room,
+        size_of: Callable[[Image], int],
     ) -> ProviderView:
         """Return the turns built from the messages up to number `sequence`. Raises what `size_of` raises."""
         with self._lock:
-            view = self._unlimited(messages, sequence, model)
+            view = self._unlimited(messages, sequence, model, room)
             return self._budget.apply(view, size_of) if model.images else view
 
-    def _unlimited(self, messages: Sequence[Message], sequence: int, model: ModelInfo) -> ProviderView:
-        if (model.protocol, model.name) != self._for:
-            self._for = model.protocol, model.name
+    def _unlimited(self, messages: Sequence[Message], sequence: int, model: ModelInfo, room: Room) -> ProviderView:
+        if (model.protocol, model.name, room) != self._for:
+            self._for = model.protocol, model.name, room
             self._view = GrowingView(*self._for)
         if sequence < self._view.sequence:  # a cancelled request: `_view` was already extended for the next one
-            return ProviderView(provider_view(messages, sequence, protocol=model.protocol, model=model.name))
+            turns = provider_view(messages, sequence, protocol=model.protocol, model=model.name, room=room)
+            return ProviderView(turns)
         for message in messages[self._view.sequence : sequence]:
             self._view.add(message)
         return self._view.view()

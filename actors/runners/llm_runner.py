@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from actors.core.approval.approval_rules import CallSubject
 from actors.core.content import Content, Text
+from actors.core.effects import RequestContinuation
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamChunk, LlmStreamStarted
 from actors.messages.outcomes import EffectOutcome, TextDeltaReady
@@ -42,13 +43,16 @@ if TYPE_CHECKING:
     from pykka import ActorRef
 
     from actors.core.content import Usage
-    from actors.core.effects import RequestContinuation, RequestLlm
+    from actors.core.effects import RequestLlm
     from actors.ports import ConversationRecord
     from actors.runtime.admission import Admission
     from actors.runtime.quotas.fair_slots import SlotRequest
     from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
+
+MAX_SUMMARY_REFUSALS = 3
+"""How often a request for a summary is made shorter, each time by half, if the provider finds it too long."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,10 @@ class LlmRequest:
     attempt: int
     find: Callable[[], Model]
     """Finds the model, if necessary by asking providers. Called on the runner's thread. Raises ModelFailedError."""
-    build: Callable[[Model], ModelRequest]
-    """Builds the request from the history. Called on the runner's thread.
+    build: Callable[[Model, int], ModelRequest]
+    """Builds the request from the history, shorter if the provider has refused it as too long so many times.
+
+    Called on the runner's thread.
 
     Raises StoreError or ImagesUnavailableError.
     """
@@ -71,6 +77,8 @@ class LlmRequest:
     """
     subjects: Callable[[tuple[Content, ...]], tuple[CallSubject, ...]]
     """Returns what each tool call of the answer concerns (commands, paths). Called on the runner's thread."""
+    max_refusals: int
+    """How often the request is made shorter and sent again if the provider finds it too long."""
     output_schema: str
     """The JSON Schema of the run's output; "" if the run has none."""
     cancel: CancelToken
@@ -217,9 +225,9 @@ class LlmRunner(Actor):
             return self._aborted()
         try:
             model = request.find()
-            built = request.build(model)
-            answer = model.respond(built, self, request.cancel)
-            return self._response(replace(answer, content=request.judge(answer.content, built.tools)))
+            built, answer, refused = self._ask(model)
+            answer = replace(answer, content=request.judge(answer.content, built.tools))
+            return self._response(answer, narrowed=refused > 0)
         except ModelAbortedError as aborted:
             return self._aborted(aborted.usage)
         except ModelFailedError as failed:
@@ -240,10 +248,30 @@ class LlmRunner(Actor):
             text = "Bedrock itself failed while asking the model. Send a message to go on; the server's log tells more."
             return self._error(LlmFailure(ErrorKind.UNKNOWN, text))
 
+    def _ask(self, model: Model) -> tuple[ModelRequest, ModelAnswer, int]:
+        """Return the request, its answer, and how often it was refused as too long and then made shorter.
+
+        Raises what building the request and `Model.respond` raise.
+        """
+        request, refused = self._request, 0
+        built = request.build(model, refused)
+        while True:
+            try:
+                return built, model.respond(built, self, request.cancel), refused
+            except ModelFailedError as failed:
+                too_long = failed.failure.kind is ErrorKind.CONTEXT_EXHAUSTED and not self._streaming
+                if not too_long or refused >= request.max_refusals:
+                    raise
+                refused += 1
+                shorter = request.build(model, refused)
+                if shorter.turns == built.turns:
+                    raise
+                built = shorter
+
     def _aborted(self, usage: Usage | None = None) -> LlmAborted:
         return LlmAborted(self._clock.now_ms(), self._request.request_id, self._request.attempt, usage)
 
-    def _response(self, answer: ModelAnswer) -> LlmResponse:
+    def _response(self, answer: ModelAnswer, *, narrowed: bool) -> LlmResponse:
         schema = self._request.output_schema
         output, problem = offered_tools.output_of(schema, answer) if schema else ("", "")
         return LlmResponse(
@@ -259,6 +287,7 @@ class LlmRunner(Actor):
             output=output,
             output_problem=problem,
             context_full=answer.context_full,
+            narrowed=narrowed,
         )
 
     def _error(
@@ -301,11 +330,16 @@ class ModelRequests:
         """
         token = begin()
         find = functools.partial(model_choice.find, self._services, effect.model, record.principal, token)
-        build = functools.partial(self.builder.build, record, effect, self.builder.history_of(record), token)
+        history = self.builder.history_of(record)
+
+        def build(model: Model, refused: int) -> ModelRequest:
+            return self.builder.build(record, effect, history, token, model, refused=refused)
+
         judge = functools.partial(_judged, self._services, record)
         subjects = functools.partial(call_subjects, self._services, record)
         schema = record.state.ledger.output_schema
-        request = LlmRequest(effect.request_id, effect.attempt, find, build, judge, subjects, schema, token)
+        refusals = MAX_SUMMARY_REFUSALS if isinstance(effect, RequestContinuation) else 1
+        request = LlmRequest(effect.request_id, effect.attempt, find, build, judge, subjects, refusals, schema, token)
         self._current = request
         slots = self._services.quotas.model_slots
         place = slots.acquire(record.principal, functools.partial(self._launch, request, record))

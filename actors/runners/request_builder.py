@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from actors.core.effects import RequestContinuation, RequestLlm
-from actors.core.history import ProviderView, summary_view, within_limits
+from actors.core.history import ProviderView, Room, summary_view, within_limits
 from actors.core.profile import Generation
+from actors.core.window import tokens_of, utf8_size
 from actors.ports import ModelRequest, ToolSpec
 from actors.runners.history_cache import HistoryCache
 from actors.runtime.generation import supported
@@ -54,9 +57,12 @@ class RequestBuilder:
         history: HistoryCache,
         cancel: CancelToken,
         model: Model,
+        *,
+        refused: int,
     ) -> ModelRequest:
         """Return the model request that `effect` asks for. Called on the runner's thread.
 
+        `refused` is how often the provider has found this request too long; each time it gets shorter.
         Raises StoreError or ImagesUnavailableError.
         """
         images = self._services.images
@@ -66,16 +72,35 @@ class RequestBuilder:
         def size_of(image: Image) -> int:
             return images.view_bytes(record.id, image, cancel)
 
+        ledger, through = record.state.ledger, effect.through_sequence
+        room = Room(
+            usable=model.info.usable_window,
+            fixed=tokens_of(utf8_size(record.system_prompt)),
+            images=model.info.images,
+            narrowed=ledger.narrowed,
+        )
         if isinstance(effect, RequestContinuation):
-            turns = summary_view(history.through(effect.through_sequence), effect.through_sequence, effect.rejected)
+            turns = summary_view(
+                history.through(through),
+                through,
+                effect.rejected,
+                room=room,
+                used=ledger.used_tokens,
+                halved=refused,
+            )
             view = ProviderView(within_limits(turns, size_of) if model.info.images else turns)
         else:
             tools = self._tools(record, model)
             generation = supported(_generation(record), model.info)
-            if schema := record.state.ledger.output_schema:
+            if schema := ledger.output_schema:
                 output, submitting = output_form(schema, model.info)
                 tools = (*tools, *submitting)
-            view = history.view(effect.through_sequence, model.info, size_of)
+            room = replace(
+                room,
+                fixed=room.fixed + sum(tool.tokens for tool in tools),
+                narrowed=through if refused else ledger.narrowed,
+            )
+            view = history.view(through, model.info, room, size_of)
         return ModelRequest(
             conversation_id=record.id,
             request_id=effect.request_id,
@@ -87,7 +112,7 @@ class RequestBuilder:
             max_output=generation.max_output_tokens,
             generation=generation,
             output=output,
-            counted_tokens=record.state.ledger.used_tokens,
+            counted_tokens=ledger.used_tokens,
             cache_key=record.profile.cache_key,
         )
 

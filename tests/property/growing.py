@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.core.content import Image, Message, Reasoning, ToolUse
-from actors.core.history import GrowingView, provider_view
+from actors.core.history import UNLIMITED, GrowingView, Room, provider_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 FORMS = (("", ""), ("demo", "demo"), ("anthropic", "a-1"))
 """Protocols and models; drive.py writes reasoning of the demo model."""
+TIGHT = Room(usable=900, fixed=100)
+"""A window in which results of tools are cut."""
 
 
 class Growing:
@@ -22,6 +24,7 @@ class Growing:
     def __init__(self, *forms: tuple[str, str]) -> None:
         """`forms`: all if none is given."""
         self.views = {form: GrowingView(*form) for form in forms or FORMS}
+        self.tight = {form: GrowingView(*form, TIGHT) for form in forms or FORMS}
         self.length = 0
         self.settled: dict[Prefix, tuple[Turn, ...]] = {}
 
@@ -32,16 +35,20 @@ class Growing:
         self.length = len(history)
 
     def compare(self, history: Sequence[Message]) -> None:
-        for (protocol, model), growing in self.views.items():
-            for message in history[growing.sequence :]:
-                growing.add(message)
-            view = growing.view()
-            assert view.turns == provider_view(history, len(history), protocol=protocol, model=model)
-            beginning = view.turns[: view.settled]
-            assert self.settled.setdefault(view.prefix, beginning) == beginning
-            assert view.settled_calls == {
-                block.id for turn in beginning for block in turn.content if isinstance(block, ToolUse)
-            }
+        for room, views in ((UNLIMITED, self.views), (TIGHT, self.tight)):
+            for form, growing in views.items():
+                self._compare(history, growing, form, room)
+
+    def _compare(self, history: Sequence[Message], growing: GrowingView, form: tuple[str, str], room: Room) -> None:
+        for message in history[growing.sequence :]:
+            growing.add(message)
+        view = growing.view()
+        assert view.turns == provider_view(history, len(history), protocol=form[0], model=form[1], room=room)
+        beginning = view.turns[: view.settled]
+        assert self.settled.setdefault(view.prefix, beginning) == beginning
+        assert view.settled_calls == {
+            block.id for turn in beginning for block in turn.content if isinstance(block, ToolUse)
+        }
 
 
 def kinds_of(history: Sequence[Message]) -> set[str]:

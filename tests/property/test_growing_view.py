@@ -56,7 +56,7 @@ def histories(draw: st.DrawFn) -> list[Message]:
         through = draw(st.integers(chained, len(history)))
         add(kind, [*draw(st.lists(THOUGHTS | WORDS, max_size=3)), *calls], through)
         for call in tool_uses(history[-1].content):
-            add(MessageType.TOOL, [ToolSuccess(call.id, "out")])
+            add(MessageType.TOOL, [ToolSuccess(call.id, draw(st.sampled_from(["out", "1 2 3 " * 500])))])
         chained = len(history)
     return history
 

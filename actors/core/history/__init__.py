@@ -6,9 +6,10 @@ stays valid. Turns are this sequence, split where the role changes. Only the las
 user's, can grow: by messages that follow a cancelled or failed request. Two rules ensure this: an answer is placed
 directly after the messages that its request contained (`Message.through_sequence`), and error messages, which are never
 sent to a model, are omitted.
+Results of tools are cut where the window has too little room for them; the same results are cut alike in every request.
 One block of an unanswered request can disappear: the text "Continue.", which is added to the end of a request that
 would otherwise have no new block. A change of the model changes the view once, because the former model's reasoning is
-omitted.
+omitted and its window may have another size; so does a request that the provider found too long.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from actors.core.history.chain import ChainCheck, open_calls, violations
 from actors.core.history.growing_view import GrowingView
 from actors.core.history.image_budget import ImageBudget, within_limits
 from actors.core.history.provider_view import Prefix, ProviderView, Turn, provider_view
+from actors.core.history.result_budget import UNLIMITED, Room
 from actors.core.history.summary_view import summary_view
 
 __all__ = [
+    "UNLIMITED",
     "ChainCheck",
     "GrowingView",
     "ImageBudget",
     "Prefix",
     "ProviderView",
+    "Room",
     "Turn",
     "open_calls",
     "provider_view",

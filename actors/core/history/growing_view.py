@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from actors.core.content import MessageType, ToolUse
 from actors.core.history.provider_view import ProviderOrder, ProviderView, answer_content, is_blank, turns_of
+from actors.core.history.result_budget import UNLIMITED, Room, bounded
 
 if TYPE_CHECKING:
     from actors.core.content import Message
@@ -19,9 +20,12 @@ class GrowingView:
     settled: they no longer change, and are built only once. The history must be valid.
     """
 
-    def __init__(self, protocol: str = "", model: str = "") -> None:
+    def __init__(self, protocol: str = "", model: str = "", room: Room = UNLIMITED) -> None:
         self._protocol = protocol
         self._model = model
+        self._room = room
+        self._used = room.fixed
+        """The tokens of the settled turns, and of what precedes them in a request."""
         self._lineage = object()
         self._order = ProviderOrder()
         """Orders the messages from the last answer on, whose turns may still change."""
@@ -40,7 +44,8 @@ class GrowingView:
 
     def view(self) -> ProviderView:
         """Return the view of all messages added so far."""
-        tail = turns_of(self._order.placed, self._protocol, self._model)
+        placed, _ = bounded(self._order.placed, self._room, self._used)
+        tail = turns_of(placed, self._protocol, self._model)
         return ProviderView((*self._settled, *tail), len(self._settled), self._lineage, self._calls)
 
     def _is_shown(self, answer: Message) -> bool:
@@ -48,6 +53,7 @@ class GrowingView:
         return not all(map(is_blank, answer_content(answer, self._protocol, self._model)))
 
     def _settle(self) -> None:
-        turns = turns_of(self._order.take_settled(), self._protocol, self._model)
+        placed, self._used = bounded(self._order.take_settled(), self._room, self._used)
+        turns = turns_of(placed, self._protocol, self._model)
         self._settled += turns
         self._calls.update(block.id for turn in turns for block in turn.content if isinstance(block, ToolUse))

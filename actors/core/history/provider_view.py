@@ -26,6 +26,7 @@ from actors.core.content import (
     text_of,
     tool_uses,
 )
+from actors.core.history.result_budget import UNLIMITED, Room, bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,16 +77,17 @@ class ProviderView(Struct, frozen=True):
 
 
 def provider_view(
-    messages: Iterable[Message], through_sequence: int, *, protocol: str = "", model: str = ""
+    messages: Iterable[Message], through_sequence: int, *, protocol: str = "", model: str = "", room: Room = UNLIMITED
 ) -> tuple[Turn, ...]:
     """Build the turns of a request from the messages up to number `through_sequence`.
 
     Roles alternate; the last turn is the user's. System messages become user content inside a tag; the same tag in
     texts of people and tools is escaped. Reasoning of a wire protocol or model other than `protocol` and `model` is
-    omitted; "" includes all. The result is append-only, as the docstring of `actors.core.history` explains. Returns ()
-    for a history with nothing to send.
+    omitted; "" includes all. Results that need too much of `room` are cut. The turns are append-only, as the docstring
+    of `actors.core.history` explains. Returns () for a history with nothing to send.
     """
-    return turns_of(in_provider_order(messages, through_sequence), protocol, model)
+    placed, _ = bounded(in_provider_order(messages, through_sequence), room, room.fixed)
+    return turns_of(placed, protocol, model)
 
 
 def turns_of(placed: Iterable[Message], protocol: str, model: str) -> tuple[Turn, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+import operator
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors.core import tags
 from actors.core.content import (
@@ -17,9 +19,12 @@ from actors.core.content import (
     ToolError,
     ToolSuccess,
     ToolUse,
+    text_of,
     tool_uses,
 )
 from actors.core.history.provider_view import TurnBuilder, in_provider_order, user_content
+from actors.core.history.result_budget import UNLIMITED, Room, bounded, cut_text, image_remark, shares
+from actors.core.window import content_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,21 +32,81 @@ if TYPE_CHECKING:
     from actors.core.history.provider_view import Turn
 
 
-def summary_view(messages: Iterable[Message], through_sequence: int, rejected: Sequence[str]) -> tuple[Turn, ...]:
+_SMALLEST_PART = 64
+"""The tokens of a block below which blocks are left out instead of being cut further."""
+_LEFT_OUT = "[{count} parts of the conversation are left out here, because the context window has no room for them]"
+
+
+def summary_view(
+    messages: Iterable[Message],
+    through_sequence: int,
+    rejected: Sequence[str],
+    *,
+    room: Room = UNLIMITED,
+    used: int = 0,
+    halved: int = 0,
+) -> tuple[Turn, ...]:
     """Build the turns of the summary request (REQ-BED-020), without tool blocks and reasoning blocks.
 
     Calls and results are rendered as text, so that every provider accepts them without tool definitions. The last block
     asks for the summary and names the tools in `rejected`, whose calls did not run because the context is full.
+
+    The longest blocks are cut until the history fits into `room`; it is halved for each time in `halved` that the
+    provider found it too long. `used` are the tokens in the window as the provider last counted them; where it
+    counted more than is estimated here, the estimate is corrected.
     """
-    turns, names = TurnBuilder(), dict[str, str]()
-    for message in in_provider_order(messages, through_sequence):
+    names, parts = dict[str, str](), list[_Part]()
+    placed, _ = bounded(in_provider_order(messages, through_sequence), room, room.fixed)
+    for message in placed:
         names.update((call.id, call.name) for call in tool_uses(message.content))
         role = "assistant" if message.type is MessageType.AGENT else "user"
-        turns.add(
-            role, tuple(_plain(block, names) for block in user_content(message) if not isinstance(block, Reasoning))
-        )
-    turns.add("user", (Text(_summary_instruction(rejected)),))
+        plain = (_plain(block, names) for block in user_content(message) if not isinstance(block, Reasoning))
+        parts += (_Part(message.sequence, role, block) for block in plain)
+    instruction = Text(_summary_instruction(rejected))
+    if room.usable:
+        estimate = room.fixed + _tokens(parts, room)
+        fitting = room.usable * estimate // max(estimate, used, 1)
+        if halved:
+            fitting = min(fitting, estimate) >> halved
+        parts = _shortened(parts, fitting - room.fixed - content_tokens((instruction,)), room)
+    turns = TurnBuilder()
+    for (_, role), of_message in itertools.groupby(parts, key=operator.itemgetter(0, 1)):
+        turns.add(role, (part.block for part in of_message))
+    turns.add("user", (instruction,))
     return turns.closed()
+
+
+class _Part(NamedTuple):
+    """A block of the history in the request for a summary."""
+
+    sequence: int
+    """The number of its message; 0 for a remark."""
+    role: str
+    block: Content
+
+
+def _tokens(parts: Iterable[_Part], room: Room) -> int:
+    return content_tokens((part.block for part in parts), images=room.images)
+
+
+def _shortened(parts: list[_Part], tokens: int, room: Room) -> list[_Part]:
+    """Return parts of at most about `tokens`: the longest are cut, and those in the middle left out if too many."""
+    if _tokens(parts, room) <= tokens:
+        return parts
+    most = max(tokens // _SMALLEST_PART, 2)
+    if (lost := len(parts) - most) > 0:
+        first = most // 4
+        parts = [*parts[:first], _Part(0, "user", Text(_LEFT_OUT.format(count=lost))), *parts[first + lost :]]
+    wanted = [_tokens((part,), room) for part in parts]
+    given = shares(wanted, tokens)
+    return [
+        part if want <= share else part._replace(block=_cut(part.block, share))
+        for part, want, share in zip(parts, wanted, given, strict=True)
+    ]
+
+
+def _cut(block: Content, tokens: int) -> Content:
+    return Text(image_remark(block) if isinstance(block, Image) else cut_text(text_of((block,)), tokens))
 
 
 def _plain(block: Content, names: dict[str, str]) -> Content:

@@ -139,7 +139,7 @@ def _not_summarized(builder: TransitionBuilder, state: AwaitingContinuation, fai
     """End the conversation without a summary if its context is full; otherwise lead it back to the state before."""
     discard_stream(builder, state)
     if state.before is None or failure.kind is ErrorKind.CONTEXT_EXHAUSTED:
-        return exhaust_with_fallback(builder, _reason(state))
+        return exhaust_with_fallback(builder, StopReason.ERROR if state.unanswered else _reason(state))
     _tell_failure(builder, failure)
     return builder.finish(replace(state.before, ledger=builder.ledger))
 
@@ -150,4 +150,4 @@ def _tell_failure(builder: TransitionBuilder, failure: LlmFailure) -> None:
 
 
 def _reason(state: AwaitingContinuation) -> StopReason:
-    return StopReason.INTERRUPTED if state.rejected else StopReason.COMPLETED
+    return StopReason.INTERRUPTED if state.rejected or state.unanswered else StopReason.COMPLETED

@@ -71,12 +71,16 @@ def retry_request(builder: TransitionBuilder, state: LlmRequesting) -> Transitio
 
 
 def begin_summary(
-    builder: TransitionBuilder, rejected: tuple[str, ...], *through: ContextState, before: Idle | Error | None = None
+    builder: TransitionBuilder,
+    rejected: tuple[str, ...],
+    *through: ContextState,
+    before: Idle | Error | None = None,
+    unanswered: bool = False,
 ) -> TransitionResult:
     """Start the model request without tools that asks for a summary of the conversation (REQ-BED-020).
 
     `rejected` are the names of tools whose calls did not run because the context is full; `before` is the state to
-    which a failure leads back, None if the context is full.
+    which a failure leads back, None if the context is full; `unanswered`: the run ends without an answer.
     """
     deliver_notices(builder)
     notice_hidden_images(builder)
@@ -85,7 +89,9 @@ def begin_summary(
     builder.place_state()
     builder.add_effect(RequestContinuation(request_id, 1, model, seq, rejected))
     phase = LlmPhase.CONNECTING
-    state = AwaitingContinuation(builder.ledger, request_id, 1, phase, rejected, seq, model=model, before=before)
+    state = AwaitingContinuation(
+        builder.ledger, request_id, 1, phase, rejected, seq, model=model, before=before, unanswered=unanswered
+    )
     return builder.finish(state, *through)
 
 

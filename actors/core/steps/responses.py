@@ -68,6 +68,8 @@ class Answer(Struct, frozen=True):
 def handle_response(builder: TransitionBuilder, state: LlmRequesting, event: LlmResponse) -> TransitionResult:
     """Persist the response, add its tokens to the totals and decide the next state."""
     event = replace(event, content=distinct_calls(event.content, state.request_id))
+    if event.narrowed:
+        builder.ledger = replace(builder.ledger, narrowed=state.through_sequence)
     used = event.usage.context_tokens if event.usage else 0
     full = event.context_full or window.full(used, builder.context)
     answer = Answer(event, tool_uses(event.content), text_of(event.content).strip(), full)

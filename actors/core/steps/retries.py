@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from actors.core import retry
+from actors.core.context import Rules
 from actors.core.effects import RetryOf, ScheduleRetry
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.fsm import ContextState
 from actors.core.notifications import Retrying, StopReason
 from actors.core.states import AwaitingContinuation, LlmPhase, LlmRequesting
 from actors.core.steps import texts
-from actors.core.steps.inference import discard_stream
+from actors.core.steps.inference import begin_summary, discard_stream
 from actors.core.steps.run_endings import exhaust_with_fallback, fail_run
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def request_failed(
     builder: TransitionBuilder, state: LlmRequesting, failure: LlmFailure, retry_after_ms: int | None = None
 ) -> TransitionResult:
-    """Retry if the failure is retryable and the limits allow it; otherwise end the run.
+    """Retry if the failure is retryable and the limits allow it; otherwise end the run, or sum up a full context.
 
     `retry_after_ms` is the wait that the provider asked for.
     """
@@ -32,7 +33,9 @@ def request_failed(
         return back_off(builder, state, failure, retry_after_ms)
     discard_stream(builder, state)
     if failure.kind is ErrorKind.CONTEXT_EXHAUSTED and not builder.context.is_sub_agent:
-        return exhaust_with_fallback(builder, StopReason.ERROR)
+        if builder.context.rules < Rules.NOTHING_LOST:
+            return exhaust_with_fallback(builder, StopReason.ERROR)
+        return begin_summary(builder, (), ContextState.PROCESSING_LLM_RESPONSE, unanswered=True)
     through = (ContextState.TRANSIENT_FAILURE,) if failure.retryable else ()
     return fail_run(builder, failure.kind, error_text(builder, state.attempt, failure, retry_after_ms), *through)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actors.conversation.commands import creation
-from actors.core.content import ToolUse, Usage
+from actors.core.content import ToolUse, Usage, is_tool_result
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import ContextWarning, ConversationUpdated, Fate, QueueChanged, RunStop
 from actors.core.profile import Profile
@@ -18,6 +18,7 @@ from actors.messages.commands import (
     UpdateConversationCommand,
     etag_of,
 )
+from actors.ports import ToolOutput
 from actors.ports.store.conditions import Selection
 from tests.integration.actors.conftest import Talk
 from tests.integration.actors.test_restart import reborn
@@ -83,6 +84,57 @@ def test_an_answer_that_found_no_room_left_is_summarised_and_not_continued(world
     talk.exchange().say("the summary")
     assert talk.rest(ContextExhausted).summary == "the summary"
     assert world.model.asked == 2
+
+
+def ran_much(world: World) -> Any:
+    """A conversation whose tool printed more than the window has room for, and the request with its result."""
+    talk = world.create()
+    talk.send("go on")
+    talk.exchange().say(BASH, end_turn=False, usage=Usage(input_tokens=1_000))
+    talk.tool().finish.put(ToolOutput("12345\n" * 100_000))
+    return talk, talk.exchange()
+
+
+def shown(exchange: Any) -> str:
+    return next(block.output for turn in exchange.request.turns for block in turn.content if is_tool_result(block))
+
+
+def test_a_result_that_the_window_has_no_room_for_is_cut_in_requests_and_whole_in_the_history(world: World) -> None:
+    talk, exchange = ran_much(world)
+    assert len(shown(exchange)) < world.model.info.usable_window
+    exchange.say("done")
+    talk.rest(Idle)
+    assert "12345\n" * 100_000 in talk.texts()
+
+
+def test_a_request_that_the_provider_finds_too_long_is_sent_once_more_with_shorter_results(world: World) -> None:
+    talk, refused = ran_much(world)
+    refused.fail(ErrorKind.CONTEXT_EXHAUSTED)
+    again = talk.exchange()
+    again.say("done")
+    talk.rest(Idle)
+    talk.send("and now?")
+    later = talk.exchange()
+    later.say("nothing")
+    talk.rest(Idle)
+    assert len(shown(again)) < len(shown(refused)) / 3
+    assert shown(later) == shown(again), "what was cut once stays cut"
+
+
+def test_a_request_that_stays_too_long_is_followed_by_a_summary_that_is_shortened_until_it_fits(world: World) -> None:
+    talk, exchange = ran_much(world)
+    for _ in range(2):
+        exchange.fail(ErrorKind.CONTEXT_EXHAUSTED)
+        exchange = talk.exchange()
+    lengths = [len(str(exchange.request.turns))]
+    for _ in range(3):
+        exchange.fail(ErrorKind.CONTEXT_EXHAUSTED)
+        exchange = talk.exchange()
+        lengths.append(len(str(exchange.request.turns)))
+    exchange.say("what was done")
+    assert talk.rest(ContextExhausted).summary == "what was done"
+    assert lengths == sorted(lengths, reverse=True)
+    assert [(stop.reason.value, stop.detail) for stop in talk.found(RunStop)] == [("interrupted", "context_exhausted")]
 
 
 def test_what_waited_when_the_context_was_used_up_has_its_fate_and_the_successor_is_informed(world: World) -> None:

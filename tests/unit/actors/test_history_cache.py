@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from actors.core.content import Image, Message, MessageType, Text
+from actors.core.history import Room
 from actors.ports import ModelInfo, StoreDamagedError
 from actors.runners import history_cache
 from actors.runners.history_cache import HistoryCache
@@ -82,10 +83,12 @@ def test_a_view_is_what_a_new_cache_gives_whatever_was_asked_before() -> None:
     ]
     used = history_of(0)
     used.extend(messages)
-    for model, sequence in ((PLAIN, 3), (PLAIN, 7), (PLAIN, 5), (PLAIN, 7), (OTHER, 8), (PLAIN, 9), (SEEING, 9)):
+    wide, small = Room(), Room(usable=900)
+    asked = ((PLAIN, wide, 3), (PLAIN, wide, 7), (PLAIN, small, 5), (PLAIN, wide, 7), (OTHER, wide, 8))
+    for model, room, sequence in (*asked, (PLAIN, wide, 9), (SEEING, small, 9)):
         fresh = history_of(0)
         fresh.extend(messages)
-        assert used.view(sequence, model, no_size).turns == fresh.view(sequence, model, no_size).turns
+        assert used.view(sequence, model, room, no_size).turns == fresh.view(sequence, model, room, no_size).turns
 
 
 def no_size(_image: Image) -> int:
@@ -104,5 +107,5 @@ def test_an_image_of_settled_turns_is_measured_once() -> None:
         shot = Image(f"sha256-{number}", "image/png", 1, 1)
         history.extend([replace(message(number), content=(shot,))])
         history.extend([replace(message(number + 1), type=MessageType.AGENT)])
-        history.view(number + 1, SEEING, size_of)
+        history.view(number + 1, SEEING, Room(), size_of)
     assert len(measured) == 20

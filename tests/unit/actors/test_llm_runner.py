@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from actors.runtime.services import Services
 
-OFFERED_NONE = SimpleNamespace(tools=())
+OFFERED_NONE = SimpleNamespace(tools=(), turns=())
 ANSWER = ModelAnswer((Text("hi"),), True, Usage(1, 2))
 
 
@@ -48,7 +48,10 @@ class ToolHarness:
         self.pace: Any = ReadPace(services.clock, lambda: 1, self.cancel)
 
     def request(
-        self, respond: Callable[[ModelSink, CancelToken], ModelAnswer], build: Callable[[], Any] = lambda: OFFERED_NONE
+        self,
+        respond: Callable[[ModelSink, CancelToken], ModelAnswer],
+        build: Callable[[int], Any] = lambda refused: OFFERED_NONE,
+        max_refusals: int = 1,
     ) -> list[Any]:
         """The events that the conversation is told of, once the runner has ended."""
 
@@ -61,9 +64,10 @@ class ToolHarness:
             "r1",
             1,
             lambda: self.models,
-            lambda model: build(),
+            lambda model, refused: build(refused),
             lambda content, tools: content,
             lambda content: (),
+            max_refusals,
             "",
             self.cancel,
         )
@@ -136,6 +140,44 @@ def test_a_failure_is_an_outcome(
     assert "bug" not in error.error.message
 
 
+def too_long(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+    raise ModelFailedError(LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, "too long"))
+
+
+def length(refused: int) -> Any:
+    return SimpleNamespace(tools=(), turns=("x",) * (9 - refused))
+
+
+@pytest.mark.parametrize("max_refusals", [1, 3])
+def test_a_request_that_is_too_long_is_made_shorter_so_many_times(harness: ToolHarness, max_refusals: int) -> None:
+    (failed,) = harness.request(too_long, length, max_refusals)
+    assert isinstance(failed, LlmError)
+    assert failed.error.kind is ErrorKind.CONTEXT_EXHAUSTED
+    assert harness.asked == 1 + max_refusals
+
+
+def test_a_request_that_cannot_be_made_shorter_is_not_repeated(harness: ToolHarness) -> None:
+    assert isinstance(harness.request(too_long)[0], LlmError)
+    assert harness.asked == 1
+
+
+def test_a_request_that_was_streamed_is_not_repeated(harness: ToolHarness) -> None:
+    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        sink.text("a")
+        return too_long(sink, cancel)
+
+    assert isinstance(harness.request(respond, length)[-1], LlmError)
+    assert harness.asked == 1
+
+
+def test_an_answer_to_a_shortened_request_says_so(harness: ToolHarness) -> None:
+    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        return too_long(sink, cancel) if harness.asked == 1 else ANSWER
+
+    (response,) = harness.request(respond, length)
+    assert response == LlmResponse(1_000, "r1", 1, ANSWER.content, True, ANSWER.usage, narrowed=True)
+
+
 def test_an_operator_reads_of_a_failed_request_but_not_what_was_said(
     harness: ToolHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,7 +191,7 @@ def test_an_operator_reads_of_a_failed_request_but_not_what_was_said(
 
 
 def test_a_history_that_cannot_be_read_is_a_failure_that_may_pass(harness: ToolHarness) -> None:
-    def build() -> Any:
+    def build(refused: int) -> Any:
         raise StoreUnavailableError("disk")
 
     (error,) = harness.request(lambda sink, cancel: ANSWER, build)

@@ -118,6 +118,12 @@ def test_a_retry_delivers_steers_and_its_request_contains_them() -> None:
     assert talk.acts(RequestLlm) == [RequestLlm(request_id, 2, "model-1", talk.messages[-1].sequence)]
 
 
+def overflow(talk: Talk) -> None:
+    """The provider finds the request too long; the summary uses the conversation up."""
+    talk.tell(LlmError(talk.at(), "c:r1", 1, LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, "too long")))
+    talk.answer(Text("what happened"))
+
+
 @pytest.mark.parametrize(
     "ending",
     [
@@ -126,9 +132,7 @@ def test_a_retry_delivers_steers_and_its_request_contains_them() -> None:
         lambda talk: talk.tell(
             LlmError(talk.at(), talk.state.request_id, 1, LlmFailure(ErrorKind.AUTH, "no key"))
         ),
-        lambda talk: talk.tell(
-            LlmError(talk.at(), talk.state.request_id, 1, LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, "too long"))
-        ),
+        overflow,
     ],
     ids=["cancel", "restart", "error", "overflow"],
 )  # fmt: skip
@@ -216,7 +220,7 @@ def test_restart_and_exhaustion_drop_what_is_queued_visibly() -> None:
     restarted, exhausted = busy(follows=("next",)), busy(follows=("next",))
 
     restarted.tell(Restart(restarted.at()))
-    exhausted.tell(LlmError(exhausted.at(), "c:r1", 1, LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, "too long")))
+    overflow(exhausted)
 
     assert isinstance(restarted.state, Idle)
     assert isinstance(exhausted.state, ContextExhausted)

@@ -18,13 +18,14 @@ from actors.core.content import (
     Usage,
     tool_uses,
 )
-from actors.core.context import Budget, Limits
+from actors.core.context import Budget, Limits, Rules
 from actors.core.effects import ExecuteTool, RequestContinuation, RequestLlm
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmError, LlmResponse, LlmStreamStarted, Restart, TriggerContinuation, UserCancel
 from actors.core.history import violations
 from actors.core.notifications import ContextWarning, RunStop, StopReason, StreamDiscarded, UsageChanged
 from actors.core.states import AwaitingContinuation, ContextExhausted, Failed, Idle, LlmPhase, LlmRequesting
+from actors.core.steps import texts
 from tests.machine.columns import SUB_AGENT, column
 from tests.machine.talk import OPEN, Talk, bash, messages
 
@@ -151,10 +152,42 @@ def test_an_empty_unfinished_answer_is_a_failed_attempt_and_does_not_fill_the_wi
     assert talk.state.phase is LlmPhase.BACKOFF
 
 
-def test_a_context_that_the_provider_refuses_ends_the_run_with_words_for_people() -> None:
+TOO_LONG = LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, "too long")
+
+
+def test_after_a_request_that_is_too_long_the_model_writes_a_summary() -> None:
     talk = asked()
 
-    talk.tell(LlmError(talk.at(), "c:r1", 1, LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, "too long")))
+    talk.tell(LlmError(talk.at(), "c:r1", 1, TOO_LONG))
+    assert talk.acts(RequestContinuation) == [RequestContinuation("c:r2", 1, "model-1", 1, ())]
+    talk.answer(Text("what happened"))
+
+    assert talk.state == ContextExhausted(talk.state.ledger, "what happened")
+    assert detail(talk) == (StopReason.INTERRUPTED, "context_exhausted")
+
+
+def test_earlier_logs_have_no_summary_after_a_request_that_is_too_long() -> None:
+    talk = Talk(replace(OPEN, rules=Rules.OWN_TOOLS))
+    talk.say("go")
+
+    talk.tell(LlmError(talk.at(), "c:r1", 1, TOO_LONG))
+
+    assert talk.state == ContextExhausted(talk.state.ledger, texts.FIRST_FALLBACK_SUMMARY)
+
+
+def test_what_was_sent_shorter_after_a_refusal_stays_shorter() -> None:
+    talk = asked()
+
+    talk.tell(LlmResponse(talk.at(), "c:r1", 1, (Text("ok"),), True, narrowed=True))
+
+    assert talk.state.ledger.narrowed == 1
+
+
+def test_a_context_of_which_there_is_no_summary_either_ends_the_run_with_words_for_people() -> None:
+    talk = asked()
+
+    talk.tell(LlmError(talk.at(), "c:r1", 1, TOO_LONG))
+    talk.tell(LlmError(talk.at(), "c:r2", 1, TOO_LONG))
 
     assert isinstance(talk.state, ContextExhausted)
     assert talk.notes(RunStop) == [RunStop("c:1", StopReason.ERROR, "context_exhausted", talk.state.summary)]

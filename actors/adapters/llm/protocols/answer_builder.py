@@ -13,9 +13,10 @@ from actors.adapters.llm import provider_errors
 from actors.adapters.llm.model_limits import ModelLimits
 from actors.adapters.llm.protocols import tool_calls
 from actors.adapters.llm.protocols.lenient_json import join_halves
-from actors.adapters.llm.protocols.token_usage import UsageFields, merged, prompt_tokens, tokens_of, utf8_size
+from actors.adapters.llm.protocols.token_usage import UsageFields, merged, prompt_tokens
 from actors.adapters.llm.provider import ProviderConfig
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
+from actors.core.window import tokens_of, utf8_size
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError, ModelInfo, ModelRequest, ModelSink
 
 if TYPE_CHECKING:

@@ -7,28 +7,23 @@ provider had in its cache, so all are counted at the full price.
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from actors.adapters.llm.protocols.lenient_json import whole_number
-from actors.core.content import Image, Reasoning, Text, ToolSuccess, ToolUse, Usage
+from actors.core.content import Usage
+from actors.core.window import content_tokens, tokens_of, utf8_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from actors.adapters.llm.model_limits import ModelLimits
-    from actors.core.content import Content
     from actors.ports import ModelRequest
 
 log = logging.getLogger(__name__)
 
-BYTES_PER_TOKEN = 4
-"""A typical number of bytes of UTF-8 per token, for English text and code with the tokenizers of present models."""
-IMAGE_TOKENS = 1_600
-"""The tokens of an image of the largest size that is sent to models: its longer side has 1,568 pixels."""
 MAX_TOKENS = 1 << 40
 """Higher token counts are reduced to this limit, so that sums of counts fit into 64 bits. No real count reaches it."""
 
@@ -102,47 +97,6 @@ def prompt_tokens(request: ModelRequest) -> int:
 
     The result is at least the token count that the provider last reported for the conversation (`counted_tokens`).
     """
-    texts = [request.system]
-    for tool in request.tools:
-        texts += (tool.name, tool.description, json.dumps(tool.input_schema))
-    images = 0
-    for turn in request.turns:
-        for block in turn.content:
-            texts += _texts(block)
-            images += len(_images(block))
-    return max(request.counted_tokens, tokens_of(sum(map(utf8_size, texts))) + images * IMAGE_TOKENS)
-
-
-def _texts(block: Content) -> Iterator[str]:
-    match block:
-        case Text(text=text):
-            yield text
-        case Reasoning(text=text, raw=raw):
-            yield raw or text
-        case ToolUse(name=name, input=arguments):
-            yield name
-            yield arguments
-        case Image():
-            return
-        case _:
-            yield block.output
-
-
-def _images(block: Content) -> tuple[Image, ...]:
-    match block:
-        case Image():
-            return (block,)
-        case ToolSuccess(images=images):
-            return images
-        case _:
-            return ()
-
-
-def tokens_of(size: int) -> int:
-    """Estimate the tokens of a text of `size` bytes."""
-    return -(-size // BYTES_PER_TOKEN)
-
-
-def utf8_size(text: str) -> int:
-    """Return the number of bytes of a text in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+    fixed = tokens_of(utf8_size(request.system)) + sum(tool.tokens for tool in request.tools)
+    said = content_tokens(block for turn in request.turns for block in turn.content)
+    return max(request.counted_tokens, fixed + said)
