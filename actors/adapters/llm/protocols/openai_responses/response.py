@@ -88,8 +88,9 @@ _CUTS = {
 
 
 #: The events about text, by the middle of their names ("response.….delta").
-_TEXTS = frozenset({"output_text", "refusal", "content_part", "reasoning_text", "reasoning_summary_text"})
-_TEXTS |= {"reasoning_summary_part"}
+_TEXTS = frozenset(
+    {"output_text", "refusal", "content_part", "reasoning_text", "reasoning_summary_text", "reasoning_summary_part"}
+)
 
 
 class _Growing:
