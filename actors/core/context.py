@@ -95,6 +95,13 @@ class ToolTraits(Struct, frozen=True, omit_defaults=True):
     timeout_ms: int = 0
     """For a tool that a client runs: how long a call waits for the client's answer, in milliseconds."""
 
+    def offered_in(self, mode: Mode | None) -> bool:
+        """Return whether a run that began in this mode offers the tool.
+
+        Restricted mode leaves out client tools that write.
+        """
+        return mode is not Mode.RESTRICTED or not self.client or not self.writes
+
 
 class Limits(Struct, frozen=True):
     """Limits that the state machine enforces. Times are in milliseconds."""

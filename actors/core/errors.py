@@ -86,6 +86,7 @@ class Reason(StrEnum):
     MCP_NOT_ALLOWED = "MCP_NOT_ALLOWED"
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
     WORKSPACE_OFFLINE = "WORKSPACE_OFFLINE"
+    TOOL_NOT_OFFERED = "TOOL_NOT_OFFERED"
 
 
 REFUSAL_TEXTS: dict[Reason, str] = {
@@ -122,6 +123,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
     Reason.MCP_NOT_ALLOWED: "the operator of this server does not allow MCP servers that clients name",
     Reason.QUOTA_EXCEEDED: "a quota is used up",
     Reason.WORKSPACE_OFFLINE: "no server that has the working directory runs now",
+    Reason.TOOL_NOT_OFFERED: "the mode does not offer this tool to the agent",
     Reason.NOT_EXHAUSTED: "the context is not used up: send a message instead",
 }
 

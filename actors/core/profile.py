@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from actors.core.context import ToolGroup, ToolTraits
+from actors.core.context import Mode, ToolGroup, ToolTraits
 
 
 class ClientTool(Struct, frozen=True, omit_defaults=True):
@@ -34,6 +34,18 @@ class ClientTool(Struct, frozen=True, omit_defaults=True):
             client=True,
             timeout_ms=self.timeout_ms,
         )
+
+
+NOT_OFFERED = (
+    "restricted mode offers only those tools of clients that are read-only: declare it so if it changes nothing, or "
+    "choose the mode workspace or unrestricted"
+)
+"""Why a tool is one of those that `unoffered` returns, and what to change."""
+
+
+def unoffered(tools: tuple[ClientTool, ...], mode: Mode) -> tuple[str, ...]:
+    """Return the names of those client tools that a run which begins in this mode does not offer."""
+    return tuple(tool.name for tool in tools if not tool.traits.offered_in(mode))
 
 
 class ReasoningEffort(StrEnum):

@@ -36,6 +36,8 @@ class CreateConversationCommand(Struct, frozen=True):
     follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS
     budget: Budget = Budget()
     profile: Profile = Profile()
+    refuse_unoffered_tools: bool = False
+    """Whether to refuse client tools that the conversation's mode does not offer to the agent."""
     request_id: str = ""
     body_hash: str = ""
 
@@ -169,11 +171,11 @@ class SetModeCommand(Struct, frozen=True):
 
     mode: Mode
     stop_running: bool = False
-    """Whether to stop the tool calls and the background jobs that have more rights than the new mode gives."""
+    """Whether to stop the tool calls, background jobs and MCP programs with more rights than the new mode gives."""
 
 
 class SetModeResult(Struct, frozen=True):
-    """The record with its new mode, and the stopped and surviving calls and jobs whose rights exceed this mode."""
+    """The record with its new mode, and what was stopped, or survives, of that whose rights exceed this mode."""
 
     record: ConversationRecord
     surviving_jobs: tuple[str, ...] = ()
@@ -184,6 +186,10 @@ class SetModeResult(Struct, frozen=True):
     """The handles of the background jobs that were killed. A notification reports the exit of each job."""
     stopped_calls: tuple[str, ...] = ()
     """The ids of the tool calls that were stopped."""
+    surviving_mcp_servers: tuple[str, ...] = ()
+    """The names of the MCP servers whose programs continue to run with more rights than the mode gives."""
+    stopped_mcp_servers: tuple[str, ...] = ()
+    """The names of the MCP servers whose programs were killed."""
 
 
 class TriggerContinuationCommand(Struct, frozen=True):
@@ -209,6 +215,8 @@ class UpdateConversationCommand(Struct, frozen=True):
     some_amounts: dict[str, int] = {}
     """New values of single budget fields, by the field's name; the other fields stay."""
     client_tools: tuple[ClientTool, ...] | None = None
+    refuse_unoffered_tools: bool = False
+    """Whether to refuse client tools that the conversation's mode does not offer to the agent."""
     generation: Generation | None = None
     some_generation: dict[str, ReasoningEffort | float | int | None] = {}
     """New values of single generation settings, by the field's name; the other settings stay."""

@@ -201,11 +201,15 @@ class McpServers(Protocol):
         """End the programs of these servers. The next call of a server's tool starts it again, in the new mode."""
         ...
 
-    def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
-        """End the connections of a conversation.
+    def wider_than(self, conversation_id: str, mode: Mode) -> tuple[str, ...]:
+        """Return the names of a conversation's MCP servers whose programs have more rights than this mode gives."""
+        ...
 
-        With `wider_than`, end only those with more rights than this permission mode gives. The servers' programs are
-        killed without waiting. The next tool call connects again.
+    def stop(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
+        """End the connections of a conversation, and return the names of their servers.
+
+        With `wider_than`, end only the programs that `McpServers.wider_than` names. The programs are killed without
+        waiting. The next tool call connects again.
         """
         ...
 
@@ -266,8 +270,11 @@ class NoMcpServers:
     def end_outdated(self, record: ConversationRecord) -> None:
         """Do nothing, because there are no programs."""
 
-    def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
-        """Do nothing, because there are no connections."""
+    def wider_than(self, conversation_id: str, mode: Mode) -> tuple[str, ...]:
+        return ()
+
+    def stop(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
+        return ()
 
     def release(self, conversation_id: str) -> None:
         """Do nothing, because no tools are offered."""

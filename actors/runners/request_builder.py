@@ -13,7 +13,7 @@ from actors.core.window import tokens_of, utf8_size
 from actors.ports import ModelRequest, ToolSpec
 from actors.runners.history_cache import HistoryCache
 from actors.runtime.generation import supported
-from actors.runtime.offered_tools import offered_in, output_form
+from actors.runtime.offered_tools import output_form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +117,8 @@ class RequestBuilder:
         )
 
     def _tools(self, record: ConversationRecord, model: Model) -> tuple[ToolSpec, ...]:
-        specs = tuple(spec for spec in self._services.offered(record) if offered_in(record.state.ledger.run_mode, spec))
+        mode = record.state.ledger.run_mode
+        specs = tuple(spec for spec in self._services.offered(record) if spec.traits.offered_in(mode))
         return tuple(spec for spec in specs if spec.essential) if model.info.lean else specs
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from actors.core.content import ToolUse, text_of, tool_uses
-from actors.core.context import Mode, ToolGroup, ToolTraits
+from actors.core.context import ToolGroup, ToolTraits
 from actors.core.steps.submissions import SUBMIT_OUTPUT
 from actors.ports import InvalidToolInputError, ToolSpec
 from actors.ports.schemas.json_schema import InvalidSchemaError, JsonSchema, shortened
@@ -59,11 +59,6 @@ def spec_of(tool: ClientTool) -> ToolSpec:
     get only essential tools, are offered it.
     """
     return ToolSpec(tool.description, msgspec.json.decode(tool.input_schema), tool.traits, essential=True)
-
-
-def offered_in(mode: Mode | None, spec: ToolSpec) -> bool:
-    """Return whether a run that began in this mode offers a tool. Restricted mode excludes client tools that write."""
-    return mode is not Mode.RESTRICTED or not spec.traits.client or not spec.traits.writes
 
 
 def judged(

@@ -14,7 +14,15 @@ from bedrock._shared.wrapper import Value, Wrapper, new_message, struct_message
 from bedrock.catalog import McpServer
 from bedrock.messages import QueuedMessage, Usage
 from bedrock.states import ApprovalRule, ConversationState
-from bedrock.types import ApprovalPolicy, FollowUpPolicy, ListEventKind, Mode, ReasoningEffort, ToolGroup
+from bedrock.types import (
+    ApprovalPolicy,
+    FollowUpPolicy,
+    ListEventKind,
+    Mode,
+    ReasoningEffort,
+    ToolGroup,
+    UnofferedReason,
+)
 
 __all__ = [
     "Budget",
@@ -29,6 +37,7 @@ __all__ = [
     "SetModeResult",
     "Task",
     "ToolSelection",
+    "UnofferedTool",
 ]
 
 
@@ -123,6 +132,18 @@ class ClientTool(Value[v1.ClientTool]):
         if self.timeout:
             proto.timeout.FromTimedelta(self.timeout)
         object.__setattr__(self, "proto", proto)
+
+
+@dataclass(frozen=True, slots=True)
+class UnofferedTool(Wrapper[v1.UnofferedTool]):
+    """A tool that clients run and that the agent is not offered."""
+
+    name: str
+    """The name by which the model would call the tool."""
+    reason: UnofferedReason | Literal[""]
+    """Why the tool is not offered; empty if this version does not know the reason."""
+    text: str
+    """Why the tool is not offered, and what to change, as text for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +243,8 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     """
     auto_continue: bool
     """Whether the server creates the successor as soon as the context is used up."""
+    unoffered_tools: tuple[UnofferedTool, ...]
+    """The client tools that a run which begins in the present mode does not offer to the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +302,7 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
 
 @dataclass(frozen=True, slots=True)
 class SetModeResult(Wrapper[v1.SetModeResponse]):
-    """The result of a change of mode: the calls and jobs that were stopped, and those that keep running."""
+    """The result of a change of mode: the calls, jobs and programs that were stopped, and those that keep running."""
 
     conversation: ConversationInfo
     """The conversation in its new mode."""
@@ -291,6 +314,10 @@ class SetModeResult(Wrapper[v1.SetModeResponse]):
     """Handles of background jobs that were ended, because the call had `stop_running` set."""
     stopped_tool_use_ids: tuple[str, ...]
     """Ids of tool calls that were ended, because the call had `stop_running` set."""
+    surviving_mcp_servers: tuple[str, ...]
+    """Names of MCP servers whose programs continue to run with more rights than the new mode allows."""
+    stopped_mcp_servers: tuple[str, ...]
+    """Names of MCP servers whose programs were ended, because the call had `stop_running` set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ Catch the class that you can do something about, or a class higher up:
     │   ├── NotForkable
     │   ├── NotSubAgent
     │   ├── SubAgent
-    │   └── Terminal
+    │   ├── Terminal
+    │   └── ToolNotOffered
     ├── Internal                   a fault of the server; its log says more
     ├── InvalidArgument            `fields` names what is wrong
     │   ├── GenerationUnsupported
@@ -122,6 +123,7 @@ __all__ = [
     "SubAgent",
     "Terminal",
     "TooManyStreams",
+    "ToolNotOffered",
     "Unauthenticated",
     "Unavailable",
     "UnknownOrDecided",
@@ -293,6 +295,12 @@ class SubAgent(FailedPrecondition):
 
 class Terminal(FailedPrecondition):
     """The conversation has ended for good, e.g. because its sub-agent has finished, and accepts no more commands."""
+
+
+class ToolNotOffered(FailedPrecondition):
+    """The mode of the conversation does not offer the agent a tool that this client runs; the message says which."""
+
+    hint = "Declare a tool that changes nothing as read-only, choose another mode, or allow tools that are not offered."
 
 
 class Internal(BedrockError):

@@ -60,6 +60,7 @@ TOOLS = [list_orders, find_order, cancel_order]
 @app.post("/questions")
 async def ask(question: Annotated[str, Body(embed=True)]) -> Reply:
     """Answer a question of a customer, in a conversation of its own."""
+    # restricted mode, the default, would leave out `cancel_order`, because it changes something
     options = {"instructions": INSTRUCTIONS, "tools": [], "client_tools": TOOLS, "mode": "unrestricted"}
     conversation = await app.state.bedrock.create(**options)
     answer = await conversation.ask(question, output_schema=Reply.model_json_schema(), timeout=120)

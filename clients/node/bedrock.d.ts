@@ -26,6 +26,8 @@ export interface NewConversation extends Message {
   generation?: Generation;
   /** Whether the server creates the successor as soon as the context is used up. */
   autoContinue?: boolean;
+  /** Whether `clientTools` may hold tools that the mode does not offer to the agent. */
+  allowUnoffered?: boolean;
   /** That of an earlier call: then the conversation that it made. */
   requestId?: string;
 }
@@ -60,6 +62,8 @@ export interface ToolDeclaration {
   /** Whether it is offered in restricted mode, too. */
   readOnly?: boolean;
   requiresApproval?: boolean;
+  /** Whether it may be declared although the mode does not offer it to the agent. */
+  allowUnoffered?: boolean;
 }
 
 /** What a tool's function returns if the result has images. */
@@ -123,7 +127,7 @@ export interface Conversation {
   deleteApprovalRule(rule: { name: string }): Promise<Message>;
   cancel(fields?: Message): Promise<Message>;
   get(): Promise<Message>;
-  update(fields: Message & { etag?: string; generation?: Generation; autoContinue?: boolean }): Promise<Message>;
+  update(fields: Message & { etag?: string; generation?: Generation; autoContinue?: boolean; allowUnoffered?: boolean }): Promise<Message>;
   delete(fields?: Message): Promise<Message>;
   messages(): AsyncGenerator<Message>;
   cycle(name: string, fields?: Message): Promise<Message>;

@@ -143,11 +143,13 @@ export class Bedrock {
   /**
    * Create a conversation; the fields are those of Conversation. `instructions` may be a text, `tools` a list of names,
    * and `generation` have words: `{ reasoningEffort: 'high' }`. With the `requestId` of an earlier call: that one.
+   * `clientTools` that the mode does not offer to the agent are refused, unless `allowUnoffered` is true.
    *
    * @param {import('./requests.js').Choices & Record<string, unknown>} fields
    */
-  async create({ requestId = randomUUID(), ...fields }) {
-    const { conversation } = await this.call('createConversation', { conversation: writtenOut(fields), requestId });
+  async create({ requestId = randomUUID(), allowUnoffered = false, ...fields }) {
+    const request = { conversation: writtenOut(fields), requestId, refuseUnofferedTools: !allowUnoffered };
+    const { conversation } = await this.call('createConversation', request);
     return this.conversation(conversation.name);
   }
 
@@ -215,7 +217,8 @@ class Conversation {
 
   /**
    * Give the agent a function as a tool: `conversation.tool({ name, description, inputSchema }, (input) => result)`.
-   * More fields: `timeout` in milliseconds, `group`, `readOnly` (offered in restricted mode, too), `requiresApproval`.
+   * More fields: `timeout` in milliseconds, `group`, `readOnly` (offered in restricted mode, too), `requiresApproval`,
+   * `allowUnoffered` (otherwise the next message is an error if the mode does not offer the tool to the agent).
    * What the function returns, or the promise of it, is the result: a text, a value for JSON, or a `ToolAnswer` with
    * images; what it throws is an error that the agent reads. Declared with the next message; calls are answered by runs
    * that are iterated over, and by `serveTools`.
@@ -311,13 +314,14 @@ class Conversation {
   get = async () => (await this.client.call('getConversation', { name: this.name })).conversation;
 
   /**
-   * Change these fields of the conversation and no others; `generation` as for `create`. With an `etag`, only if that is
-   * still the present one.
+   * Change these fields of the conversation and no others; `generation` and `allowUnoffered` as for `create`. With an
+   * `etag`, only if that is still the present one.
    */
-  async update({ etag = '', ...fields }) {
+  async update({ etag = '', allowUnoffered = false, ...fields }) {
     const paths = Object.keys(fields).map((field) => field.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`));
     const conversation = { name: this.name, etag, ...writtenOut(fields) };
-    return (await this.client.call('updateConversation', { conversation, updateMask: { paths } })).conversation;
+    const request = { conversation, updateMask: { paths }, refuseUnofferedTools: !allowUnoffered };
+    return (await this.client.call('updateConversation', request)).conversation;
   }
 
   /** Delete the conversation. `fields`: more of DeleteConversationRequest, like force: true or etag. */

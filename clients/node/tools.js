@@ -1,6 +1,8 @@
 /** Functions of a program that answer the calls of its agent's tools. */
 import { isDeepStrictEqual } from 'node:util';
 
+import { BedrockError } from './bedrock.js';
+
 const SCHEMA = { type: 'object', properties: {} };
 const MINUTES = 5;
 
@@ -28,24 +30,33 @@ export class ClientTools {
   }
 
   /** Add a tool, which the next message declares. */
-  add({ inputSchema = SCHEMA, timeout = MINUTES * 60_000, group = 'TOOL_GROUP_OTHER', ...fields }, answer) {
+  add({ inputSchema = SCHEMA, timeout = MINUTES * 60_000, group = 'TOOL_GROUP_OTHER', allowUnoffered = false, ...fields }, answer) {
     if (typeof answer !== 'function') throw new TypeError('a tool needs a function that answers its calls');
     const duration = { seconds: Math.floor(timeout / 1000), nanos: (timeout % 1000) * 1_000_000 };
     const declaration = { ...fields, inputSchema: struct(inputSchema), timeout: duration, group };
-    this.#functions.set(fields.name, { declaration, answer });
+    this.#functions.set(fields.name, { declaration, answer, allowUnoffered });
     this.#declared = false;
   }
 
-  /** Declare the tools that were added, unless the conversation has them so. Other tools of clients stay. */
+  /**
+   * Declare the tools that were added, unless the conversation has them so. Other tools of clients stay. Throws
+   * TOOL_NOT_OFFERED if the mode does not offer one of them to the agent, and `allowUnoffered` is not set for it.
+   */
   async declare() {
     if (this.#declared) return;
-    const { conversation } = await this.#call('getConversation', { name: this.#name });
+    let { conversation } = await this.#call('getConversation', { name: this.#name });
     const wanted = new Map(conversation.clientTools.map((tool) => [tool.name, tool]));
     for (const [name, { declaration }] of this.#functions) wanted.set(name, declaration);
     const clientTools = [...wanted.values()];
     if (!isDeepStrictEqual(clientTools.map(shown), conversation.clientTools.map(shown))) {
       const updateMask = { paths: ['client_tools'] };
-      await this.#call('updateConversation', { conversation: { name: this.#name, clientTools }, updateMask });
+      const update = { conversation: { name: this.#name, clientTools }, updateMask };
+      ({ conversation } = await this.#call('updateConversation', update));
+    }
+    const missing = conversation.unofferedTools.filter(({ name }) => this.#functions.get(name)?.allowUnoffered === false);
+    if (missing.length) {
+      const facts = { code: 'FAILED_PRECONDITION', reason: 'TOOL_NOT_OFFERED' };
+      throw new BedrockError(`${missing.map(({ name }) => name).join(', ')} would not be offered: ${missing[0].text}`, facts);
     }
     this.#declared = true;
   }

@@ -7,6 +7,7 @@ between, so only its actor, which handles one command after the other, can check
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from server.streams.watch_conversations import ConversationListStreams
     from server.wire.context import ConversionContext
     from server.wire.conversations.encoded_conversations import EncodedConversations
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -117,14 +120,16 @@ class ConversationService(v1.ConversationServiceServicer):
         future = self._conversations.create(create, deadline=self._clock.monotonic() + seconds)
         with _within("conversation"):
             record = await self._answer(future, seconds)
-        return v1.CreateConversationResponse(conversation=self._encoded.message(record))
+        return v1.CreateConversationResponse(conversation=self._with_warning(record))
 
     async def UpdateConversation(
         self, request: v1.UpdateConversationRequest, context: Context
     ) -> v1.UpdateConversationResponse:
+        update = commands.update_conversation(request)
         with _within("conversation"):
-            record = await self._ask(context, request.conversation.name, commands.update_conversation(request))
-        return v1.UpdateConversationResponse(conversation=self._encoded.message(record))
+            record = await self._ask(context, request.conversation.name, update)
+        shown = self._encoded.message if update.client_tools is None else self._with_warning
+        return v1.UpdateConversationResponse(conversation=shown(record))
 
     async def ArchiveConversation(
         self, request: v1.ArchiveConversationRequest, context: Context
@@ -210,11 +215,13 @@ class ConversationService(v1.ConversationServiceServicer):
     async def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
         answer: requests.SetModeResult = await self._ask(context, request.name, commands.set_mode(request))
         return v1.SetModeResponse(
-            conversation=self._encoded.message(answer.record),
+            conversation=self._with_warning(answer.record),
             surviving_jobs=answer.surviving_jobs,
             surviving_tool_use_ids=answer.surviving_calls,
             ended_jobs=answer.ended_jobs,
             stopped_tool_use_ids=answer.stopped_calls,
+            surviving_mcp_servers=answer.surviving_mcp_servers,
+            stopped_mcp_servers=answer.stopped_mcp_servers,
         )
 
     async def TriggerContinuation(
@@ -227,7 +234,7 @@ class ConversationService(v1.ConversationServiceServicer):
         self, request: v1.ContinueConversationRequest, context: Context
     ) -> v1.ContinueConversationResponse:
         record = await self._ask(context, request.name, commands.continue_conversation(request))
-        return v1.ContinueConversationResponse(conversation=self._encoded.message(record))
+        return v1.ContinueConversationResponse(conversation=self._with_warning(record))
 
     async def ForkConversation(
         self, request: v1.ForkConversationRequest, context: Context
@@ -237,7 +244,7 @@ class ConversationService(v1.ConversationServiceServicer):
         fork = commands.fork_conversation(request, origin, caller.get().principal)
         future = self._conversations.create(fork, deadline=self._clock.monotonic() + seconds)
         record = await self._answer(future, seconds)
-        return v1.ForkConversationResponse(conversation=self._encoded.message(record))
+        return v1.ForkConversationResponse(conversation=self._with_warning(record))
 
     async def SpawnSubAgents(self, request: v1.SpawnSubAgentsRequest, context: Context) -> v1.SpawnSubAgentsResponse:
         conversation_id = await self._resolver.identify(request.name)
@@ -246,6 +253,15 @@ class ConversationService(v1.ConversationServiceServicer):
         except TaskRefusedError as refusal:
             raise NestedFieldError(f"tasks[{refusal.index}]", refusal) from None
         return results.spawn_sub_agents(self._conversion, conversation_id, answer)
+
+    def _with_warning(self, record: ConversationRecord) -> v1.Conversation:
+        """Return the API message of a conversation, and log which client tools its mode does not offer to the agent."""
+        shown = self._encoded.message(record)
+        if names := ", ".join(tool.name for tool in shown.unoffered_tools):
+            log.warning(
+                "client tools are not offered in the mode %s: %s", record.mode, names, extra={"conversation": record.id}
+            )
+        return shown
 
     async def _child(self, name: str, kind: str) -> tuple[str, str]:
         """Return the conversation's and the resource's id from a resource name such as `conversations/abc/messages/m`.

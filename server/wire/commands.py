@@ -73,6 +73,7 @@ def create_conversation(request: v1.CreateConversationRequest, principal: str) -
         follow_up_policy=_FOLLOW_UP_POLICY.get(wanted.follow_up_policy, FollowUpPolicy.ALWAYS),
         budget=_budget(wanted.budget),
         profile=_profile(wanted),
+        refuse_unoffered_tools=request.refuse_unoffered_tools,
         request_id=request.request_id.lower(),
         body_hash=body_hash(request),
     )
@@ -145,6 +146,7 @@ def update_conversation(request: v1.UpdateConversationRequest) -> requests.Updat
         budget=_budget(wanted.budget) if "budget" in mask else None,
         some_amounts={amount: getattr(wanted.budget, amount) for amount in amounts},
         client_tools=_client_tools(wanted) if "client_tools" in mask else None,
+        refuse_unoffered_tools=request.refuse_unoffered_tools,
         generation=generation if "generation" in mask else None,
         some_generation={name: getattr(generation, name) for name in settings},
         mcp_servers=mcp_servers.chosen(wanted.mcp_servers) if "mcp_servers" in mask else None,

@@ -147,6 +147,28 @@ def test_a_tool_that_may_change_something_asks_and_needs_another_mode(
         chat.assert_valid()
 
 
+def test_a_narrower_mode_names_the_program_that_may_do_more_and_ends_it_if_asked(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    server = start(start_server, tmp_path, fake_provider)
+    with server.client() as client:
+        tools_known(client)
+        part = fake_provider.part(calls(("mcp__t__echo", {"text": "one"})), says("One."))
+        chat = Chat(client, part, tmp_path, mode="unrestricted")
+        assert chat.ask("Use it.") == "One."
+        answer = chat.conversation.set_mode("restricted")
+        assert (answer.surviving_mcp_servers, answer.stopped_mcp_servers) == (("t",), ())
+        assert marked(server), "it goes on"
+        answer = chat.conversation.set_mode("restricted", stop_running=True)
+        assert (answer.surviving_mcp_servers, answer.stopped_mcp_servers) == ((), ("t",))
+        eventually(lambda: not marked(server), "its end")
+        part.then(calls(("mcp__t__echo", {"text": "two"})), says("Two."))
+        assert chat.ask("And again.") == "Two."
+        assert "started again" in str(part.exchanges[-1].results)
+        assert chat.conversation.set_mode("restricted").surviving_mcp_servers == (), "it runs in this mode"
+        chat.assert_valid()
+
+
 def test_what_it_asks_is_answered_by_a_person_and_a_late_answer_says_why_it_is_too_late(
     start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:

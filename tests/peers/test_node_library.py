@@ -77,7 +77,17 @@ def test_functions_are_tools_and_answer_their_calls(
         const tools = conversation.clientTools.map(facts);
         await bedrock.call('deleteConversation', {{ name: made.name }});
         await serving;
-        console.log(JSON.stringify({{ inputs, results, tools }}));
+        const restricted = {{ workingDirectory, mode: 'MODE_RESTRICTED' }};
+        const refused = (call) => call.then(() => null, ({{ reason }}) => reason);
+        const clientTools = [{{ name: 'ship' }}];
+        const narrow = await bedrock.create({{ ...restricted, clientTools, allowUnoffered: true }});
+        const lost = await narrow.tool({{ name: 'cancel' }}, () => '').get();
+        const unoffered = [
+          await refused(bedrock.create({{ ...restricted, clientTools }})),
+          await refused(narrow.update({{ clientTools }})),
+          await refused(narrow.send('Go.')), lost.unofferedTools.map(({{ name, reason }}) => [name, reason]),
+        ];
+        console.log(JSON.stringify({{ inputs, results, tools, unoffered }}));
         process.exit();
         """,
         BEDROCK_DATA_DIR=str(scripted.data),
@@ -88,6 +98,7 @@ def test_functions_are_tools_and_answer_their_calls(
     assert "RangeError: there is no order 0" in missing[0]
     assert seen == ["a picture", 1]
     assert told["tools"] == [["find_order", False, 300], ["look", True, 300]]
+    assert told["unoffered"] == [*["TOOL_NOT_OFFERED"] * 3, [["ship", "REASON_MODE"]]]
 
 
 def test_refusals_are_errors_with_reasons_and_fields(

@@ -526,15 +526,16 @@ class FakeBedrock:
 
     def SetMode(self, request: v1.SetModeRequest) -> v1.SetModeResponse:
         self.conversation.mode = request.mode
-        if request.stop_running:
-            self.conversation.ClearField("background_jobs")
-        calls = ["t1"] * bool(self.jobs)
+        jobs, calls, servers = self.jobs, ["t1"] * bool(self.jobs), ["files"] * bool(self.jobs)
         answer = v1.SetModeResponse(conversation=self.conversation)
         if request.stop_running:
-            ended, self.jobs = self.jobs, []
-            answer.MergeFrom(v1.SetModeResponse(ended_jobs=ended, stopped_tool_use_ids=calls))
+            self.jobs = []
+            self.conversation.ClearField("background_jobs")
+            stopped = v1.SetModeResponse(ended_jobs=jobs, stopped_tool_use_ids=calls, stopped_mcp_servers=servers)
+            answer.MergeFrom(stopped)
         else:
-            answer.MergeFrom(v1.SetModeResponse(surviving_jobs=self.jobs, surviving_tool_use_ids=calls))
+            left = v1.SetModeResponse(surviving_jobs=jobs, surviving_tool_use_ids=calls, surviving_mcp_servers=servers)
+            answer.MergeFrom(left)
         return answer
 
     def TriggerContinuation(self, request: v1.TriggerContinuationRequest) -> v1.TriggerContinuationResponse:

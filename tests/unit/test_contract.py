@@ -71,6 +71,7 @@ REFUSAL_REASONS = [
     "MCP_NOT_ALLOWED",
     "QUOTA_EXCEEDED",
     "WORKSPACE_OFFLINE",
+    "TOOL_NOT_OFFERED",
 ]
 
 # Where a code is prescribed.

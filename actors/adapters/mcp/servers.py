@@ -281,6 +281,8 @@ class McpServerHub:
             if before is not None and before.unreachable_since(time.monotonic() - PAUSE_SECONDS):
                 raise ServerError(f"The MCP server {server.name} is down: {before.error}.")
             if session is None or session.over:
+                if context.cancel.cancelled:  # a change of mode has ended the programs with the rights of this call
+                    raise ServerError("The call was cancelled.")
                 where = context.working_directory, context.mode
                 session = self._open(
                     context.conversation_id, key, server, context.sandbox, where, principal=context.principal
@@ -399,19 +401,30 @@ class McpServerHub:
         own = [session for session in self._of(record.id) if session.mode is not record.mode]
         return [session for session in own if not session.server.url and not session.over]
 
-    def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
+    def wider_than(self, conversation_id: str, mode: Mode) -> tuple[str, ...]:
+        """Return the names of a conversation's servers whose programs have more rights than the mode gives."""
+        with self._lock:
+            return tuple(session.server.name for session in self._wider(conversation_id, mode))
+
+    def _wider(self, conversation_id: str, mode: Mode) -> list[McpSession]:
+        """Return the sessions of these servers. The caller holds the lock."""
+        own = [session for session in self._of(conversation_id) if wider(session.mode, mode)]
+        return [session for session in own if not session.server.url and not session.over]
+
+    def stop(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         """Close a conversation's connections; with `wider_than`, only those with more rights. See ports.McpServers."""
         with self._lock:
-            ended = self._of(conversation_id)
             if wider_than is None:
+                ended = self._of(conversation_id)
                 for session in ended:
                     del self._sessions[conversation_id, session.server.name]
                 for key in [key for key in self._servers if key[0] == conversation_id]:
                     self._forget(key)
             else:  # the sessions are kept, so that the next call tells the model of the restart
-                ended = [each for each in ended if not each.server.url and wider(each.mode, wider_than)]
+                ended = self._wider(conversation_id, wider_than)
         for session in ended:
             session.stop()
+        return tuple(session.server.name for session in ended)
 
     def _of(self, conversation_id: str) -> list[McpSession]:
         return [session for (owner, _), session in self._sessions.items() if owner == conversation_id]

@@ -96,8 +96,11 @@ class ObservedMcpServers:
     def end_outdated(self, record: ConversationRecord) -> None:
         self._servers.end_outdated(record)
 
-    def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
-        self._servers.stop(conversation_id, wider_than)
+    def wider_than(self, conversation_id: str, mode: Mode) -> tuple[str, ...]:
+        return self._servers.wider_than(conversation_id, mode)
+
+    def stop(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
+        return self._servers.stop(conversation_id, wider_than)
 
     def release(self, conversation_id: str) -> None:
         self._servers.release(conversation_id)

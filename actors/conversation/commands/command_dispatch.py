@@ -305,14 +305,15 @@ class CommandDispatch:
         finally:
             rights.set(loaded.context.mode)
         rights.cancel(stopped)
-        if request.stop_running:
-            self._services.mcp.stop(loaded.record.id, wider_than=mode)
+        mcp, conversation_id = self._services.mcp, loaded.record.id
+        stopped_servers = mcp.stop(conversation_id, wider_than=mode) if request.stop_running else ()
         # Calls are listed before jobs, so that a call which becomes a background job in between is in at least one
         # list.
         calls = rights.wider_than(mode)
-        ended = self._pipeline.executor.end_jobs(loaded.record.id, mode) if request.stop_running else ()
-        jobs = tuple(job for job in self._services.toolbox.jobs(loaded.record.id, mode) if job not in ended)
-        return SetModeResult(loaded.record, jobs, calls, ended, stopped)
+        ended = self._pipeline.executor.end_jobs(conversation_id, mode) if request.stop_running else ()
+        jobs = tuple(job for job in self._services.toolbox.jobs(conversation_id, mode) if job not in ended)
+        servers = mcp.wider_than(conversation_id, mode)
+        return SetModeResult(loaded.record, jobs, calls, ended, stopped, servers, stopped_servers)
 
     def _resolve_approval(self, loaded: LoadedConversation, request: ResolveApprovalCommand) -> ConversationRecord:
         unit = loaded.begin()

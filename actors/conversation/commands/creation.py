@@ -47,8 +47,8 @@ def conversation(
 ) -> tuple[ConversationRecord, Commit]:
     """Return the record of a new conversation and the commit that creates it.
 
-    Raises Rejected (for the working directory, model, generation settings, mode or MCP servers) or InvalidFieldError
-    (for built-in tools, client tools or MCP servers).
+    Raises Rejected (for the working directory, model, generation settings, mode, client tools or MCP servers) or
+    InvalidFieldError (for built-in tools, client tools or MCP servers).
     """
     profile = profiles.checked(services, request.profile)
     cwd = validation.working_directory(services, request.working_directory, request.principal)
@@ -56,6 +56,8 @@ def conversation(
     info = validation.offered_model(services, model, request.principal).info
     check_generation(profile.generation, info)
     mode = validation.initial_mode(services, request.mode, cwd, request.principal)
+    if request.refuse_unoffered_tools:
+        profiles.check_offered(profile.client_tools, mode)
     surroundings = services.workspace.surroundings(cwd, services.permissions(request.principal).roots)
     record = ConversationRecord(
         id=conversation_id,

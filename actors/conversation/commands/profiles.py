@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.core.errors import Reason, Rejected
+from actors.core.profile import NOT_OFFERED, unoffered
 from actors.core.steps.submissions import SUBMIT_OUTPUT
 from actors.messages.refusals import InvalidFieldError
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
@@ -15,6 +16,7 @@ from actors.ports.schemas.json_schema import InvalidSchemaError
 from actors.runtime.offered_tools import compiled
 
 if TYPE_CHECKING:
+    from actors.core.context import Mode
     from actors.core.profile import ChosenMcpServer, ClientTool, Profile
     from actors.runtime.services import Services
 
@@ -58,6 +60,12 @@ def checked_client_tools(services: Services, tools: tuple[ClientTool, ...]) -> t
     if len(msgspec.json.encode(tools)) > MAX_TOOLS_BYTES:
         raise InvalidFieldError("client_tools", f"must have at most {MAX_TOOLS_BYTES} bytes together")
     return tools
+
+
+def check_offered(tools: tuple[ClientTool, ...], mode: Mode) -> None:
+    """Raise Rejected (TOOL_NOT_OFFERED) if the mode does not offer all of these tools to the agent."""
+    if names := unoffered(tools, mode):
+        raise Rejected(Reason.TOOL_NOT_OFFERED, f"{', '.join(names)} would not be offered: {NOT_OFFERED}")
 
 
 def check_mcp_servers(services: Services, chosen: tuple[ChosenMcpServer, ...]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from actors.conversation.commands.profiles import check_mcp_servers, checked_client_tools
+from actors.conversation.commands.profiles import check_mcp_servers, check_offered, checked_client_tools
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
 from actors.core.states import QUIET, TERMINAL
@@ -54,6 +54,8 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
         model = validation.served_model(services, wanted.get("model", record.model))
         check_generation(wanted.get("generation", record.profile.generation), model.info)
     if request.client_tools is not None:
+        if request.refuse_unoffered_tools:
+            check_offered(request.client_tools, record.mode)
         _set_client_tools(services, unit, request.client_tools, at)
     if request.mcp_servers is not None and request.mcp_servers != record.profile.mcp_servers:
         check_mcp_servers(services, request.mcp_servers)

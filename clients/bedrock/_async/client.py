@@ -137,6 +137,7 @@ class AsyncClient(AsyncClosing):
         tools: Sequence[str] | None = None,
         client_tools: Sequence[ClientTool | Callable[..., Any]] = (),
         generation: Generation | None = None,
+        allow_unoffered: bool = False,
         mcp_servers: Sequence[McpServer] = (),
         auto_continue: bool = False,
         request_id: str | None = None,
@@ -161,6 +162,9 @@ class AsyncClient(AsyncClosing):
             client_tools: Tools that clients run for the agent: `ClientTool` declarations, or functions of this program,
                 which become tools as `AsyncConversation.tool` describes.
             generation: How the model is to answer; the model's defaults if None.
+            allow_unoffered: Whether to create the conversation although its mode does not offer one of `client_tools`
+                to the agent: restricted mode offers only those that are read-only. `ConversationInfo.unoffered_tools`
+                lists the others.
             mcp_servers: MCP servers in addition to the operator's, if the operator allows it. The server connects to
                 them in the background; a run can use those of their tools that are known when it begins. See
                 `ConversationInfo.mcp_servers`.
@@ -174,11 +178,13 @@ class AsyncClient(AsyncClosing):
                 which one.
             SlugTaken: Another conversation has this slug.
             ModeUnavailable: The server cannot enforce this mode, or a setting disables it.
+            ToolNotOffered: The mode does not offer one of `client_tools`; nothing was created.
             PermissionDenied: The token does not permit the call.
             Unavailable: The server cannot be reached, or accepts no calls at the moment.
         """
         check_list("client_tools", client_tools)
-        functions = [tool_function(fitting(each)) for each in client_tools if not isinstance(each, ClientTool)]
+        given = [each for each in client_tools if not isinstance(each, ClientTool)]
+        functions = [tool_function(fitting(each), allow_unoffered=allow_unoffered) for each in given]
         declared = [each for each in client_tools if isinstance(each, ClientTool)]
         request = requests.create(
             working_directory,
@@ -194,6 +200,7 @@ class AsyncClient(AsyncClosing):
             tools=tools,
             client_tools=[*declared, *(function.declaration for function in functions)],
             generation=generation,
+            allow_unoffered=allow_unoffered,
             mcp_servers=mcp_servers,
             auto_continue=auto_continue,
             request_id=request_id,

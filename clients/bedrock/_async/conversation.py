@@ -38,8 +38,9 @@ class AsyncConversation(
         """Set what later tool calls may do: "restricted", "workspace" or "unrestricted".
 
         What already runs with wider rights keeps running: the result lists the running tool call in
-        `surviving_tool_use_ids` and background jobs in `surviving_jobs`. With `stop_running`, the call and the jobs are
-        ended instead, and the run continues without the call.
+        `surviving_tool_use_ids`, background jobs in `surviving_jobs`, and MCP servers whose programs run in
+        `surviving_mcp_servers`. With `stop_running`, all of these are ended instead, and the run continues without the
+        call.
 
         Raises:
             ModeUnavailable: The server cannot enforce this mode, or a setting disables it.
@@ -59,6 +60,7 @@ class AsyncConversation(
         follow_up_policy: FollowUpPolicy | None = None,
         budget: Budget | None = None,
         client_tools: Sequence[ClientTool] | None = None,
+        allow_unoffered: bool = False,
         generation: Generation | None = None,
         merge_generation: bool = False,
         mcp_servers: Sequence[McpServer] | None = None,
@@ -69,10 +71,12 @@ class AsyncConversation(
         """Change the given settings; None leaves a setting unchanged. Return the changed conversation.
 
         `generation` replaces all earlier generation settings; with `merge_generation`, those that it does not mention
-        are kept.
+        are kept. `allow_unoffered` permits `client_tools` that the conversation's mode does not offer to the agent;
+        `unoffered_tools` of the result lists them.
 
         Raises:
             Aborted: The `etag` is given and outdated.
+            ToolNotOffered: The mode does not offer one of `client_tools`; nothing was changed.
             AgentBusy: The model, the tools of clients and the MCP servers cannot be changed during a run.
             GenerationUnsupported: The model cannot do what `generation` asks for.
         """
@@ -86,6 +90,7 @@ class AsyncConversation(
             follow_up_policy=follow_up_policy,
             budget=budget,
             client_tools=client_tools,
+            allow_unoffered=allow_unoffered,
             generation=generation,
             merge_generation=merge_generation,
             mcp_servers=mcp_servers,

@@ -72,6 +72,7 @@ def create(
     tools: Sequence[str] | None,
     client_tools: Sequence[ClientTool],
     generation: Generation | None,
+    allow_unoffered: bool,
     mcp_servers: Sequence[McpServer],
     auto_continue: bool,
     request_id: str | None,
@@ -100,7 +101,11 @@ def create(
         mcp_servers=_server_messages(mcp_servers),
         auto_continue=auto_continue,
     )
-    return v1.CreateConversationRequest(conversation=wanted, request_id=request_id or new_request_id())
+    return v1.CreateConversationRequest(
+        conversation=wanted,
+        request_id=request_id or new_request_id(),
+        refuse_unoffered_tools=bool(client_tools) and not allow_unoffered,
+    )
 
 
 def conversations(
@@ -299,6 +304,7 @@ def update(
     follow_up_policy: FollowUpPolicy | None,
     budget: Budget | None,
     client_tools: Sequence[ClientTool] | None,
+    allow_unoffered: bool,
     generation: Generation | None,
     merge_generation: bool,
     mcp_servers: Sequence[McpServer] | None,
@@ -346,7 +352,8 @@ def update(
     if merge_generation and generation is not None:
         mask.paths.remove("generation")
         mask.paths.extend(f"generation.{field.name}" for field, _ in conversation.generation.ListFields())
-    return v1.UpdateConversationRequest(conversation=conversation, update_mask=mask)
+    refuse = bool(client_tools) and not allow_unoffered
+    return v1.UpdateConversationRequest(conversation=conversation, update_mask=mask, refuse_unoffered_tools=refuse)
 
 
 def _budget_message(budget: Budget | None) -> v1.Budget | None:

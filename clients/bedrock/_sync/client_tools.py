@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bedrock import v1
 from bedrock._shared import requests
-from bedrock._shared.client_tools.functions import answer_of, failure_of
+from bedrock._shared.client_tools.functions import answer_of, check_offered, failure_of
 from bedrock._sync.retries import insist
 from bedrock._sync.sending import carried_out
 from bedrock.errors import InvalidArgument, NotFound, UnknownOrDecided
@@ -51,15 +51,19 @@ class ClientTools:
         Raises:
             AgentBusy: The tools cannot be changed during a run.
             InvalidArgument: The server does not accept one of the tools.
+            ToolNotOffered: The mode does not offer one of the tools, for which that is not allowed.
         """
         if self._declared:
             return
         stub, name = self._transport.conversations, self._conversation
         got = self._transport.call(stub.GetConversation, v1.GetConversationRequest(name=name), timeout)
-        present = {tool.name: tool for tool in got.conversation.client_tools}
+        conversation = got.conversation
+        present = {tool.name: tool for tool in conversation.client_tools}
         wanted = present | {name: function.declaration.proto for name, function in self._functions.items()}
         if wanted != present:
-            self._transport.call(stub.UpdateConversation, requests.declare(name, wanted.values()), timeout)
+            update = requests.declare(name, wanted.values())
+            conversation = (self._transport.call(stub.UpdateConversation, update, timeout)).conversation
+        check_offered(conversation, self._functions)
         self._declared = True
 
     def answer(self, calls: Sequence[ToolCall], deadline: Deadline) -> None:

@@ -155,6 +155,7 @@ from bedrock.v1.common_pb2 import (
     REFUSAL_REASON_UNKNOWN_OR_DECIDED as REFUSAL_REASON_UNKNOWN_OR_DECIDED,
     REFUSAL_REASON_UNSPECIFIED as REFUSAL_REASON_UNSPECIFIED,
     REFUSAL_REASON_WORKING_DIRECTORY_INVALID as REFUSAL_REASON_WORKING_DIRECTORY_INVALID,
+    REFUSAL_REASON_TOOL_NOT_OFFERED as REFUSAL_REASON_TOOL_NOT_OFFERED,
     REFUSAL_REASON_WORKSPACE_OFFLINE as REFUSAL_REASON_WORKSPACE_OFFLINE,
     ROLE_AGENT as ROLE_AGENT,
     ROLE_ERROR as ROLE_ERROR,
@@ -217,6 +218,7 @@ from bedrock.v1.common_pb2 import (
     ToolGroup as ToolGroup,
     ToolOutcome as ToolOutcome,
     ToolSelection as ToolSelection,
+    UnofferedTool as UnofferedTool,
     Usage as Usage,
 )
 from bedrock.v1.conversation_pb2 import (

@@ -257,6 +257,13 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
 
     Start a server that has the workspace, and repeat the call.
     """
+    REFUSAL_REASON_TOOL_NOT_OFFERED: _RefusalReason.ValueType  # 35
+    """FAILED_PRECONDITION. The agent would not be offered a tool of clients, and the
+    call has `refuse_unoffered_tools` set. Nothing was changed.
+
+    Declare the tool as `read_only` if it changes nothing, choose a mode with more
+    rights, or call without `refuse_unoffered_tools`.
+    """
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """The reasons for which the server refuses a well-formed call.
@@ -524,6 +531,13 @@ workspace (directory) of this conversation, which the message names. Nothing was
 changed; stored data can still be read.
 
 Start a server that has the workspace, and repeat the call.
+"""
+REFUSAL_REASON_TOOL_NOT_OFFERED: RefusalReason.ValueType  # 35
+"""FAILED_PRECONDITION. The agent would not be offered a tool of clients, and the
+call has `refuse_unoffered_tools` set. Nothing was changed.
+
+Declare the tool as `read_only` if it changes nothing, choose a mode with more
+rights, or call without `refuse_unoffered_tools`.
 """
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
@@ -1498,6 +1512,59 @@ class ClientTool(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ClientTool: _TypeAlias = ClientTool  # noqa: Y015
+
+@_typing.final
+class UnofferedTool(_message.Message):
+    """A tool of clients that the agent is not offered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Reason:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[UnofferedTool._Reason.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        REASON_UNSPECIFIED: UnofferedTool._Reason.ValueType  # 0
+        """Never sent."""
+        REASON_MODE: UnofferedTool._Reason.ValueType  # 1
+        """The conversation is in MODE_RESTRICTED, and the tool is not declared as
+        `read_only`.
+        """
+
+    class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
+        """The reasons why a tool is not offered."""
+
+    REASON_UNSPECIFIED: UnofferedTool.Reason.ValueType  # 0
+    """Never sent."""
+    REASON_MODE: UnofferedTool.Reason.ValueType  # 1
+    """The conversation is in MODE_RESTRICTED, and the tool is not declared as
+    `read_only`.
+    """
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name of the tool, as in ClientTool."""
+    reason: Global___UnofferedTool.Reason.ValueType
+    """Why the tool is not offered."""
+    text: _builtins.str
+    """Why the tool is not offered, and what to change, as text for people."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        reason: Global___UnofferedTool.Reason.ValueType = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "reason", b"reason", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnofferedTool: _TypeAlias = UnofferedTool  # noqa: Y015
 
 @_typing.final
 class Budget(_message.Message):

@@ -89,6 +89,7 @@ class Conversation(_message.Message):
     FORKED_AT_FIELD_NUMBER: _builtins.int
     MCP_SERVERS_FIELD_NUMBER: _builtins.int
     AUTO_CONTINUE_FIELD_NUMBER: _builtins.int
+    UNOFFERED_TOOLS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The resource name, `conversations/{conversation}`. It never changes. Calls also
     accept `conversations/{slug}`; responses always contain the id.
@@ -281,6 +282,12 @@ class Conversation(_message.Message):
         present states of the servers, whose changes no event reports.
         """
 
+    @_builtins.property
+    def unoffered_tools(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.UnofferedTool]:
+        """Those of the `client_tools` that a run which begins in the present mode does not
+        offer to the agent, and why. Empty if it offers all of them.
+        """
+
     def __init__(
         self,
         *,
@@ -317,10 +324,11 @@ class Conversation(_message.Message):
         forked_at: _builtins.str = ...,
         mcp_servers: _abc.Iterable[_common_pb2.McpServer] | None = ...,
         auto_continue: _builtins.bool = ...,
+        unoffered_tools: _abc.Iterable[_common_pb2.UnofferedTool] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["archive_time", b"archive_time", "aside_usage", b"aside_usage", "budget", b"budget", "context_usage", b"context_usage", "create_time", b"create_time", "generation", b"generation", "instructions", b"instructions", "state", b"state", "tools", b"tools", "total_usage", b"total_usage", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_policy", b"approval_policy", "approval_rules", b"approval_rules", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "auto_continue", b"auto_continue", "background_jobs", b"background_jobs", "budget", b"budget", "client_tools", b"client_tools", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "forked_at", b"forked_at", "forked_from", b"forked_from", "generation", b"generation", "instructions", b"instructions", "labels", b"labels", "mcp_servers", b"mcp_servers", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "tools", b"tools", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_policy", b"approval_policy", "approval_rules", b"approval_rules", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "auto_continue", b"auto_continue", "background_jobs", b"background_jobs", "budget", b"budget", "client_tools", b"client_tools", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "forked_at", b"forked_at", "forked_from", b"forked_from", "generation", b"generation", "instructions", b"instructions", "labels", b"labels", "mcp_servers", b"mcp_servers", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "tools", b"tools", "total_usage", b"total_usage", "unoffered_tools", b"unoffered_tools", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,8 +34,14 @@ class CreateConversationRequest(_message.Message):
 
     CONVERSATION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    REFUSE_UNOFFERED_TOOLS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """A UUID that makes the call idempotent. May be empty."""
+    refuse_unoffered_tools: _builtins.bool
+    """Whether to refuse the call, with TOOL_NOT_OFFERED, if the agent would not be
+    offered one of the `client_tools`. Otherwise `unoffered_tools` of the new
+    conversation lists such tools.
+    """
     @_builtins.property
     def conversation(self) -> _conversation_pb2.Conversation:
         """The new conversation. Required. The server reads the fields that the comments of
@@ -48,10 +54,11 @@ class CreateConversationRequest(_message.Message):
         *,
         conversation: _conversation_pb2.Conversation | None = ...,
         request_id: _builtins.str = ...,
+        refuse_unoffered_tools: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "refuse_unoffered_tools", b"refuse_unoffered_tools", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -217,6 +224,12 @@ class UpdateConversationRequest(_message.Message):
 
     CONVERSATION_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    REFUSE_UNOFFERED_TOOLS_FIELD_NUMBER: _builtins.int
+    refuse_unoffered_tools: _builtins.bool
+    """Whether to refuse the call, with TOOL_NOT_OFFERED, if it sets `client_tools` and
+    the agent would not be offered one of them. Otherwise `unoffered_tools` of the
+    conversation lists such tools.
+    """
     @_builtins.property
     def conversation(self) -> _conversation_pb2.Conversation:
         """The conversation with its `name` and the new values. Required. If its `etag` is
@@ -241,10 +254,11 @@ class UpdateConversationRequest(_message.Message):
         *,
         conversation: _conversation_pb2.Conversation | None = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
+        refuse_unoffered_tools: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "refuse_unoffered_tools", b"refuse_unoffered_tools", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1362,9 +1376,9 @@ class SetModeRequest(_message.Message):
     """The new mode. Required."""
     stop_running: _builtins.bool
     """Whether to kill what runs with more rights than the new mode gives: the running
-    tool call, whose result then says so, and background jobs. The event
-    `tool_tree_reaped` reports when their processes have ended, as after
-    CancelConversation.
+    tool call, whose result then says so, background jobs, and the programs of MCP
+    servers. The event `tool_tree_reaped` reports when the processes of the call and
+    the jobs have ended, as after CancelConversation.
     """
     def __init__(
         self,
@@ -1392,6 +1406,8 @@ class SetModeResponse(_message.Message):
     SURVIVING_TOOL_USE_IDS_FIELD_NUMBER: _builtins.int
     ENDED_JOBS_FIELD_NUMBER: _builtins.int
     STOPPED_TOOL_USE_IDS_FIELD_NUMBER: _builtins.int
+    SURVIVING_MCP_SERVERS_FIELD_NUMBER: _builtins.int
+    STOPPED_MCP_SERVERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def conversation(self) -> _conversation_pb2.Conversation:
         """The conversation in its new mode."""
@@ -1416,6 +1432,19 @@ class SetModeResponse(_message.Message):
     def stopped_tool_use_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The ids of the tool calls that `stop_running` killed."""
 
+    @_builtins.property
+    def surviving_mcp_servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names of the MCP servers whose programs continue to run with more rights than
+        the mode gives. Calls of their tools are refused, until the next message that
+        begins a run restarts the programs in the new mode. `stop_running` kills them.
+        """
+
+    @_builtins.property
+    def stopped_mcp_servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names of the MCP servers whose programs `stop_running` killed. The next call
+        of one of their tools starts the program in the new mode.
+        """
+
     def __init__(
         self,
         *,
@@ -1424,10 +1453,12 @@ class SetModeResponse(_message.Message):
         surviving_tool_use_ids: _abc.Iterable[_builtins.str] | None = ...,
         ended_jobs: _abc.Iterable[_builtins.str] | None = ...,
         stopped_tool_use_ids: _abc.Iterable[_builtins.str] | None = ...,
+        surviving_mcp_servers: _abc.Iterable[_builtins.str] | None = ...,
+        stopped_mcp_servers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "ended_jobs", b"ended_jobs", "stopped_tool_use_ids", b"stopped_tool_use_ids", "surviving_jobs", b"surviving_jobs", "surviving_tool_use_ids", b"surviving_tool_use_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "ended_jobs", b"ended_jobs", "stopped_mcp_servers", b"stopped_mcp_servers", "stopped_tool_use_ids", b"stopped_tool_use_ids", "surviving_jobs", b"surviving_jobs", "surviving_mcp_servers", b"surviving_mcp_servers", "surviving_tool_use_ids", b"surviving_tool_use_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -420,8 +420,9 @@ class ConversationServiceServicer(object):
 
         Refused with WORKING_DIRECTORY_INVALID, MODEL_UNAVAILABLE or
         GENERATION_UNSUPPORTED (all INVALID_ARGUMENT), SLUG_TAKEN (ALREADY_EXISTS),
-        MODE_UNAVAILABLE (FAILED_PRECONDITION) or MCP_NOT_ALLOWED (PERMISSION_DENIED).
-        Idempotent by `request_id`.
+        MODE_UNAVAILABLE or, if `refuse_unoffered_tools` is set, TOOL_NOT_OFFERED (both
+        FAILED_PRECONDITION), or MCP_NOT_ALLOWED (PERMISSION_DENIED). Idempotent by
+        `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -461,8 +462,10 @@ class ConversationServiceServicer(object):
         on. An unknown model is refused with MODEL_UNAVAILABLE, a model that does not
         support the settings in `generation` with GENERATION_UNSUPPORTED (both
         INVALID_ARGUMENT), an MCP server that the operator does not allow with
-        MCP_NOT_ALLOWED (PERMISSION_DENIED), and a slug of another conversation with
-        SLUG_TAKEN (ALREADY_EXISTS). If `etag` is set and outdated, the call is ABORTED:
+        MCP_NOT_ALLOWED (PERMISSION_DENIED), a slug of another conversation with
+        SLUG_TAKEN (ALREADY_EXISTS), and, if `refuse_unoffered_tools` is set, a tool of
+        clients that the agent would not be offered with TOOL_NOT_OFFERED
+        (FAILED_PRECONDITION). If `etag` is set and outdated, the call is ABORTED:
         read the conversation and try again. Clients that watch the conversation get a
         `conversation_updated` event, unless nothing changed.
         """
@@ -704,13 +707,13 @@ class ConversationServiceServicer(object):
         """Changes what tools may do, in any state that is not terminal.
 
         The mode applies at once, to all tools that start from now on. A tool that is
-        already running keeps the mode with which it was started, and so does a
-        background job: the response lists those that have more rights than the new mode
-        gives, and `stop_running` kills them. The run continues without a killed tool
-        call. The agent is told of the mode by a message that never stands between a tool
-        call and its result. A change to fewer rights needs no approval. Setting the
-        present mode again changes nothing and succeeds; with `stop_running` it kills
-        what an earlier call has left running.
+        already running keeps the mode with which it was started, and so do a background
+        job and the program of an MCP server: the response lists those that have more
+        rights than the new mode gives, and `stop_running` kills them. The run continues
+        without a killed tool call. The agent is told of the mode by a message that never
+        stands between a tool call and its result. A change to fewer rights needs no
+        approval. Setting the present mode again changes nothing and succeeds; with
+        `stop_running` it kills what an earlier call has left running.
 
         Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
         """

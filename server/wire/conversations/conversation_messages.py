@@ -11,7 +11,7 @@ from actors.core.approval.approval_rules import Suggested
 from actors.core.context import ConvContext
 from actors.core.errors import ErrorKind
 from actors.core.notifications import ApprovalRequested, CallStatus, ClientToolCall, QuestionChanged
-from actors.core.profile import Generation
+from actors.core.profile import NOT_OFFERED, Generation, unoffered
 from actors.core.states import ApprovalKind, ContextExhausted, QuestionStatus, State
 from actors.core.steps.approvals import approval_kind, requested_mode
 from actors.core.summary import StateSummary, summarize
@@ -87,6 +87,10 @@ def conversation(
         tools=_selection(record.profile),
         generation=_generation(record.profile.generation),
         auto_continue=record.profile.auto_continue,
+        unoffered_tools=[
+            v1.UnofferedTool(name=name, reason=v1.UnofferedTool.REASON_MODE, text=NOT_OFFERED)
+            for name in unoffered(record.profile.client_tools, record.mode)
+        ],
     )
 
 

@@ -193,6 +193,27 @@ def test_restricted_mode_offers_those_that_read_and_stop_running_withdraws_the_o
     talk.rest(Idle)
 
 
+def test_what_the_mode_does_not_offer_is_refused_if_asked_and_nothing_is_changed(
+    make_world: Callable[..., World],
+) -> None:
+    cell = make_world(sandbox=Cell())
+    not_offered = pytest.raises(
+        Rejected, match="ship_order would not be", check=lambda error: error.reason is Reason.TOOL_NOT_OFFERED
+    )
+    both = Profile(client_tools=(FIND, SHIP))
+    with not_offered:
+        cell.create(profile=both, refuse_unoffered_tools=True)
+    assert cell.store.unsettled() == ()
+    talk = cell.create(profile=Profile(client_tools=(FIND,)), refuse_unoffered_tools=True)
+    before = talk.record
+    with not_offered:
+        talk.ask(UpdateConversationCommand(title="new", client_tools=(SHIP,), refuse_unoffered_tools=True))
+    assert talk.record == before
+    talk.ask(UpdateConversationCommand(client_tools=(SHIP,)))
+    assert talk.record.profile.client_tools == (SHIP,)
+    assert cell.create(profile=both, mode=Mode.UNRESTRICTED, refuse_unoffered_tools=True).record.profile == both
+
+
 def test_they_change_at_rest_only_and_the_next_run_offers_the_new_ones(world: World) -> None:
     talk = asking(world)
     with pytest.raises(Rejected, check=lambda error: error.reason is Reason.AGENT_BUSY):

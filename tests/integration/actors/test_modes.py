@@ -26,6 +26,7 @@ from actors.messages.commands import (
     UpdateConversationCommand,
 )
 from actors.ports import Commit, LogEntry, SandboxReport, ToolOutput
+from actors.ports.mcp import NoMcpServers
 from tests.integration.actors.conftest import Box, ShakyStore
 from tests.support.patience import PATIENCE
 from tests.support.services import NoSandbox
@@ -221,6 +222,34 @@ def test_a_narrower_mode_names_the_call_that_may_do_more_and_ends_it_if_asked(ce
     assert seen_by_model(exchange) == [["go"], ["use", "use"], ["result", "result", "notice"]]
     exchange.say("done")
     talk.rest(Idle)
+
+
+class UnrestrictedProgram(NoMcpServers):
+    """A server whose program runs with all rights."""
+
+    running = True
+
+    def wider_than(self, conversation_id: str, mode: Mode) -> tuple[str, ...]:
+        return ("files",) if self.running and mode is not UNRESTRICTED else ()
+
+    def stop(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
+        ended = self.wider_than(conversation_id, wider_than or RESTRICTED)
+        self.running = self.running and not ended
+        return ended
+
+
+def test_a_narrower_mode_names_the_mcp_servers_that_may_do_more_and_ends_them_if_asked(
+    make_world: Callable[..., World],
+) -> None:
+    talk = make_world(mcp=UnrestrictedProgram(), sandbox=Cell()).create(mode=UNRESTRICTED)
+    for mode, stop, survives, stopped in (
+        (UNRESTRICTED, True, (), ()),
+        (RESTRICTED, False, ("files",), ()),
+        (RESTRICTED, True, (), ("files",)),
+        (RESTRICTED, True, (), ()),
+    ):
+        answer = talk.ask(SetModeCommand(mode, stop_running=stop))
+        assert (answer.surviving_mcp_servers, answer.stopped_mcp_servers) == (survives, stopped)
 
 
 def test_a_call_is_named_by_what_it_was_started_with(cell: World) -> None:

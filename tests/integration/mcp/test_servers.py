@@ -371,11 +371,23 @@ def test_what_has_more_than_a_mode_gives_can_be_ended_at_once(
     assert sandbox.report.restriction_available, "this machine keeps no restriction"
     made = hub(server())
     made.call("count")
-    made.all.stop("c1", wider_than=Mode.UNRESTRICTED)
+    assert made.all.wider_than("c1", Mode.UNRESTRICTED) == ()
+    assert made.all.stop("c1", wider_than=Mode.UNRESTRICTED) == ()
     assert made.call("count").text == "2"
-    made.all.stop("c1", wider_than=Mode.RESTRICTED)
+    assert made.all.wider_than("c1", Mode.WORKSPACE) == ("t",)
+    assert made.all.wider_than("c2", Mode.WORKSPACE) == ()
+    assert made.all.stop("c1", wider_than=Mode.RESTRICTED) == ("t",)
+    assert made.all.wider_than("c1", Mode.RESTRICTED) == ()
     eventually(lambda: not made.running(), "its end")
     assert made.call("count", mode=Mode.RESTRICTED).text == f"{RESTARTED}\n1"
+
+
+def test_a_call_that_a_change_of_mode_has_cancelled_starts_no_program(hub: Callable[..., Hub]) -> None:
+    made = hub(server())
+    cancel = CancelToken()
+    cancel.cancel()
+    assert made.call("count", cancel=cancel).text == "The call was cancelled."
+    assert made.all.wider_than("c1", Mode.RESTRICTED) == ()
 
 
 # --- cancels and ends -------------------------------------------------------------------------------------------------

@@ -325,12 +325,15 @@ def test_a_mode_has_to_be_named_and_the_answer_names_what_goes_on_and_what_was_e
 ) -> None:
     refusal = refused(lambda: ask(harness, "SetMode", v1.SetModeRequest(name=NAME)))
     assert (refusal.code, refusal.fields) == ("INVALID_ARGUMENT", ["mode"])
-    left = requests.SetModeResult(author.record, ("b-1", "b-3"), ("t1",))
-    harness.conversations.will(left, requests.SetModeResult(author.record, (), (), ("b-1",), ("t1",)))
+    left = requests.SetModeResult(author.record, ("b-1", "b-3"), ("t1",), surviving_mcp_servers=("files",))
+    stopped = requests.SetModeResult(author.record, (), (), ("b-1",), ("t1",), stopped_mcp_servers=("files",))
+    harness.conversations.will(left, stopped)
     answer = ask(harness, "SetMode", v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED))
     assert (list(answer.surviving_jobs), list(answer.surviving_tool_use_ids)) == (["b-1", "b-3"], ["t1"])
+    assert (list(answer.surviving_mcp_servers), list(answer.stopped_mcp_servers)) == (["files"], [])
     answer = ask(harness, "SetMode", v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED, stop_running=True))
     assert (list(answer.ended_jobs), list(answer.stopped_tool_use_ids)) == (["b-1"], ["t1"])
+    assert (list(answer.surviving_mcp_servers), list(answer.stopped_mcp_servers)) == ([], ["files"])
     asked = [request for _, request, _ in harness.conversations.asked]
     assert asked == [
         requests.SetModeCommand(Mode.RESTRICTED),

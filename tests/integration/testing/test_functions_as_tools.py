@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from bedrock import Conversation, RunInterrupted, ToolAnswer
+from bedrock import ClientTool, Conversation, RunInterrupted, ToolAnswer
+from bedrock.errors import ToolNotOffered
 from bedrock.testing.plays import calls, says
 
 from tests.support.patience import PATIENCE
@@ -73,6 +75,62 @@ def test_the_model_gets_what_functions_return_and_raise(bedrock: Bedrock, tmp_pa
     assert "base64" in seen
     declared = {tool.name: tool for tool in conversation.get().client_tools}
     assert (declared["find"].read_only, declared["find"].group, declared["look"].read_only) == (True, "read", False)
+
+
+def test_a_function_that_the_mode_does_not_offer_is_refused_before_anything_is_made_unless_that_is_allowed(
+    bedrock: Bedrock, tmp_path: Path
+) -> None:
+    def ship(number: int) -> str:
+        """Ship an order."""
+        return f"shipped {number}"
+
+    with pytest.raises(ToolNotOffered, match="ship would not be offered: restricted mode") as refusal:
+        bedrock.client.create(tmp_path, mode="restricted", client_tools=[ship])
+    assert "choose another mode" in refusal.value.hint
+    assert list(bedrock.client.conversations()) == []
+    conversation = bedrock.client.create(tmp_path, mode="restricted", client_tools=[ship], allow_unoffered=True)
+    (left_out,) = conversation.get().unoffered_tools
+    assert (left_out.name, left_out.reason) == ("ship", "mode")
+    assert conversation.set_mode("workspace").conversation.unoffered_tools == ()
+    assert conversation.set_mode("restricted").conversation.unoffered_tools == (left_out,)
+    with pytest.raises(ToolNotOffered):
+        conversation.update(client_tools=[ClientTool("other")])
+    assert (
+        conversation.update(client_tools=[ClientTool("other")], allow_unoffered=True).unoffered_tools[0].name == "other"
+    )
+    logged = [json.loads(line) for line in bedrock.server.log().splitlines()]
+    assert [line["message"] for line in logged] == [
+        f"client tools are not offered in the mode restricted: {name}" for name in ("ship", "ship", "other")
+    ]
+    assert {f"conversations/{line['conversation']}" for line in logged} == {conversation.name}
+
+
+def test_a_message_is_not_sent_while_the_mode_does_not_offer_a_function(bedrock: Bedrock, tmp_path: Path) -> None:
+    conversation = bedrock.client.create(tmp_path, mode="restricted", tools=[])
+
+    @conversation.tool
+    def ship() -> str:
+        """Ship an order."""
+        return "shipped"
+
+    async def main() -> None:
+        async with bedrock.async_client() as client:
+            other = client.conversation(conversation.name)
+            other.tool(ship)
+            with pytest.raises(ToolNotOffered, match="ship would not be offered"):
+                await other.serve_tools()
+
+    for _ in range(2):
+        with pytest.raises(ToolNotOffered, match="ship would not be offered"):
+            conversation.send("Go.")
+    asyncio.run(main())
+    assert list(conversation.messages()) == []
+    conversation.tool(allow_unoffered=True)(ship)
+    bedrock.model.then(says("I cannot."))
+    assert conversation.ask("Go.") == "I cannot."
+    conversation.set_mode("unrestricted")
+    bedrock.model.then(calls(("ship", {})), says("Done."))
+    assert conversation.ask("And now?") == "Done."
 
 
 def test_on_an_event_loop_plain_functions_have_threads_and_others_are_awaited(bedrock: Bedrock, tmp_path: Path) -> None:

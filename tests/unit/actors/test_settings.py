@@ -212,7 +212,13 @@ def test_what_update_may_change_is_in_the_record_and_in_the_request() -> None:
         assert name in UpdateConversationCommand.__struct_fields__
     parts = {"some_labels", "some_amounts", "some_generation"}
     of_profile = {"client_tools", "generation", "mcp_servers", "auto_continue"}
-    assert set(UpdateConversationCommand.__struct_fields__) == {"etag", *of_profile, *parts, *settings.SETTINGS}
+    assert set(UpdateConversationCommand.__struct_fields__) == {
+        "etag",
+        "refuse_unoffered_tools",
+        *of_profile,
+        *parts,
+        *settings.SETTINGS,
+    }
 
 
 def test_an_unknown_model_and_one_for_a_conversation_that_is_over_are_refused(services: Services) -> None:

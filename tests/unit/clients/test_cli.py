@@ -424,12 +424,15 @@ def test_what_the_creator_chose_is_shown(program: Program, fake: FakeBedrock) ->
     fake.conversation.instructions.CopyFrom(v1.Instructions(text="A poet.", replace=True))
     fake.conversation.tools.CopyFrom(v1.ToolSelection(tools=["tools/bash"]))
     fake.conversation.client_tools.add(name="find_order")
+    fake.conversation.unoffered_tools.add(name="find_order", text="restricted mode offers less")
     fake.conversation.state.kind = v1.STATE_KIND_TOOL_EXECUTING
     fake.conversation.state.tool_executing.current.tool = "find_order"
     fake.conversation.state.tool_executing.deadline.seconds = 1
     shown = program("show", SLUG).stdout
     assert re.search(r"state +tool executing, waits for a client \(find_order\)\n", shown)
     assert re.search(r"client tools +find_order\n", shown)
+    assert re.search(r"not offered +find_order: restricted mode offers less\n", shown)
+    assert "not offered to the agent in this mode: find_order\n" in program("mode", SLUG, "restricted").stdout
     assert re.search(r"tools +bash\n", shown)
     assert re.search(r"told +A poet. \(instead of the server's prompt\)\n", shown)
 
@@ -723,7 +726,7 @@ def test_what_may_do_more_than_a_narrower_mode_is_reported_and_ended_on_request(
     program: Program, fake: FakeBedrock
 ) -> None:
     fake.jobs = ["b-1", "b-3"]
-    what = "the tool call t1, the job b-1, the job b-3"
+    what = "the tool call t1, the job b-1, the job b-3, the MCP server files"
     ends_it = f"(`bedrock mode --stop-running {SLUG} restricted` ends that)"
     told = program("mode", "c1", "restricted").stdout
     assert told == f"{SLUG} is restricted\nstill running with wider rights: {what} {ends_it}\n"

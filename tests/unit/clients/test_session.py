@@ -523,10 +523,11 @@ def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stopped_if_a
         chat.session.enter("Go")
         await chat.shows("● bash sleep 99")
         chat.session.enter("/mode restricted")
-        await chat.shows("? still running with wider rights: bash sleep 99, the background job b-1. Stop it?")
+        what = "bash sleep 99, the background job b-1, the MCP server files"
+        await chat.shows(f"? still running with wider rights: {what}. Stop it?")
         chat.session.enter(reply, chat.session.question)
         if reply == "y":
-            await chat.shows("· stopped: bash sleep 99, the background job b-1")
+            await chat.shows(f"· stopped: {what}")
             await chat.until(lambda: "background job" not in chat.session.status())
         elif reply == "a":  # which is no answer to this
             await chat.shows("that was a message; the question is still open")

@@ -338,5 +338,5 @@ def test_the_mode_asks_at_a_terminal_whether_to_stop_what_has_wider_rights(addre
         terminal.shows("still running with wider rights: the tool call t1, the job b-1")
         terminal.shows("Stop that?")
         terminal.keys("y\r")
-        terminal.shows("ended: the tool call t1, the job b-1")
+        terminal.shows("ended: the tool call t1, the job b-1, the MCP server files")
         assert terminal.ends() == 0

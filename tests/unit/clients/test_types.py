@@ -44,6 +44,7 @@ ENUMS: dict[str, Any] = {
     "ToolAudience": v1.Tool.Audience,
     "ToolGroup": v1.ToolGroup,
     "ToolOutcome": v1.ToolOutcome,
+    "UnofferedReason": v1.UnofferedTool.Reason,
 }
 SETS = [name for name in vars(types) if name[0].isupper() and name != "Literal"]
 

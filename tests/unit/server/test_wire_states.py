@@ -9,7 +9,7 @@ import pytest
 from bedrock import v1
 
 from actors.core.approval.approval_rules import Action, ApprovalRule, Suggested
-from actors.core.context import ToolGroup
+from actors.core.context import Mode, ToolGroup
 from actors.core.profile import ChosenMcpServer, ClientTool, Generation, Profile, ReasoningEffort
 from actors.core.states import AwaitingToolApproval, Idle, LlmPhase, LlmRequesting, ToolExecuting
 from actors.ports.mcp import McpServerStatus, McpState
@@ -162,7 +162,7 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
         ),
     )
     unset = {field.name for field in answer.DESCRIPTOR.fields} - {field.name for field, _ in answer.ListFields()}
-    assert unset == {"continuation_summary", "background_jobs", "client_tools", "mcp_servers"}
+    assert unset == {"continuation_summary", "background_jobs", "client_tools", "mcp_servers", "unoffered_tools"}
     assert answer.instructions == v1.Instructions(text="Be brief.", replace=True)
     assert answer.tools.tools == ["tools/bash"]
     assert answer.generation == v1.Generation(reasoning_effort=v1.REASONING_EFFORT_LOW, temperature=0.0)
@@ -190,6 +190,14 @@ def test_the_tools_of_clients_are_shown_where_the_whole_conversation_is() -> Non
     assert shown_tool.group == v1.TOOL_GROUP_READ
     assert (shown_tool.timeout.ToMilliseconds(), shown_tool.read_only) == (90_000, True)
     assert plain(shown_tool.input_schema) == {"type": "object", "properties": {"id": {"type": "integer"}}}
+
+
+def test_the_tools_that_the_mode_does_not_offer_are_named_with_the_reason() -> None:
+    profile = Profile(client_tools=(ClientTool("find", read_only=True), ClientTool("ship")))
+    for mode, names in (Mode.RESTRICTED, ["ship"]), (Mode.WORKSPACE, []), (Mode.UNRESTRICTED, []):
+        left_out = conversation(FACTS, record(profile=profile, mode=mode)).unoffered_tools
+        assert [tool.name for tool in left_out] == names
+        assert all(tool.reason == v1.UnofferedTool.REASON_MODE and "read-only" in tool.text for tool in left_out)
 
 
 def test_mcp_servers_are_shown_as_they_were_named_with_what_is_known_of_them() -> None:

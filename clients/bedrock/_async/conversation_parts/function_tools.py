@@ -44,6 +44,7 @@ class AsyncConversationTools(AsyncConversationBase):
         timeout: timedelta | None = None,
         read_only: bool = False,
         requires_approval: bool = False,
+        allow_unoffered: bool = False,
     ) -> Callable[[FunctionT], FunctionT]: ...
 
     def tool(
@@ -57,6 +58,7 @@ class AsyncConversationTools(AsyncConversationBase):
         timeout: timedelta | None = None,
         read_only: bool = False,
         requires_approval: bool = False,
+        allow_unoffered: bool = False,
     ) -> FunctionT | Callable[[FunctionT], FunctionT]:
         """Give the agent a function of this program as a tool, with ``@conversation.tool``.
 
@@ -76,6 +78,8 @@ class AsyncConversationTools(AsyncConversationBase):
             timeout: How long a call waits for an answer; five minutes if None.
             read_only: Whether the tool changes nothing: in restricted mode only such tools are offered.
             requires_approval: Whether a person must approve every call.
+            allow_unoffered: Whether to declare the tool although the conversation's mode does not offer it to the
+                agent. If False, the next message raises ToolNotOffered in this case, and is not sent.
 
         Raises:
             TypeError: A parameter has no type, or one whose values cannot be written as JSON.
@@ -90,6 +94,7 @@ class AsyncConversationTools(AsyncConversationBase):
                 timeout=timeout,
                 read_only=read_only,
                 requires_approval=requires_approval,
+                allow_unoffered=allow_unoffered,
             )
             self._tools.add(made)
             return wrapped
@@ -107,6 +112,7 @@ class AsyncConversationTools(AsyncConversationBase):
 
         Raises:
             AgentBusy: The conversation does not have the tools yet, and a run is in progress.
+            ToolNotOffered: The conversation's mode does not offer one of the tools to the agent.
             NotFound, DeadlineExceeded, Unavailable: As for `events`.
         """
         deadline = Deadline(timeout)

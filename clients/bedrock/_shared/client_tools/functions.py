@@ -13,8 +13,12 @@ import msgspec
 
 from bedrock.answers import ToolAnswer
 from bedrock.conversations import ClientTool
+from bedrock.errors import ToolNotOffered
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bedrock import v1
     from bedrock.messages import ToolCall
     from bedrock.types import ToolGroup
 
@@ -32,6 +36,8 @@ class ToolFunction:
     function: Callable[..., Any]
     parameters: type[msgspec.Struct]
     """A struct type with one field for each parameter. A parameter with a default value may be absent."""
+    allow_unoffered: bool = False
+    """Whether the tool may be declared although the conversation's mode does not offer it to the agent."""
 
     def arguments(self, call: ToolCall) -> dict[str, Any]:
         """Convert the input of a call into keyword arguments of the function.
@@ -56,6 +62,7 @@ def tool_function(
     timeout: timedelta | None = None,
     read_only: bool = False,
     requires_approval: bool = False,
+    allow_unoffered: bool = False,
 ) -> ToolFunction:
     """Make a tool from a typed function, whose parameters become the input schema.
 
@@ -78,7 +85,19 @@ def tool_function(
         read_only,
         requires_approval,
     )
-    return ToolFunction(declaration, function, parameters)
+    return ToolFunction(declaration, function, parameters, allow_unoffered)
+
+
+def check_offered(conversation: v1.Conversation, functions: Mapping[str, ToolFunction]) -> None:
+    """Raise ToolNotOffered if the conversation does not offer the agent one of these functions, by their tools' names.
+
+    Functions with `allow_unoffered` are not checked.
+    """
+    missing = [tool for tool in conversation.unoffered_tools if tool.name in functions]
+    if missing := [tool for tool in missing if not functions[tool.name].allow_unoffered]:
+        names = ", ".join(tool.name for tool in missing)
+        text = f"{names} would not be offered: {missing[0].text}"
+        raise ToolNotOffered(text, reason="TOOL_NOT_OFFERED", code="FAILED_PRECONDITION")
 
 
 def _parameters(function: Callable[..., Any], name: str) -> type[msgspec.Struct]:

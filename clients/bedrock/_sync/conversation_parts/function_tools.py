@@ -45,6 +45,7 @@ class ConversationTools(ConversationBase):
         timeout: timedelta | None = None,
         read_only: bool = False,
         requires_approval: bool = False,
+        allow_unoffered: bool = False,
     ) -> Callable[[FunctionT], FunctionT]: ...
 
     def tool(
@@ -58,6 +59,7 @@ class ConversationTools(ConversationBase):
         timeout: timedelta | None = None,
         read_only: bool = False,
         requires_approval: bool = False,
+        allow_unoffered: bool = False,
     ) -> FunctionT | Callable[[FunctionT], FunctionT]:
         """Give the agent a function of this program as a tool, with ``@conversation.tool``.
 
@@ -77,6 +79,8 @@ class ConversationTools(ConversationBase):
             timeout: How long a call waits for an answer; five minutes if None.
             read_only: Whether the tool changes nothing: in restricted mode only such tools are offered.
             requires_approval: Whether a person must approve every call.
+            allow_unoffered: Whether to declare the tool although the conversation's mode does not offer it to the
+                agent. If False, the next message raises ToolNotOffered in this case, and is not sent.
 
         Raises:
             TypeError: A parameter has no type, or one whose values cannot be written as JSON.
@@ -91,6 +95,7 @@ class ConversationTools(ConversationBase):
                 timeout=timeout,
                 read_only=read_only,
                 requires_approval=requires_approval,
+                allow_unoffered=allow_unoffered,
             )
             self._tools.add(made)
             return wrapped
@@ -108,6 +113,7 @@ class ConversationTools(ConversationBase):
 
         Raises:
             AgentBusy: The conversation does not have the tools yet, and a run is in progress.
+            ToolNotOffered: The conversation's mode does not offer one of the tools to the agent.
             NotFound, DeadlineExceeded, Unavailable: As for `events`.
         """
         deadline = Deadline(timeout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast, get_args
 from bedrock import Generation
 from bedrock._shared.requests import image
 from bedrock.cli.display.approval_prompt import Offer, rule_id, rule_title
+from bedrock.cli.display.labels import unoffered_names
 from bedrock.cli.display.queue_rows import queue_lines
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
@@ -160,7 +161,7 @@ async def _rule_lines(chat: ChatActions) -> list[str]:
 
 
 async def _mode(chat: ChatActions, mode: str) -> None:
-    """Set the mode, and offer to stop tool calls and jobs that still run with wider rights.
+    """Set the mode, and offer to stop the tool calls, jobs and MCP servers that still run with wider rights.
 
     Without a mode, or with an unknown one, print the present mode and the possible ones.
     """
@@ -172,9 +173,11 @@ async def _mode(chat: ChatActions, mode: str) -> None:
     answer = await chat.attempt(chat.conversation.set_mode(cast("Mode", mode)))
     if answer is None:
         return
+    if unoffered := unoffered_names(answer.conversation):
+        chat.say(chat.paint.careful(f"· not offered to the agent in this mode: {unoffered}"))
     # Read now, because the transcript drops the title of a call when the call ends.
     titles = {call: chat.transcript.call_title(call) for call in answer.surviving_tool_use_ids}
-    left = [*titles.values(), *map(_job_title, answer.surviving_jobs)]
+    left = [*titles.values(), *_titles(answer.surviving_jobs, answer.surviving_mcp_servers)]
     if left:
 
         async def stop() -> None:
@@ -182,15 +185,16 @@ async def _mode(chat: ChatActions, mode: str) -> None:
             if stopped is not None:
                 calls = stopped.stopped_tool_use_ids
                 ended = [titles.get(call) or chat.transcript.call_title(call) for call in calls]
-                names = ", ".join((*ended, *map(_job_title, stopped.ended_jobs)))
+                names = ", ".join((*ended, *_titles(stopped.ended_jobs, stopped.stopped_mcp_servers)))
                 chat.say(chat.paint.dim(f"· stopped: {names}" if names else "· it has ended by itself"))
                 chat.recount_jobs()
 
         chat.offer(Offer(f"still running with wider rights: {', '.join(left)}. Stop it?", stop))
 
 
-def _job_title(job: str) -> SafeText:
-    return for_terminal(f"the background job {job}")
+def _titles(jobs: Iterable[str], servers: Iterable[str]) -> list[SafeText]:
+    found = (*(f"the background job {job}" for job in jobs), *(f"the MCP server {server}" for server in servers))
+    return list(map(for_terminal, found))
 
 
 async def _effort(chat: ChatActions, effort: str) -> None:

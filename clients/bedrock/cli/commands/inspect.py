@@ -276,6 +276,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("mode", conversation.mode),
         ("tools", _offered(conversation)),
         ("client tools", ", ".join(tool.name for tool in conversation.client_tools)),
+        *(("not offered", f"{tool.name}: {tool.text}") for tool in conversation.unoffered_tools),
         ("told", _instructions(conversation)),
         ("MCP servers", _mcp_servers(conversation)),
         ("jobs", _jobs(conversation)),

@@ -12,7 +12,7 @@ from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import NAME, complete_model, generation, generation_options
 from bedrock.cli.connect import connect
 from bedrock.cli.display.approval_prompt import RULE_KINDS, made_rule, rule_line
-from bedrock.cli.display.labels import UNRECORDED, counted, in_words
+from bedrock.cli.display.labels import UNRECORDED, counted, in_words, unoffered_names
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.style import one_line
 from bedrock.errors import AgentBusy
@@ -103,7 +103,7 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
 @click.argument(
     "mode", required=False, metavar="[MODE]", type=click.Choice(["restricted", "workspace", "unrestricted"])
 )
-@click.option("--stop-running", is_flag=True, help="Stop calls and jobs with wider rights than the mode.")
+@click.option("--stop-running", is_flag=True, help="Stop what runs with wider rights than the mode.")
 @click.pass_context
 def mode(ctx: click.Context, name: str, mode: Mode | None, stop_running: bool) -> None:
     """Show or set the mode of a conversation: what its tools may do.
@@ -113,10 +113,10 @@ def mode(ctx: click.Context, name: str, mode: Mode | None, stop_running: bool) -
     workspace      they can also change files beneath the working directory
     unrestricted   they can do whatever the user of the server can
 
-    A new mode applies from the next tool call on, also within a run. A running call and background jobs keep the
-    rights that they were started with, and are listed; --stop-running stops them, now or when you repeat the command,
-    and the run continues without the call. The agent is informed. A server that cannot enforce a mode refuses
-    it; `bedrock doctor` says why.
+    A new mode applies from the next tool call on, also within a run. A running call, background jobs and programs of
+    MCP servers keep the rights that they were started with, and are listed; --stop-running stops them, now or when you
+    repeat the command, and the run continues without the call. The agent is informed. A server that cannot enforce a
+    mode refuses it; `bedrock doctor` says why.
     """
     conversation = connect(ctx).conversation(name)
     if mode is None:
@@ -128,12 +128,14 @@ def mode(ctx: click.Context, name: str, mode: Mode | None, stop_running: bool) -
     answer = conversation.set_mode(mode, stop_running=stop_running)
     slug = answer.conversation.slug
     print_text(f"{slug} is {answer.conversation.mode}")
-    left = _calls_and_jobs(answer.surviving_tool_use_ids, answer.surviving_jobs)
+    if unoffered := unoffered_names(answer.conversation):
+        print_text(f"not offered to the agent in this mode: {unoffered}")
+    left = _named(answer.surviving_tool_use_ids, answer.surviving_jobs, answer.surviving_mcp_servers)
     if left and sys.stdin.isatty():
         print_text(f"still running with wider rights: {left}")
         if click.confirm("Stop that?"):
             answer, left = conversation.set_mode(mode, stop_running=True), ""
-    if ended := _calls_and_jobs(answer.stopped_tool_use_ids, answer.ended_jobs):
+    if ended := _named(answer.stopped_tool_use_ids, answer.ended_jobs, answer.stopped_mcp_servers):
         print_text(f"ended: {ended}")
     if left:
         print_text(f"still running with wider rights: {left} (`bedrock mode --stop-running {slug} {mode}` ends that)")
@@ -315,8 +317,9 @@ def _tell_successor(successor: ConversationInfo) -> None:
     print_text(f"{successor.slug} goes on from here: `bedrock chat -r {successor.slug}`")
 
 
-def _calls_and_jobs(calls: Sequence[str], jobs: Sequence[str]) -> str:
-    return ", ".join((*(f"the tool call {call}" for call in calls), *(f"the job {job}" for job in jobs)))
+def _named(calls: Sequence[str], jobs: Sequence[str], servers: Sequence[str]) -> str:
+    kinds = (("tool call", calls), ("job", jobs), ("MCP server", servers))
+    return ", ".join(f"the {kind} {name}" for kind, names in kinds for name in names)
 
 
 def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:

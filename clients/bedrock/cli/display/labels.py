@@ -9,7 +9,7 @@ from bedrock.cli.text.style import one_line
 if TYPE_CHECKING:
     from bedrock.catalog import McpToolLeftOut
     from bedrock.cli.text.safe_text import SafeText
-    from bedrock.conversations import Generation
+    from bedrock.conversations import ConversationInfo, Generation
     from bedrock.messages import ToolResult
     from bedrock.request_cycles import RequestCycle
     from bedrock.states import ConversationState
@@ -46,6 +46,11 @@ MODES = {
     ),
     "mode_unrestricted": ("The mode is now unrestricted: tools may change files and run any command."),
 }
+
+
+def unoffered_names(conversation: ConversationInfo) -> str:
+    """Return the names of the client tools that the conversation's mode does not offer to the agent; "" if none."""
+    return ", ".join(tool.name for tool in conversation.unoffered_tools)
 
 
 def for_people(result: ToolResult) -> str:
