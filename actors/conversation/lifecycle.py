@@ -12,8 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from actors.conversation.pipeline import needs_recovery
-from actors.core.events import Restart
+from actors.conversation.pipeline import recovering
 from actors.core.states import TERMINAL, Idle
 from actors.ports import ConversationDirectory, NotOwnerError, StoreError
 from actors.runners.sub_agents import outcome_of
@@ -110,11 +109,16 @@ class Lifecycle:
         return loaded is not None and not loaded.record.user_initiated and isinstance(loaded.state, TERMINAL)
 
     def _stop_when_due(self) -> None:
-        """Stop the actor now if it is shutting down, not loaded or in a terminal state, else after the idle timeout."""
+        """Stop the actor now if it is shutting down, not loaded or in a terminal state, else after the idle timeout.
+
+        While a background job runs, the actor stays, because it records the end of the job.
+        """
         loaded = self._pipeline.loaded
         left = self._last_activity + self._services.idle_seconds - self._services.clock.monotonic()
         if self.shutting_down:
             self._actor.terminate()
+        elif loaded is not None and loaded.state.ledger.running_jobs:
+            return
         elif loaded is None or isinstance(loaded.state, TERMINAL) or left <= 0:
             if self._actor.mailbox.close_if_empty():
                 self._actor.terminate()
@@ -129,8 +133,8 @@ class Lifecycle:
         self._retry_queue.clear()
         loaded = self._pipeline.loaded
         try:
-            if loaded is not None and needs_recovery(loaded.record):
-                self._pipeline.advance(Restart(self._pipeline.now()))
+            if loaded is not None and (unit := recovering(loaded, self._pipeline.now())) is not None:
+                self._pipeline.perform(loaded, unit)
         except NotOwnerError:
             log.info("recovered by its owner", extra={"conversation": self._pipeline.conversation_id})
         except StoreError:

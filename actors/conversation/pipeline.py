@@ -15,16 +15,16 @@ import msgspec
 
 from actors.conversation.retry_queue import Prepared
 from actors.conversation.unit_of_work import OutcomeBatch, UnitOfWork
-from actors.core.events import Restart, SetMode, UserCancel
+from actors.core.events import JobChanged, Restart, SetMode, UserCancel
 from actors.core.notifications import ToolTreeReaped
-from actors.core.states import QUIET, TERMINAL
+from actors.core.states import QUIET, TERMINAL, JobStatus
 from actors.messages.log_entries import TreeReaped
 from actors.messages.outcomes import TextDeltaReady
 from actors.messages.refusals import UnknownConversationError
 from actors.ports import FencedError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Collection, Generator, Sequence
 
     from actors.core.context import ConvContext
     from actors.core.effects import ActEffect
@@ -196,9 +196,8 @@ class ConversationPipeline:
             if record is None:
                 raise UnknownConversationError("there is no such conversation")
             loaded = LoadedConversation(self.services, taken_over(record, self.services.node))
-            if needs_recovery(record):
-                unit = loaded.begin()
-                unit.run(Restart(self.now()))
+            alive = self.services.toolbox.jobs(self.conversation_id)
+            if (unit := recovering(loaded, self.now(), alive)) is not None:
                 self._carry_out(loaded, unit)
             self.loaded = loaded
             self.executor.rights.set(loaded.context.mode)
@@ -334,7 +333,24 @@ def taken_over(record: ConversationRecord, node: str) -> ConversationRecord:
     return msgspec.structs.replace(record, epoch=record.epoch + 1, node=node)
 
 
-def needs_recovery(record: ConversationRecord) -> bool:
+def recovering(loaded: LoadedConversation, at: int, alive: Collection[str] = ()) -> UnitOfWork | None:
+    """Return the unit of work that records what ended with a conversation's owner; None if nothing did.
+
+    That are the open run, and the background jobs but those whose handles are in `alive`.
+    """
+    lost = [job for job in loaded.state.ledger.running_jobs if job.handle not in alive]
+    interrupted = _needs_recovery(loaded.record)
+    if not (lost or interrupted):
+        return None
+    unit = loaded.begin()
+    if interrupted:
+        unit.run(Restart(at))
+    for job in lost:
+        unit.run(JobChanged(at, msgspec.structs.replace(job, status=JobStatus.LOST)))
+    return unit
+
+
+def _needs_recovery(record: ConversationRecord) -> bool:
     """Return whether the previous owner stopped in the middle of a run, which a Restart event has to end."""
     if not record.user_initiated:
         return not isinstance(record.state, TERMINAL)

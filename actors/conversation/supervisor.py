@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from actors.conversation.conversation_actor import ConversationActor, SharedRunners
 from actors.conversation.lifecycle import Shutdown
-from actors.conversation.pipeline import LoadedConversation, taken_over
+from actors.conversation.pipeline import LoadedConversation, recovering, taken_over
 from actors.conversation.recovered_work import own_tools, tell_of_recovered
 from actors.conversation.waking import Waking
 from actors.core.errors import Reason, Rejected
-from actors.core.events import Restart
 from actors.messages.commands import (
     CancelConversationCommand,
     ConversationCommand,
@@ -331,11 +330,11 @@ class Supervisor:
             record = self._services.store.load(conversation_id)
             if record is None:
                 return None
-            unit = LoadedConversation(self._services, taken_over(record, self._services.node)).begin()
-            unit.run(Restart(self._services.clock.now_ms()))
+            loaded = LoadedConversation(self._services, taken_over(record, self._services.node))
+            unit = recovering(loaded, self._services.clock.now_ms())
         except StoreUnavailableError:
             raise
         except Exception:
             log.exception("the conversation could not be recovered", extra={"conversation": conversation_id})
             return None
-        return None if unit.empty else unit
+        return None if unit is None or unit.empty else unit

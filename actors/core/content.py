@@ -173,6 +173,7 @@ class SystemKind(StrEnum):
     MCP_RESTARTED = "mcp_restarted"
     FORKED = "forked"
     OUTPUT_NUDGE = "output_nudge"
+    JOBS_ENDED = "jobs_ended"
 
 
 class Usage(Struct, frozen=True, gc=False):

@@ -17,7 +17,7 @@ from actors.core.content import Content, Delivery, Image, Text, ToolError, ToolR
 from actors.core.context import Mode
 from actors.core.errors import LlmFailure
 from actors.core.profile import Generation
-from actors.core.states import AgentOutcome, AgentTask
+from actors.core.states import AgentOutcome, AgentTask, BackgroundJob
 
 
 class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user_message"):
@@ -188,13 +188,15 @@ class RetryTimeout(Struct, frozen=True, tag="retry_timeout"):
     attempt: int
 
 
-class ToolComplete(Struct, frozen=True, tag="tool_complete"):
+class ToolComplete(Struct, frozen=True, omit_defaults=True, tag="tool_complete"):
     """The tool ended, with success or an error."""
 
     at: int
     tool_use_id: str
     execution_id: int
     result: ToolResult
+    ended_job: str = ""
+    """The handle of the background job whose end the result shows to the agent; "" for none."""
 
 
 class ToolTransient(Struct, frozen=True, tag="tool_transient"):
@@ -360,6 +362,13 @@ class McpRestarted(Struct, frozen=True, tag="mcp_restarted"):
     """The names of the MCP servers."""
 
 
+class JobChanged(Struct, frozen=True, tag="job_changed"):
+    """Outcome: a command continues as a background job after its tool call, or such a job has ended."""
+
+    at: int
+    job: BackgroundJob
+
+
 Command: TypeAlias = (
     UserMessage | UserCancel | ApprovalResponse | TriggerContinuation | SpawnSubAgents | StartSubAgent | SetMode
 )
@@ -379,6 +388,7 @@ Beside: TypeAlias = (
     | InternalFault
     | UsageReported
     | McpRestarted
+    | JobChanged
 )
 """Events that are handled by one rule for all states; they are logged and replayed like all other events."""
 Event: TypeAlias = GridEvent | Beside

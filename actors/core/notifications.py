@@ -15,7 +15,7 @@ from actors.core.content import Message, ToolUse, Usage
 from actors.core.context import Mode
 from actors.core.errors import LlmFailure
 from actors.core.fsm import ContextState
-from actors.core.states import AgentReport, ApprovalKind, Question, QuestionStatus, QueuedInput
+from actors.core.states import AgentReport, ApprovalKind, BackgroundJob, Question, QuestionStatus, QueuedInput
 from actors.core.summary import AgentSummary, StateSummary
 
 
@@ -137,6 +137,12 @@ class QuestionChanged(Struct, frozen=True, tag="question_changed"):
     status: QuestionStatus
 
 
+class BackgroundJobChanged(Struct, frozen=True, tag="background_job_changed"):
+    """A background job began or has ended."""
+
+    job: BackgroundJob
+
+
 class UsageChanged(Struct, frozen=True, tag="usage_changed"):
     """The conversation's token usage changed."""
 
@@ -221,6 +227,7 @@ Durable: TypeAlias = (
     | ApprovalResolved
     | ClientToolCall
     | QuestionChanged
+    | BackgroundJobChanged
     | UsageChanged
     | ContextWarning
     | SubAgents

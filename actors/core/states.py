@@ -38,6 +38,29 @@ class Notice(Struct, frozen=True):
     at: int
 
 
+class JobStatus(StrEnum):
+    """Whether a background job still runs, and if not, how it ended. RUNNING is followed by one of the other values."""
+
+    RUNNING = "running"
+    EXITED = "exited"
+    KILLED = "killed"
+    LOST = "lost"
+    """The job ended with the server, or the conversation was moved to another one; its output is lost."""
+
+
+class BackgroundJob(Struct, frozen=True, omit_defaults=True):
+    """A command that continues after the tool call that started it."""
+
+    handle: str
+    tool_use_id: str
+    """The id of the tool call that started the job."""
+    command: str
+    """The beginning of the command, on one line."""
+    status: JobStatus = JobStatus.RUNNING
+    exit_code: int | None = None
+    """The exit code of a job that has exited; 128 and the number of the signal, if a signal ended it."""
+
+
 class QuestionStatus(StrEnum):
     """Whether a tool's question still waits. PENDING is followed by exactly one of the other values."""
 
@@ -151,6 +174,13 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     """
     narrowed: int = 0
     """Results of tools up to this message are shorter in requests, because a provider found a request too long."""
+    jobs: tuple[BackgroundJob, ...] = ()
+    """The running background jobs, and the ended ones of which the agent has not been notified yet."""
+
+    @property
+    def running_jobs(self) -> tuple[BackgroundJob, ...]:
+        """The background jobs whose end has not been recorded."""
+        return tuple(job for job in self.jobs if job.status is JobStatus.RUNNING)
 
 
 class LlmPhase(StrEnum):

@@ -75,6 +75,7 @@ from actors.core.events import (
     FinishCancel,
     GridEvent,
     InternalFault,
+    JobChanged,
     McpRestarted,
     PromoteFollowUp,
     QuestionOver,
@@ -117,7 +118,7 @@ from actors.core.states import (
 )
 from actors.core.steps.client_tools import end_wait, take_answer
 from actors.core.steps.command_steps import withdraw_message
-from actors.core.steps.notices import notice_mcp_restart
+from actors.core.steps.notices import change_job, notice_mcp_restart
 from actors.core.steps.usage import add_reported_usage
 from actors.core.summary import run_id
 
@@ -163,16 +164,25 @@ def transition(state: State, context: ConvContext, event: Event) -> TransitionRe
             return take_decision(state, context, event)
         case InternalFault():
             return handle_fault(state, context, event)
-        case UsageReported():
-            return add_reported_usage(state, context, event)
-        case McpRestarted():
-            return notice_mcp_restart(state, context, event)
+        case UsageReported() | McpRestarted() | JobChanged():
+            return _record(state, context, event)
         case UserMessage() if event.expected_run and event.expected_run != _live_run(state, context):
             raise Rejected(Reason.RUN_OVER)
         case UserCancel() if event.run_id and event.run_id != _live_run(state, context):
             return ignored(state)
         case _:
             return _dispatch(state, context, event)
+
+
+def _record(state: State, context: ConvContext, event: UsageReported | McpRestarted | JobChanged) -> TransitionResult:
+    """Apply an event that changes nothing but the ledger."""
+    match event:
+        case UsageReported():
+            return add_reported_usage(state, context, event)
+        case McpRestarted():
+            return notice_mcp_restart(state, context, event)
+        case JobChanged():
+            return change_job(state, context, event)
 
 
 def _dispatch(state: State, context: ConvContext, event: GridEvent) -> TransitionResult:

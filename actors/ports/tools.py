@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from actors.core.content import Image, ToolUse
 from actors.core.context import Mode
-from actors.core.states import AgentTask, QuestionStatus
+from actors.core.states import AgentTask, BackgroundJob, QuestionStatus
 from actors.ports.cancellation import CancelToken
 from actors.ports.images import ImagesUnavailableError
 from actors.ports.machine.clock import Clock
@@ -85,6 +85,10 @@ class TooManyQuestionsError(Exception):
     """A tool call asks people more questions than allowed; the text is sent to the MCP server that asks."""
 
 
+def ignore_job(_job: BackgroundJob) -> None:
+    """Do nothing, because no conversation records the job."""
+
+
 def ask_nobody(_question: PersonQuestion) -> Future[PersonAnswer]:
     """Withdraw a question at once, because nobody can be asked here."""
     future: Future[PersonAnswer] = Future()
@@ -113,6 +117,11 @@ class ToolContext(Struct, frozen=True):
     """
     reaped: Callable[[tuple[int, ...]], None]
     """Reports the ids of killed processes. Call it with `ProcessEnd.reaped` of every program that has ended."""
+    job_changed: Callable[[BackgroundJob], None] = ignore_job
+    """Reports that a command continues in the background, and how it ended, which may be long after this call.
+
+    Never blocks. Safe to call from any thread.
+    """
     keep_image: Callable[[bytes], Image] = no_image
     """Stores an image in the conversation, so that the tool's result can refer to it.
 
@@ -148,6 +157,8 @@ class ToolOutput(Struct, frozen=True):
     """JSON for display to people; "" if there is none."""
     agents: tuple[AgentTask, ...] = ()
     """The sub-agents to start; if there are any, their reports become the result instead of `text`."""
+    ended_job: str = ""
+    """The handle of the background job whose end `text` shows; "" for none."""
 
 
 class InvalidToolInputError(Exception):
@@ -250,11 +261,12 @@ class Toolbox(Protocol):
 
     def end_jobs(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
-    ) -> int:
-        """Kill the jobs that `jobs` returns, without waiting; return their number.
+    ) -> tuple[str, ...]:
+        """Kill the running background jobs without waiting; return their handles. `wider_than` is as for `jobs`.
 
-        `ended` is called for each job, on a thread of the job, once its processes are dead or could not be confirmed
-        dead in time. Its argument contains the tool_use_id of the call that started the job.
+        A job that has ended by itself is left out; one that is being killed already is named again. `ended` is called
+        for each job, on a thread of the job, once its processes are dead or could not be confirmed dead in time. Its
+        argument contains the tool_use_id of the call that started the job.
         """
         ...
 

@@ -31,14 +31,15 @@ class BackgroundJobs:
         return not self._exits_due
 
     def end(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """Kill the jobs of a conversation and return their handles.
+        """Kill the jobs of a conversation; return the handles of those that still ran, and were not being killed.
 
         With `wider_than`, kill only jobs with more rights than this permission mode gives. The conversation's actor
         gets a JobExited for each job; a job that is killed twice reports its exit twice.
         """
-        handles = self._toolbox.jobs(conversation_id, wider_than)
-        self._exits_due += self._toolbox.end_jobs(conversation_id, self._on_exit, wider_than)
-        return handles
+        running = self._toolbox.jobs(conversation_id, wider_than)
+        killed = self._toolbox.end_jobs(conversation_id, self._on_exit, wider_than)
+        self._exits_due += len(killed)
+        return tuple(handle for handle in killed if handle in running)
 
     def exited(self, receipt: KillReceipt) -> bool:
         """Count an exit; return False if the exit of this job was counted before."""

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 from actors.core.content import ToolError, ToolResult, ToolSuccess
 from actors.core.context import ConvContext
 from actors.core.effects import AbortTool, AnswerTool, ExecuteTool
-from actors.core.events import AgentsSpawned, Event, ToolAborted, ToolComplete, ToolOutcomeEvent, ToolTransient
+from actors.core.events import (
+    AgentsSpawned,
+    Event,
+    JobChanged,
+    ToolAborted,
+    ToolComplete,
+    ToolOutcomeEvent,
+    ToolTransient,
+)
 from actors.core.tool_run import (
     QUIESCE_MS,
     KillReceipt,
@@ -58,7 +66,7 @@ if TYPE_CHECKING:
 
     from pykka import ActorRef
 
-    from actors.core.states import AgentTask
+    from actors.core.states import AgentTask, BackgroundJob
     from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
@@ -96,6 +104,8 @@ class Execution:
     killed_at: float | None = None
     """When the call was killed, in monotonic seconds; None if it was not killed."""
     pids: set[int] = field(default_factory=set)
+    ended_job: str = ""
+    """The handle of the background job whose end the tool's output shows; "" for none."""
     questions: OpenQuestions = field(kw_only=True)
 
     @property
@@ -266,7 +276,7 @@ class ToolRunner(Actor):
             result = ToolError(tool_use_id, _INTERNAL)
         if isinstance(result, tuple):
             return AgentsSpawned(now(), *execution.identity, result)
-        return ToolComplete(now(), *execution.identity, result)
+        return ToolComplete(now(), *execution.identity, result, execution.ended_job)
 
     def _result(self, execution: Execution) -> ToolResult | tuple[AgentTask, ...]:
         """Return the result of the call, or the sub-agents whose reports will become its result."""
@@ -280,6 +290,7 @@ class ToolRunner(Actor):
             raise ToolTransientError(OUT_OF_TOUCH, begun=False)
         output = tool.run(arguments, self._context(execution))
         took = round((self._services.clock.monotonic() - started) * 1000)
+        execution.ended_job = output.ended_job
         if output.agents:
             return output.agents
         if output.is_error:
@@ -304,6 +315,9 @@ class ToolRunner(Actor):
         def plan(tasks: tuple[AgentTask, ...], where: ToolContext) -> tuple[AgentTask, ...]:
             return planned(self._services, tasks, context.model_id, where)
 
+        def job_changed(job: BackgroundJob) -> None:
+            self._report(JobChanged(self._services.clock.now_ms(), job))
+
         return ToolContext(
             conversation_id=context.conversation_id,
             principal=run.principal,
@@ -316,6 +330,7 @@ class ToolRunner(Actor):
             on_output=show,
             track=track,
             reaped=reaped,
+            job_changed=job_changed,
             make_side_query=ask_for_tool(self._side_queries, run.effect, context, run.cancel, self._owner),
             keep_image=lambda data: self._services.images.ingest(context.conversation_id, data, run.cancel),
             ask=ask_nobody if context.is_sub_agent else execution.questions.ask,

@@ -19,6 +19,7 @@ Branch on ``event.kind``. The attribute of that name has the full data of the ev
 | ``sub_agents_changed`` | a sub-agent ended | ``sub_agents`` |
 | ``client_tool_call_changed`` | a call waits for a client's answer, or no longer does | |
 | ``question_changed`` | a tool asks a person, or its question has ended | ``question`` while it is open |
+| ``background_job_changed`` | a background job began or has ended | |
 | ``tool_tree_reaped`` | the processes of a cancelled tool have ended | |
 | ``snapshot`` | the state, at the start or after a gap | ``conversation``, ``state``, ``messages``, ``sub_agents`` |
 | ``caught_up`` | all events that the client had missed have been yielded | |
@@ -36,10 +37,21 @@ from bedrock._shared.wrapper import Wrapper
 from bedrock.conversations import ContextUsage, ConversationInfo
 from bedrock.messages import Message, QueuedMessage, ToolCall
 from bedrock.states import Approval, ConversationState, Question, RunError, SubAgentsChanged, SubAgentStatus
-from bedrock.types import ApprovalDecision, CallStatus, ContextState, ErrorKind, EventKind, Fate, Role, StopReason
+from bedrock.types import (
+    ApprovalDecision,
+    CallStatus,
+    ContextState,
+    ErrorKind,
+    EventKind,
+    Fate,
+    JobStatus,
+    Role,
+    StopReason,
+)
 
 __all__ = [
     "ApprovalChanged",
+    "BackgroundJobChanged",
     "CaughtUp",
     "ClientToolCallChanged",
     "Event",
@@ -217,6 +229,22 @@ class ToolTreeReaped(Wrapper[v1.Event.ToolTreeReaped]):
 
 
 @dataclass(frozen=True, slots=True)
+class BackgroundJobChanged(Wrapper[v1.Event.BackgroundJobChanged]):
+    """A command continues as a background job after its tool call, or such a job has ended."""
+
+    handle: str
+    """The handle of the job, e.g. "b-1"."""
+    tool_use_id: str
+    """The id of the tool call that started the job."""
+    command: str
+    """The beginning of the command, on one line."""
+    status: JobStatus
+    """"running", "exited", "killed", or "lost" if it ended with the server."""
+    exit_code: int | None
+    """The exit code, or 128 and the number of the signal that ended the command; None unless it has exited."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """How a run ended, or why a queued message never started a run."""
 
@@ -267,6 +295,7 @@ class Event(Wrapper[v1.Event]):
     tool_output_delta: ToolOutputDelta | None
     client_tool_call_changed: ClientToolCallChanged | None
     question_changed: QuestionChanged | None
+    background_job_changed: BackgroundJobChanged | None
 
     @property
     def kind(self) -> EventKind | Literal[""]:

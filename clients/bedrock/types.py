@@ -25,6 +25,7 @@ CycleView = Literal["steps", "rounds", "full", "events"]
 McpServerState = Literal["connecting", "ready", "failed", "stopped", "needs_login"]
 ReasoningEffort = Literal["none", "low", "medium", "high", "max"]
 UnofferedReason = Literal["mode"]
+JobStatus = Literal["running", "exited", "killed", "lost"]
 RequestPhase = Literal["connecting", "streaming", "backoff"]
 Role = Literal["user", "agent", "tool", "system", "error"]
 StopReason = Literal["completed", "interrupted", "error"]
@@ -85,6 +86,7 @@ SystemMessageKind = Literal[
     "output_nudge",
     "mcp_restarted",
     "forked",
+    "jobs_ended",
 ]
 ContextState = Literal[
     "idle",
@@ -116,6 +118,7 @@ EventKind = Literal[
     "stream_discarded",
     "sub_agents_changed",
     "tool_tree_reaped",
+    "background_job_changed",
     "text_delta",
     "reasoning_delta",
     "tool_output_delta",

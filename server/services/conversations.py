@@ -68,6 +68,10 @@ class Conversations(Protocol):
         """Send a command to a conversation. The future gets the result; if the command is refused, an exception."""
         ...
 
+    def wake(self, ids: tuple[str, ...]) -> None:
+        """Have conversations record what ended with their former owner. Returns at once."""
+        ...
+
 
 class ConversationService(v1.ConversationServiceServicer):
     """Serves the calls of the ConversationService. Use in the event loop only.

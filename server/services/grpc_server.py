@@ -125,7 +125,7 @@ class GrpcServer:
             services.images, services.quotas.take_stored, partial(validation.check_images_in, services)
         )
         calls = LoopCalls(asyncio.get_running_loop())
-        sources = _sources(services, hub, reads, calls)
+        sources = _sources(services, hub, conversations, reads, calls)
         self.watchers = SubscribeStreams(sources, watching)
         self._health = Health(("", *SERVICES))
         self._refusals = Refusals(lambda entries: reads(store.put_audit, entries), services.clock.now_ms)
@@ -299,7 +299,9 @@ def _lag_of(services: Services) -> Callable[[int], None]:
     return lambda at: telemetry.delivered((clock.now_ms() - at) / 1000)
 
 
-def _sources(services: Services, hub: EventHub, reads: ReadPool, calls: LoopCalls) -> Sources:
+def _sources(
+    services: Services, hub: EventHub, conversations: Conversations, reads: ReadPool, calls: LoopCalls
+) -> Sources:
     conversion = conversion_context(services)
     encoded = EncodedConversations(conversion)
     return Sources(
@@ -309,6 +311,7 @@ def _sources(services: Services, hub: EventHub, reads: ReadPool, calls: LoopCall
         encoded=encoded,
         frames=EventEncoder(services.store, conversion, encoded, services.clock),
         conversion=conversion,
+        wake=conversations.wake,
         delivered=_lag_of(services) if services.telemetry.measures else None,
         wakeups=Wakeups(calls),
         text_wakeups=Wakeups(calls, TEXT_PAUSE_SECONDS, TEXT_LONGEST_SECONDS),

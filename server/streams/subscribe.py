@@ -45,6 +45,8 @@ class Sources:
     wakeups: Wakeups
     text_wakeups: Wakeups
     """Wakes streams for text that a model is streaming, with longer pauses than those for events."""
+    wake: Callable[[tuple[str, ...]], None]
+    """Has the actors of conversations record what ended with their former owner. Does not block."""
     delivered: Callable[[int], None] | None = None
     """Called with the time of each response's oldest event, in milliseconds since 1970; None to measure no delays."""
 
@@ -107,6 +109,9 @@ class SubscribeStream(Stream):
         opening = await sources.reads(
             open_stream, sources.store, sources.conversion, self._conversation_id, self._request
         )
+        running = {job.handle for job in opening.record.state.ledger.running_jobs}
+        if running.difference(opening.snapshot.conversation.background_jobs):
+            sources.wake((self._conversation_id,))
         if self._request.until_settled:
             self._settled = SettledTracker(opening.record)
         if self._deltas and opening.slot is not None:

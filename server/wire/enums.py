@@ -13,7 +13,7 @@ from actors.core.errors import ErrorKind
 from actors.core.fsm import ContextState
 from actors.core.notifications import ApprovalDecision, CallStatus, Fate, StopReason
 from actors.core.profile import ReasoningEffort
-from actors.core.states import LlmPhase, QuestionStatus
+from actors.core.states import JobStatus, LlmPhase, QuestionStatus
 
 STATE_KIND = {
     "idle": v1.STATE_KIND_IDLE,
@@ -99,6 +99,13 @@ APPROVAL_POLICY = {
     ApprovalPolicy.ASK_ALL: v1.APPROVAL_POLICY_ASK_ALL,
 }
 
+JOB_STATUS = {
+    JobStatus.RUNNING: v1.Event.BackgroundJobChanged.STATUS_RUNNING,
+    JobStatus.EXITED: v1.Event.BackgroundJobChanged.STATUS_EXITED,
+    JobStatus.KILLED: v1.Event.BackgroundJobChanged.STATUS_KILLED,
+    JobStatus.LOST: v1.Event.BackgroundJobChanged.STATUS_LOST,
+}
+
 FOLLOW_UP_POLICY = {
     FollowUpPolicy.ALWAYS: v1.FOLLOW_UP_POLICY_ALWAYS,
     FollowUpPolicy.COMPLETED_ONLY: v1.FOLLOW_UP_POLICY_COMPLETED_ONLY,
@@ -129,6 +136,7 @@ SYSTEM_KIND = {
     SystemKind.MCP_RESTARTED: v1.SYSTEM_MESSAGE_KIND_MCP_RESTARTED,
     SystemKind.FORKED: v1.SYSTEM_MESSAGE_KIND_FORKED,
     SystemKind.SUB_AGENT_RESULTS: v1.SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS,
+    SystemKind.JOBS_ENDED: v1.SYSTEM_MESSAGE_KIND_JOBS_ENDED,
 }
 
 DELIVERY = {

@@ -10,6 +10,7 @@ from actors.core.errors import ErrorKind
 from actors.core.notifications import (
     ApprovalRequested,
     ApprovalResolved,
+    BackgroundJobChanged,
     ClientToolCall,
     ContextWarning,
     ConversationUpdated,
@@ -30,11 +31,12 @@ from actors.core.notifications import (
 from server.contract import resource_names as names
 from server.wire.conversations import agents
 from server.wire.conversations.conversation_messages import client_tool_call, pending_approval, question, state
-from server.wire.enums import CONTEXT_STATE, DECISION, MODE, STOP_REASON
+from server.wire.enums import CONTEXT_STATE, DECISION, JOB_STATUS, MODE, STOP_REASON
 from server.wire.messages import message, queued
 from server.wire.values import duration, failure, json_value, run_error, timestamp, usage
 
 if TYPE_CHECKING:
+    from actors.core.states import BackgroundJob
     from actors.ports import StoredEvent
     from server.wire.context import ConversionContext
 
@@ -101,8 +103,8 @@ def _fill(answer: v1.Event, conversion: ConversionContext, conversation_id: str,
             answer.sub_agents_changed.CopyFrom(agents.changed(pending, reports))
         case RunStop() as stop:
             answer.run_stopped.CopyFrom(_run_stopped(conversation_id, stop))
-        case ToolTreeReaped() as reaped:
-            answer.tool_tree_reaped.CopyFrom(_reaped(reaped))
+        case BackgroundJobChanged() | ToolTreeReaped() as ended:
+            _fill_process(answer, ended)
 
 
 def _fill_wait(
@@ -112,6 +114,13 @@ def _fill_wait(
         answer.client_tool_call_changed.CopyFrom(client_tool_call(conversion, waits))
     else:
         answer.question_changed.question.CopyFrom(question(conversation_id, waits))
+
+
+def _fill_process(answer: v1.Event, ended: BackgroundJobChanged | ToolTreeReaped) -> None:
+    if isinstance(ended, BackgroundJobChanged):
+        answer.background_job_changed.CopyFrom(_job(ended.job))
+    else:
+        answer.tool_tree_reaped.CopyFrom(_reaped(ended))
 
 
 def _retrying(retrying: Retrying) -> v1.Event.Retrying:
@@ -150,6 +159,16 @@ def _run_stopped(conversation_id: str, stop: RunStop) -> v1.Event.RunStopped:
     if stop.output:
         answer.output.CopyFrom(json_value(stop.output))
     return answer
+
+
+def _job(job: BackgroundJob) -> v1.Event.BackgroundJobChanged:
+    return v1.Event.BackgroundJobChanged(
+        handle=job.handle,
+        tool_use_id=job.tool_use_id,
+        command=job.command,
+        status=JOB_STATUS[job.status],
+        exit_code=job.exit_code,
+    )
 
 
 def _reaped(reaped: ToolTreeReaped) -> v1.Event.ToolTreeReaped:

@@ -19,6 +19,7 @@ from actors.core.events import (
     CancelTimeout,
     GridEvent,
     InternalFault,
+    JobChanged,
     McpRestarted,
     SetMode,
     UsageReported,
@@ -30,6 +31,7 @@ from actors.core.states import (
     TERMINAL,
     AwaitingContinuation,
     AwaitingSubAgents,
+    BackgroundJob,
     Cancelling,
     Error,
     Ledger,
@@ -119,6 +121,7 @@ def _more(one: Column) -> Iterator[Case]:
     yield Case(state, context, InternalFault(NOW, "see the log"))
     yield Case(state, context, UsageReported(NOW, Usage(1), aside=True))
     yield Case(state, context, McpRestarted(NOW, ("files",)))
+    yield Case(state, context, JobChanged(NOW, BackgroundJob("b-1", "t1", "serve")))
     yield Case(state, context, UserMessage(NOW, "m9", "hi", delivery=Delivery.STEER, expected_run="c:99"))
     yield Case(state, context, CancelTimeout(NOW, "c:99"))
     elsewhere = replace(context, mode=Mode.UNRESTRICTED, restriction_available=False)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from actors.core.content import ToolUse
 from actors.core.context import ConvContext, Limits, Mode, ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind
+from actors.core.events import JobChanged
 from actors.core.states import (
     AgentReport,
     AgentSucceeded,
@@ -18,6 +19,7 @@ from actors.core.states import (
     AwaitingLlm,
     AwaitingSubAgents,
     AwaitingToolApproval,
+    BackgroundJob,
     CancelKind,
     Cancelling,
     Completed,
@@ -25,6 +27,7 @@ from actors.core.states import (
     Error,
     Failed,
     Idle,
+    JobStatus,
     Ledger,
     LlmPhase,
     LlmReason,
@@ -191,3 +194,8 @@ def column(name: str, *, sub_agent: bool = False) -> Column:
     """The column of this name."""
     columns = sub_agent_columns() if sub_agent else parent_columns()
     return next(one for one in columns if one.name == name)
+
+
+JOBS = tuple(BackgroundJob(f"b-{number}", "t-job", "serve", status) for number in (1, 2) for status in JobStatus)
+JOB_CHANGES = tuple(JobChanged(NOW, job) for job in JOBS)
+"""What can happen to two background jobs, in any order."""

@@ -42,6 +42,7 @@ from actors.core.errors import Rejected
 from actors.core.notifications import (
     ApprovalRequested,
     ApprovalResolved,
+    BackgroundJobChanged,
     ClientToolCall,
     ContextWarning,
     ConversationUpdated,
@@ -250,6 +251,8 @@ def _system(message: Message) -> str:
             return f"sub_agent_results {number(message.run)}"
         case SystemKind.MCP_RESTARTED:
             return "mcp restarted"
+        case SystemKind.JOBS_ENDED:
+            return "jobs ended"
         case SystemKind.NONE | SystemKind.CONTINUE:
             return "?"
 
@@ -271,6 +274,8 @@ def _notification(data: Notification) -> str:
             return f"ApprovalRequested {data.call.id}"
         case ApprovalResolved():
             return f"ApprovalResolved {data.tool_use_id} {data.decision.value}"
+        case BackgroundJobChanged():
+            return f"BackgroundJobChanged {data.job.handle} {data.job.status.value}"
         case QuestionChanged():
             return f"QuestionChanged {data.question.number} {data.status.value}"
         case ClientToolCall():

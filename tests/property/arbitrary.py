@@ -77,6 +77,7 @@ from actors.core.states import (
     ToolExecuting,
     ToolPhase,
 )
+from tests.machine.columns import JOB_CHANGES, JOBS
 from tests.property.drive import CLIENT_TOOLS, SUB_AGENT_TOOLS, some_calls_of, some_subjects, some_tasks, submissions
 from tests.property.tape import Tape
 
@@ -122,6 +123,7 @@ def a_ledger(tape: Tape, context: ConvContext, *, live: bool = True) -> Ledger:
         run_usage=Usage(tape.pick((100, 3_000))),
         output_schema="" if sub_agent else tape.pick(("", "", "{}")),
         questions=0 if sub_agent else 2,
+        jobs=tape.pick(((), (JOBS[0], JOBS[5]))),
     )
 
 
@@ -344,7 +346,7 @@ def an_event(tape: Tape) -> Event:
         case "restart":
             return Restart(600)
         case "mcp":
-            return McpRestarted(600, ("files",))
+            return tape.pick(JOB_CHANGES) if tape.pick((True, False)) else McpRestarted(600, ("files",))
         case "usage":
             return UsageReported(600, Usage(tape.pick((50, 5_000))), tape.pick((True, False)))
         case _:

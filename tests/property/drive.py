@@ -69,6 +69,7 @@ from actors.core.states import (
     ToolPhase,
 )
 from actors.core.summary import run_id
+from tests.machine.columns import JOB_CHANGES
 from tests.property.laws import UNSAID
 from tests.property.step_laws import check
 from tests.property.tape import Tape
@@ -556,7 +557,8 @@ def disaster(world: World, tape: Tape) -> None:
         fault = InternalFault(world.now, "see the log")
         spent = UsageReported(world.now, Usage(tape.pick((10, 500))), tape.pick((True, False)))
         started_again = McpRestarted(world.now, ("files",))
-        disasters: tuple[Event, ...] = (Restart(world.now), Restart(world.now), fault, spent, started_again)
+        job = replace(tape.pick(JOB_CHANGES), at=world.now)
+        disasters: tuple[Event, ...] = (Restart(world.now), Restart(world.now), fault, spent, started_again, job, job)
         world.apply(tape.pick(disasters))
     else:
         progress(world, tape)

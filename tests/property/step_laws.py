@@ -22,6 +22,7 @@ from actors.core.effects import (
 )
 from actors.core.events import (
     Event,
+    JobChanged,
     LlmAborted,
     LlmError,
     LlmResponse,
@@ -72,10 +73,15 @@ def check_transition(
     _same_again(before, context, event, after, effects)
     _persisted(before, after, effects)
     _one_operation(after, effects)
-    absorbs = isinstance(before, TERMINAL) and not isinstance(event, UsageReported)
+    absorbs = isinstance(before, TERMINAL) and not isinstance(event, UsageReported | JobChanged)
     check("I5 terminal states absorb", not absorbs or not effects, before, event)
     if isinstance(event, UsageReported):
         check("C44 what was spent changes sums only", after == _poorer(before, event), before, after, event)
+    if isinstance(event, JobChanged):
+        known = replace(before, ledger=replace(before.ledger, jobs=after.ledger.jobs))
+        check("C46 a job that begins or ends changes what is known of jobs only", after == known, before, after)
+    if any(isinstance(one, (RequestLlm, RequestContinuation)) and one.attempt == 1 for one in effects):
+        check("C46 no end waits as a request begins", after.ledger.jobs == after.ledger.running_jobs, after)
     _delays(context, event, after, effects)
     _waits_are_told(context, event, after, effects)
     _parent_is_told(before, context, after, effects)

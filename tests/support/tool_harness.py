@@ -14,6 +14,7 @@ from typing import Any
 
 from actors.adapters.tools.registry import StandardToolbox
 from actors.core.context import Mode
+from actors.core.states import BackgroundJob
 from actors.ports import CancelToken, RunningProcess, ToolContext, ToolOutput
 from actors.runtime.system_clock import SystemClock
 
@@ -34,6 +35,7 @@ class ToolHarness:
     show: Callable[[str], None] | None = None
     tracked: list[RunningProcess] = field(default_factory=list)
     receipts: list[tuple[int, ...]] = field(default_factory=list)
+    job_changes: SimpleQueue[BackgroundJob] = field(default_factory=SimpleQueue)
     calls: int = 0
 
     def use(self, name: str, **arguments: Any) -> ToolOutput:
@@ -57,6 +59,7 @@ class ToolHarness:
             on_output=self.show or self.shown.put,
             track=self.track,
             reaped=self.receipts.append,
+            job_changed=self.job_changes.put,
         )
 
     @property

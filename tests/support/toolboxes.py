@@ -27,8 +27,8 @@ class NothingKept:
 
     def end_jobs(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
-    ) -> int:
-        return 0
+    ) -> tuple[str, ...]:
+        return ()
 
     def forget(self, conversation_id: str) -> None:
         pass

@@ -45,6 +45,7 @@ KINDS: Mapping[type[told.Durable], str] = {
     told.ApprovalResolved: "approval_changed",
     told.ClientToolCall: "client_tool_call_changed",
     told.QuestionChanged: "question_changed",
+    told.BackgroundJobChanged: "background_job_changed",
     told.UsageChanged: "conversation_updated",
     told.ContextWarning: "context_warning",
     told.SubAgents: "sub_agents_changed",

@@ -50,7 +50,7 @@ class ObservedToolbox:
 
     def end_jobs(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
-    ) -> int:
+    ) -> tuple[str, ...]:
         return self._toolbox.end_jobs(conversation_id, ended, wider_than)
 
     def forget(self, conversation_id: str) -> None:

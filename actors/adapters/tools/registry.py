@@ -94,8 +94,8 @@ class StandardToolbox:
 
     def end_jobs(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
-    ) -> int:
-        """Kill the running jobs that outlived the call that started them, without waiting; return how many.
+    ) -> tuple[str, ...]:
+        """Kill the running jobs that outlived the call that started them, without waiting; return their handles.
 
         With `wider_than`, only jobs in a wider permission mode are killed. `ended` is called with a report of the kill
         when a job has ended, on the thread of that job.

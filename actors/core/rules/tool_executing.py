@@ -45,6 +45,7 @@ from actors.core.steps import texts
 from actors.core.steps.approvals import REQUEST_MODE_UPGRADE, requested_mode, traits_of
 from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.modes import change_mode, grant, set_mode
+from actors.core.steps.notices import drop_job_end
 from actors.core.steps.run_endings import cancel_run, interrupt_run
 from actors.core.steps.sub_agent_steps import spawn_agents
 from actors.core.steps.tool_results import add_call_result, cancel_calls, interrupt_calls
@@ -104,6 +105,7 @@ def _outcome(state: ToolExecuting, context: ConvContext, event: Outcome) -> Tran
     withdraw_asked(builder, state)
     match event:
         case ToolComplete():
+            drop_job_end(builder, event.ended_job)
             return _completed(builder, state, event.result)
         case ToolTransient():
             return _transient(builder, state, event)

@@ -6,6 +6,8 @@ queued in the ledger (part of the state) and delivered with the next model reque
 The notice of an interrupted run waits until the next run begins, and stands before that run's first message. A cancel
 itself persists only placeholder results for the unfinished calls. Without the notice, the model could not see from the
 history that the user cancelled the earlier question and no longer expects an answer.
+
+The ends of background jobs wait in the ledger, too, and make up one message.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from msgspec.structs import replace
 
 from actors.core.content import SystemKind
 from actors.core.context import Rules
+from actors.core.notifications import BackgroundJobChanged
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import (
+    TERMINAL,
     AwaitingContinuation,
     AwaitingSubAgents,
     AwaitingToolApproval,
     Error,
     Idle,
+    JobStatus,
     LlmPhase,
     LlmRequesting,
     Notice,
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from actors.core.context import ConvContext
-    from actors.core.events import McpRestarted
+    from actors.core.events import JobChanged, McpRestarted
 
 _MODEL_ONLY = frozenset({SystemKind.INTERRUPTED})
 """The kinds of notices that clients do not display: people saw the interruption when it happened."""
@@ -57,11 +62,13 @@ def drop_notices(builder: TransitionBuilder, kinds: Collection[SystemKind]) -> N
 
 
 def deliver_notices(builder: TransitionBuilder, kinds: Collection[SystemKind] = frozenset(SystemKind)) -> None:
-    """Persist the queued notices of these kinds as system messages, the oldest first."""
+    """Persist the queued notices of these kinds as system messages, the oldest first, then the ends of jobs."""
     due = [notice for notice in builder.ledger.pending_notices if notice.kind in kinds]
     drop_notices(builder, kinds)
     for notice in due:
         builder.add_system_message(notice.kind, notice.text, meta=notice.kind in _MODEL_ONLY)
+    if SystemKind.JOBS_ENDED in kinds:
+        _deliver_job_ends(builder)
 
 
 def notice_hidden_images(builder: TransitionBuilder) -> None:
@@ -104,6 +111,38 @@ def notice_mcp_restart(state: State, context: ConvContext, event: McpRestarted) 
     queue_notice(builder, SystemKind.MCP_RESTARTED, text, (SystemKind.MCP_RESTARTED,))
     builder.place_state()
     return builder.stay_silently(replace(state, ledger=builder.ledger))
+
+
+def change_job(state: State, context: ConvContext, event: JobChanged) -> TransitionResult:
+    """Record that a background job began or has ended, and notify clients. Accepted in every state.
+
+    Ignored if that is recorded already. The end of a job counts even if its beginning was not recorded.
+    """
+    job, jobs = event.job, state.ledger.jobs
+    known = next((each for each in jobs if (each.handle, each.tool_use_id) == (job.handle, job.tool_use_id)), None)
+    if known is not None and (job.status is JobStatus.RUNNING or known.status is not JobStatus.RUNNING):
+        return ignored(state)
+    builder = TransitionBuilder(state, context, event.at)
+    others = tuple(each for each in jobs if each is not known)
+    told = job.status is not JobStatus.RUNNING and isinstance(state, TERMINAL)  # no request follows
+    builder.ledger = replace(state.ledger, jobs=others if told else (*others, job))
+    builder.place_state()
+    builder.notify(BackgroundJobChanged(job))
+    return builder.stay_silently(replace(state, ledger=builder.ledger))
+
+
+def _deliver_job_ends(builder: TransitionBuilder) -> None:
+    """Add one message about all background jobs that have ended to the history."""
+    ended = tuple(job for job in builder.ledger.jobs if job.status is not JobStatus.RUNNING)
+    if ended:
+        builder.ledger = replace(builder.ledger, jobs=builder.ledger.running_jobs)
+        builder.add_system_message(SystemKind.JOBS_ENDED, texts.jobs_ended(ended), meta=True)
+
+
+def drop_job_end(builder: TransitionBuilder, handle: str) -> None:
+    """Deliver no message about the end of this job, because a tool result shows it to the agent."""
+    kept = tuple(job for job in builder.ledger.jobs if job.handle != handle or job.status is JobStatus.RUNNING)
+    builder.ledger = replace(builder.ledger, jobs=kept)
 
 
 def _queue_interruption(builder: TransitionBuilder, text: str) -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.core.context import Mode
+from actors.core.states import JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from actors.core.states import BackgroundJob
 
 CANCELLED = "Cancelled by user"
 SKIPPED = "Skipped due to cancellation"
@@ -84,6 +87,12 @@ WHILE_ANSWERING = "while you were answering; what you had written of that answer
 WHILE_SUB_AGENTS_WORKED = "while sub-agents were at work"
 WHILE_SUMMING_UP = "while you were writing the summary of a full context"
 
+_JOB_ENDS = {
+    JobStatus.EXITED: "exit code {code}",
+    JobStatus.KILLED: "killed",
+    JobStatus.LOST: "ended with the server, and its output is lost",
+}
+
 FORKED = (
     "This conversation was forked: the history up to here is that of another one, which may have gone on without you. "
     "Nothing but the history was taken back: files are as they are now, also where the history says otherwise, so read "
@@ -131,6 +140,12 @@ def while_asking(tools: Iterable[str]) -> str:
 def while_running(tool: str) -> str:
     """Describe an interruption while a tool was running."""
     return f"while {tool} was running"
+
+
+def jobs_ended(jobs: Iterable[BackgroundJob]) -> str:
+    """Return the notice of background jobs that have ended."""
+    lines = (f"- {job.handle}: {_JOB_ENDS[job.status].format(code=job.exit_code)}: {job.command}" for job in jobs)
+    return "\n".join(("Background jobs have ended:", *lines, "Call bash with `peek` and a handle to see the output."))
 
 
 def denied(reason: str) -> str:

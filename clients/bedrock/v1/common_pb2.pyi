@@ -1057,6 +1057,8 @@ class _SystemMessageKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sys
     not reset to the point of the fork. It is stored with the fork's first request to
     the model, after the copied history.
     """
+    SYSTEM_MESSAGE_KIND_JOBS_ENDED: _SystemMessageKind.ValueType  # 16
+    """Background jobs have ended. The message names them and says how each ended."""
 
 class SystemMessageKind(_SystemMessageKind, metaclass=_SystemMessageKindEnumTypeWrapper):
     """Why the server wrote a message to the model."""
@@ -1105,6 +1107,8 @@ SYSTEM_MESSAGE_KIND_FORKED: SystemMessageKind.ValueType  # 15
 not reset to the point of the fork. It is stored with the fork's first request to
 the model, after the copied history.
 """
+SYSTEM_MESSAGE_KIND_JOBS_ENDED: SystemMessageKind.ValueType  # 16
+"""Background jobs have ended. The message names them and says how each ended."""
 Global___SystemMessageKind: _TypeAlias = SystemMessageKind  # noqa: Y015
 
 class _Delivery:

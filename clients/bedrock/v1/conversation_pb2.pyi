@@ -222,8 +222,9 @@ class Conversation(_message.Message):
         background job is a command that continued after the tool call that started it.
         Killed jobs are not listed, even before their processes have ended. Set only in
         the response of GetConversation and in the snapshot at the beginning of a stream
-        of Subscribe, as of that moment; empty everywhere else. No event reports that a
-        job begins or ends by itself. All jobs end when the server stops.
+        of Subscribe, as of that moment; empty everywhere else. The event
+        `background_job_changed` reports that a job begins or ends. All jobs end when the
+        server stops.
         """
 
     @_builtins.property

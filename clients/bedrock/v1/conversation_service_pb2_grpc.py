@@ -710,7 +710,7 @@ class ConversationServiceServicer(object):
         already running keeps the mode with which it was started, and so do a background
         job and the program of an MCP server: the response lists those that have more
         rights than the new mode gives, and `stop_running` kills them. The run continues
-        without a killed tool call. The agent is told of the mode by a message that never
+        without a killed tool call. The agent gets a message about the mode, which never
         stands between a tool call and its result. A change to fewer rights needs no
         approval. Setting the present mode again changes nothing and succeeds; with
         `stop_running` it kills what an earlier call has left running.

@@ -334,7 +334,7 @@ class ConversationServiceStub:
     already running keeps the mode with which it was started, and so do a background
     job and the program of an MCP server: the response lists those that have more
     rights than the new mode gives, and `stop_running` kills them. The run continues
-    without a killed tool call. The agent is told of the mode by a message that never
+    without a killed tool call. The agent gets a message about the mode, which never
     stands between a tool call and its result. A change to fewer rights needs no
     approval. Setting the present mode again changes nothing and succeeds; with
     `stop_running` it kills what an earlier call has left running.
@@ -912,7 +912,7 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     already running keeps the mode with which it was started, and so do a background
     job and the program of an MCP server: the response lists those that have more
     rights than the new mode gives, and `stop_running` kills them. The run continues
-    without a killed tool call. The agent is told of the mode by a message that never
+    without a killed tool call. The agent gets a message about the mode, which never
     stands between a tool call and its result. A change to fewer rights needs no
     approval. Setting the present mode again changes nothing and succeeds; with
     `stop_running` it kills what an earlier call has left running.
@@ -1613,7 +1613,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         already running keeps the mode with which it was started, and so do a background
         job and the program of an MCP server: the response lists those that have more
         rights than the new mode gives, and `stop_running` kills them. The run continues
-        without a killed tool call. The agent is told of the mode by a message that never
+        without a killed tool call. The agent gets a message about the mode, which never
         stands between a tool call and its result. A change to fewer rights needs no
         approval. Setting the present mode again changes nothing and succeeds; with
         `stop_running` it kills what an earlier call has left running.

@@ -206,7 +206,7 @@ class Event(_message.Message):
     @_typing.final
     class RunStopped(_message.Message):
         """A run ended. Every run has exactly one such event. Later events no longer refer
-        to the run, except ToolTreeReaped.
+        to the run, except ToolTreeReaped and BackgroundJobChanged.
         """
 
         DESCRIPTOR: _descriptor.Descriptor
@@ -397,6 +397,92 @@ class Event(_message.Message):
         _ClearFieldArgType: _TypeAlias = _typing.Literal["question", b"question"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class BackgroundJobChanged(_message.Message):
+        """A command continues as a background job after the tool call that started it, or
+        such a job has ended. The agent gets a message about the end with its next
+        request to the model, unless a tool result has shown it the end. If the server
+        was killed, the event comes when the conversation is watched or used for the
+        first time after that.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        class _Status:
+            ValueType = _typing.NewType("ValueType", _builtins.int)
+            V: _TypeAlias = ValueType  # noqa: Y015
+
+        class _StatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Event.BackgroundJobChanged._Status.ValueType], _builtins.type):
+            DESCRIPTOR: _descriptor.EnumDescriptor
+            STATUS_UNSPECIFIED: Event.BackgroundJobChanged._Status.ValueType  # 0
+            """Never sent."""
+            STATUS_RUNNING: Event.BackgroundJobChanged._Status.ValueType  # 1
+            """The job runs."""
+            STATUS_EXITED: Event.BackgroundJobChanged._Status.ValueType  # 2
+            """The command has ended."""
+            STATUS_KILLED: Event.BackgroundJobChanged._Status.ValueType  # 3
+            """The job was killed, with all its processes: by the agent, by a call, such as
+            CancelConversation with `kill_jobs`, or because it had reached a limit.
+            """
+            STATUS_LOST: Event.BackgroundJobChanged._Status.ValueType  # 4
+            """The job ended with the server, or because another server took the
+            conversation over; its output is lost.
+            """
+
+        class Status(_Status, metaclass=_StatusEnumTypeWrapper):
+            """Whether a background job still runs, and if not, how it ended."""
+
+        STATUS_UNSPECIFIED: Event.BackgroundJobChanged.Status.ValueType  # 0
+        """Never sent."""
+        STATUS_RUNNING: Event.BackgroundJobChanged.Status.ValueType  # 1
+        """The job runs."""
+        STATUS_EXITED: Event.BackgroundJobChanged.Status.ValueType  # 2
+        """The command has ended."""
+        STATUS_KILLED: Event.BackgroundJobChanged.Status.ValueType  # 3
+        """The job was killed, with all its processes: by the agent, by a call, such as
+        CancelConversation with `kill_jobs`, or because it had reached a limit.
+        """
+        STATUS_LOST: Event.BackgroundJobChanged.Status.ValueType  # 4
+        """The job ended with the server, or because another server took the
+        conversation over; its output is lost.
+        """
+
+        HANDLE_FIELD_NUMBER: _builtins.int
+        TOOL_USE_ID_FIELD_NUMBER: _builtins.int
+        COMMAND_FIELD_NUMBER: _builtins.int
+        STATUS_FIELD_NUMBER: _builtins.int
+        EXIT_CODE_FIELD_NUMBER: _builtins.int
+        handle: _builtins.str
+        """The handle of the job, as in Conversation.background_jobs. After a restart of
+        the server, handles are used again.
+        """
+        tool_use_id: _builtins.str
+        """The id of the tool call that started the job."""
+        command: _builtins.str
+        """The beginning of the command, on one line."""
+        status: Global___Event.BackgroundJobChanged.Status.ValueType
+        """Whether the job still runs, and if not, how it ended."""
+        exit_code: _builtins.int
+        """The exit code of the command, or 128 and the number of the signal that ended
+        it. Set if and only if the status is STATUS_EXITED.
+        """
+        def __init__(
+            self,
+            *,
+            handle: _builtins.str = ...,
+            tool_use_id: _builtins.str = ...,
+            command: _builtins.str = ...,
+            status: Global___Event.BackgroundJobChanged.Status.ValueType = ...,
+            exit_code: _builtins.int | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "command", b"command", "exit_code", b"exit_code", "handle", b"handle", "status", b"status", "tool_use_id", b"tool_use_id"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
+        _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__exit_code) -> _WhichOneofReturnType__exit_code | None: ...
 
     @_typing.final
     class Retrying(_message.Message):
@@ -704,6 +790,7 @@ class Event(_message.Message):
     TOOL_OUTPUT_DELTA_FIELD_NUMBER: _builtins.int
     CLIENT_TOOL_CALL_CHANGED_FIELD_NUMBER: _builtins.int
     QUESTION_CHANGED_FIELD_NUMBER: _builtins.int
+    BACKGROUND_JOB_CHANGED_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The number of a durable event in the conversation, counted from 1 without gaps;
     zero for passing events. To resume a broken stream, subscribe after the last
@@ -807,6 +894,10 @@ class Event(_message.Message):
     def question_changed(self) -> Global___Event.QuestionChanged:
         """Durable. A tool call asked a person a question, or such a question has ended."""
 
+    @_builtins.property
+    def background_job_changed(self) -> Global___Event.BackgroundJobChanged:
+        """Durable. A background job began or has ended."""
+
     def __init__(
         self,
         *,
@@ -831,12 +922,13 @@ class Event(_message.Message):
         tool_output_delta: Global___Event.ToolOutputDelta | None = ...,
         client_tool_call_changed: Global___Event.ClientToolCallChanged | None = ...,
         question_changed: Global___Event.QuestionChanged | None = ...,
+        background_job_changed: Global___Event.BackgroundJobChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_changed", b"approval_changed", "caught_up", b"caught_up", "client_tool_call_changed", b"client_tool_call_changed", "context_warning", b"context_warning", "conversation_updated", b"conversation_updated", "deleted", b"deleted", "event", b"event", "heartbeat", b"heartbeat", "message_added", b"message_added", "question_changed", b"question_changed", "queue_changed", b"queue_changed", "retrying", b"retrying", "run_stopped", b"run_stopped", "snapshot", b"snapshot", "state_changed", b"state_changed", "stream_discarded", b"stream_discarded", "sub_agents_changed", b"sub_agents_changed", "text_delta", b"text_delta", "time", b"time", "tool_output_delta", b"tool_output_delta", "tool_tree_reaped", b"tool_tree_reaped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_changed", b"approval_changed", "background_job_changed", b"background_job_changed", "caught_up", b"caught_up", "client_tool_call_changed", b"client_tool_call_changed", "context_warning", b"context_warning", "conversation_updated", b"conversation_updated", "deleted", b"deleted", "event", b"event", "heartbeat", b"heartbeat", "message_added", b"message_added", "question_changed", b"question_changed", "queue_changed", b"queue_changed", "retrying", b"retrying", "run_stopped", b"run_stopped", "snapshot", b"snapshot", "state_changed", b"state_changed", "stream_discarded", b"stream_discarded", "sub_agents_changed", b"sub_agents_changed", "text_delta", b"text_delta", "time", b"time", "tool_output_delta", b"tool_output_delta", "tool_tree_reaped", b"tool_tree_reaped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_changed", b"approval_changed", "caught_up", b"caught_up", "client_tool_call_changed", b"client_tool_call_changed", "context_warning", b"context_warning", "conversation_updated", b"conversation_updated", "deleted", b"deleted", "event", b"event", "heartbeat", b"heartbeat", "message_added", b"message_added", "question_changed", b"question_changed", "queue_changed", b"queue_changed", "retrying", b"retrying", "revision", b"revision", "run_stopped", b"run_stopped", "snapshot", b"snapshot", "state_changed", b"state_changed", "stream_discarded", b"stream_discarded", "sub_agents_changed", b"sub_agents_changed", "text_delta", b"text_delta", "time", b"time", "tool_output_delta", b"tool_output_delta", "tool_tree_reaped", b"tool_tree_reaped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_changed", b"approval_changed", "background_job_changed", b"background_job_changed", "caught_up", b"caught_up", "client_tool_call_changed", b"client_tool_call_changed", "context_warning", b"context_warning", "conversation_updated", b"conversation_updated", "deleted", b"deleted", "event", b"event", "heartbeat", b"heartbeat", "message_added", b"message_added", "question_changed", b"question_changed", "queue_changed", b"queue_changed", "retrying", b"retrying", "revision", b"revision", "run_stopped", b"run_stopped", "snapshot", b"snapshot", "state_changed", b"state_changed", "stream_discarded", b"stream_discarded", "sub_agents_changed", b"sub_agents_changed", "text_delta", b"text_delta", "time", b"time", "tool_output_delta", b"tool_output_delta", "tool_tree_reaped", b"tool_tree_reaped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["snapshot", "caught_up", "heartbeat", "deleted", "state_changed", "message_added", "run_stopped", "conversation_updated", "context_warning", "queue_changed", "approval_changed", "retrying", "stream_discarded", "sub_agents_changed", "tool_tree_reaped", "text_delta", "tool_output_delta", "client_tool_call_changed", "question_changed"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["snapshot", "caught_up", "heartbeat", "deleted", "state_changed", "message_added", "run_stopped", "conversation_updated", "context_warning", "queue_changed", "approval_changed", "retrying", "stream_discarded", "sub_agents_changed", "tool_tree_reaped", "text_delta", "tool_output_delta", "client_tool_call_changed", "question_changed", "background_job_changed"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from actors.adapters.store.memory import MemoryStore
 from actors.conversation import deletion
@@ -14,8 +15,8 @@ from actors.conversation.deletion import LEFT_BEHIND
 from actors.core.content import ToolUse
 from actors.core.context import Limits, Mode, wider
 from actors.core.errors import Reason, Rejected
-from actors.core.notifications import ToolTreeReaped
-from actors.core.states import Idle, LlmRequesting, ToolExecuting, ToolPhase
+from actors.core.notifications import BackgroundJobChanged, ToolTreeReaped
+from actors.core.states import BackgroundJob, Idle, JobStatus, LlmRequesting, ToolExecuting, ToolPhase
 from actors.core.tool_run import KillReceipt
 from actors.messages.commands import (
     ArchiveConversationCommand,
@@ -26,9 +27,9 @@ from actors.messages.commands import (
     UpdateConversationCommand,
 )
 from actors.messages.refusals import UnknownConversationError
-from actors.ports import SandboxReport, ToolOutput, ToolTransientError
+from actors.ports import FencedError, SandboxReport, ToolOutput, ToolTransientError
 from tests.integration.actors.conftest import Box, Hold, ShakyStore
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, eventually
 from tests.support.services import NoSandbox
 
 if TYPE_CHECKING:
@@ -61,13 +62,13 @@ class JobBox(Box):
 
     def end_jobs(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
-    ) -> int:
+    ) -> tuple[str, ...]:
         handles = self.jobs(conversation_id, wider_than)
         for handle in handles:
             receipt = KillReceipt(f"call-of-{handle}", 1, (100, 101), 7, self.leaked)
             self.dying.append(functools.partial(self._die, conversation_id, handle, ended, receipt))
         self.told.release()
-        return len(handles)
+        return handles
 
     def _die(
         self, conversation_id: str, handle: str, ended: Callable[[KillReceipt], None], receipt: KillReceipt
@@ -165,10 +166,10 @@ def test_a_job_that_exits_while_it_is_killed_is_reported_too(yard: World, monkey
     talk = started(yard, "b-1")
     end_jobs = yard.box.end_jobs
 
-    def at_once(conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None) -> int:
-        count = end_jobs(conversation_id, ended, wider_than)
+    def at_once(conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None) -> tuple[str, ...]:
+        handles: tuple[str, ...] = end_jobs(conversation_id, ended, wider_than)
         yard.box.let_die()
-        return int(count)
+        return handles
 
     monkeypatch.setattr(yard.box, "end_jobs", at_once)
     assert talk.cancel(kill_jobs=True).ended_jobs == ("b-1",)
@@ -215,6 +216,114 @@ def test_jobs_are_ended_though_the_store_takes_nothing(make_world: Callable[...,
     world.store.down = False
     assert [each.tool_use_id for each in reaped(talk, 1)] == ["call-of-b-1"]
     talk.rest(Idle)
+
+
+# --- the end of a job ---------------------------------------------------------------------------------------------
+
+SERVE = BackgroundJob("b-1", "t1", "serve")
+ENDED = replace(SERVE, status=JobStatus.EXITED, exit_code=3)
+LOST = replace(SERVE, status=JobStatus.LOST)
+
+
+def let_go(world: World) -> tuple[Any, Callable[[BackgroundJob], None]]:
+    """An idle conversation with a running job, and how that job reports its end."""
+    talk = started(world, "b-1")
+    talk.send("go")
+    talk.exchange().call(BASH)
+    run = talk.tool()
+    run.context.job_changed(SERVE)
+    run.finish.put(ToolOutput("still running"))
+    talk.exchange().say("It runs.")
+    talk.rest(Idle)
+    return talk, run.context.job_changed
+
+
+def job_changes(talk: Any) -> list[BackgroundJob]:
+    return [changed.job for changed in talk.found(BackgroundJobChanged)]
+
+
+def last_turn(talk: Any) -> str:
+    talk.send("And now?")
+    exchange = talk.exchange()
+    exchange.say("I see.")
+    talk.rest(Idle)
+    return str(exchange.request.turns[-1])
+
+
+def test_the_end_of_a_job_is_an_event_at_once_and_news_to_the_agent_with_its_next_request(yard: World) -> None:
+    talk, report = let_go(yard)
+    assert job_changes(talk) == [SERVE]
+    assert yard.supervisor.live_count() == 1, "whose actor would leave, if there were no job"
+    report(ENDED)
+    talk.until(lambda: len(job_changes(talk)) == 2)
+    assert job_changes(talk) == [SERVE, ENDED]
+    eventually(lambda: yard.supervisor.live_count() == 0, "the end of its actor")
+    assert "b-1: exit code 3: serve" in last_turn(talk)
+    assert "b-1" not in last_turn(talk).replace("- b-1", "")
+    talk.check()
+
+
+def test_an_end_that_the_store_does_not_take_is_recorded_later(make_world: Callable[..., World]) -> None:
+    world = yard_over(make_world, ShakyStore(MemoryStore()))
+    talk, report = let_go(world)
+    world.store.down = True
+    report(ENDED)
+    assert world.store.refusals.acquire(timeout=PATIENCE)
+    world.store.down = False
+    talk.until(lambda: job_changes(talk) == [SERVE, ENDED])
+    talk.check()
+
+
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_a_job_that_ended_with_a_killed_server_is_lost(make_world: Callable[..., World], looked_at: bool) -> None:
+    world = yard_over(make_world, MemoryStore())
+    talk, _ = let_go(world)
+    after = yard_over(make_world, world.store)
+    assert after.supervisor.start() == ()
+    again = type(talk)(after, talk.id)
+    if looked_at:  # as a stream does whose client was there before
+        after.supervisor.wake((talk.id,))
+        again.until(lambda: job_changes(again) == [SERVE, LOST])
+    assert "b-1: ended with the server" in last_turn(again)
+    assert job_changes(again) == [SERVE, LOST]
+    again.check()
+
+
+def test_an_interrupted_run_and_its_jobs_are_recovered_together(make_world: Callable[..., World]) -> None:
+    world = yard_over(make_world, MemoryStore())
+    talk, _ = let_go(world)
+    talk.send("more")
+    talk.exchange()
+    after = yard_over(make_world, world.store)
+    assert after.supervisor.start() == (talk.id,)
+    again = type(talk)(after, talk.id)
+    assert job_changes(again) == [SERVE, LOST]
+    again.rest(Idle)
+
+
+def test_a_stop_of_the_server_records_that_its_jobs_end(yard: World) -> None:
+    talk, report = let_go(yard)
+    yard.supervisor.stop(0)
+    assert job_changes(talk) == [SERVE, LOST]
+    report(ENDED)
+    assert job_changes(talk) == [SERVE, LOST]
+    talk.check()
+
+
+def test_a_copy_that_is_read_again_keeps_the_jobs_that_run_here(yard: World) -> None:
+    talk, report = let_go(yard)
+
+    def fenced() -> None:
+        raise FencedError
+
+    yard.faults.arm("commit.before", fenced)
+    with pytest.raises(Rejected):
+        talk.ask(UpdateConversationCommand(title="t"))
+    talk.ask(UpdateConversationCommand(title="t"))
+    assert job_changes(talk) == [SERVE]
+    report(ENDED)
+    talk.until(lambda: job_changes(talk) == [SERVE, ENDED])
+    talk.check()
 
 
 # --- a tool of which nothing runs ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from concurrent.futures import wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from actors.adapters.store.memory import MemoryStore
@@ -15,8 +16,8 @@ from actors.core.content import ToolUse
 from actors.core.context import Limits, Mode
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import UserMessage
-from actors.core.notifications import RunStop
-from actors.core.states import Completed, Failed, Idle, LlmRequesting, ToolExecuting
+from actors.core.notifications import BackgroundJobChanged, RunStop
+from actors.core.states import BackgroundJob, Completed, Failed, Idle, JobStatus, LlmRequesting, ToolExecuting
 from actors.maintenance.retention import Housekeeper, Retention
 from actors.messages.commands import (
     ArchiveConversationCommand,
@@ -111,6 +112,26 @@ def test_what_was_taken_over_comes_to_rest_and_its_last_owner_stops_its_work(pai
     taken.exchange().say("here")
     taken.rest(Idle)
     assert taken.texts()[-2:] == ["again", "here"]
+
+
+def test_jobs_of_the_last_owner_are_lost_to_the_next_one(pair: Pair) -> None:
+    talk = pair.first.create()
+    talk.send("go")
+    talk.exchange().call(BASH)
+    run = talk.tool()
+    job = BackgroundJob("b-1", "t1", "serve")
+    run.context.job_changed(job)
+    run.finish.put(ToolOutput("still running"))
+    talk.exchange().say("It runs.")
+    talk.rest(Idle)
+    pair.take_over(talk.id)
+    second = pair.seen_by_second(talk)
+    second.send("And now?")
+    assert "b-1: ended with the server" in str(second.exchange().request.turns[-1])
+    run.context.job_changed(msgspec.structs.replace(job, status=JobStatus.EXITED, exit_code=0))
+    second.cancel()
+    second.rest(Idle)
+    assert [changed.job.status for changed in second.found(BackgroundJobChanged)] == [JobStatus.RUNNING, JobStatus.LOST]
 
 
 def test_a_late_commit_is_refused_and_whoever_waits_gets_the_owner(pair: Pair, hold: Hold) -> None:

@@ -77,6 +77,9 @@ class Conversations:
         """An exception is raised, None means no answer."""
         self.answers.extend(answers)
 
+    def wake(self, ids: tuple[str, ...]) -> None:
+        raise AssertionError(f"nothing of {ids} has ended")
+
     def create(self, request: Any, *, deadline: float | None = None) -> Future[Any]:
         return self.ask("", request, deadline=deadline)
 

@@ -9,12 +9,23 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from actors.adapters.store.memory import MemoryStore
 from actors.core.content import MessageType, ToolSuccess, ToolUse, Usage
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated, Fate, QueueChanged, StreamDiscarded, UsageChanged
-from actors.core.states import ApprovalKind, AwaitingToolApproval, Idle, Ledger, LlmPhase, LlmRequesting, QueuedInput
+from actors.core.states import (
+    ApprovalKind,
+    AwaitingToolApproval,
+    BackgroundJob,
+    Idle,
+    JobStatus,
+    Ledger,
+    LlmPhase,
+    LlmRequesting,
+    QueuedInput,
+)
 from actors.events import hub as event_hub
 from actors.ports import RevisionTooOldError, Snapshot, StoredEvent, StoreUnavailableError
 from server.contract import limits
@@ -47,6 +58,20 @@ def busy() -> LlmRequesting:
 
 
 # --- how a stream begins ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+@on_loop
+async def test_a_stream_has_the_jobs_recorded_that_ended_with_a_killed_server(resumes: bool) -> None:
+    async with watch_harness() as s:
+        job = BackgroundJob("b-1", "t1", "serve")
+        s.author.commit(s.author.says("one"), state=Idle(Ledger(jobs=(job,))))
+        stream = s.watch(**({"after_revision": 0} if resumes else {}))
+        await stream.kind("caught_up")
+        assert s.woken == [ID]
+        s.author.commit(s.author.says("two"), state=Idle(Ledger(jobs=(replace(job, status=JobStatus.LOST),))))
+        await s.watch().kind("caught_up")
+        assert s.woken == [ID]
 
 
 @on_loop

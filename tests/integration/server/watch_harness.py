@@ -174,6 +174,7 @@ class WatchHarness:
     def __init__(self, settings: WatchSettings, store: Store | None = None) -> None:
         self.store = store or MemoryStore()
         self.hub = EventHub()
+        self.woken: list[str] = []
         self.reads = ReadPool(2)
         encoded = EncodedConversations(FACTS)
         self.frames = EventEncoder(self.store, FACTS, encoded, SystemClock())
@@ -188,6 +189,7 @@ class WatchHarness:
                 conversion=FACTS,
                 wakeups=Wakeups(calls),
                 text_wakeups=Wakeups(calls),
+                wake=self.woken.extend,
             ),
             settings,
         )

@@ -149,7 +149,7 @@ def test_ending_the_jobs_leaves_no_process_and_gives_receipts(harness: LiveHarne
     for _ in range(3):
         harness.call(cmd="setsid sleep 1000 & nohup sleep 1000 > /dev/null & echo $$; wait", wait_seconds=0)
     receipts: SimpleQueue[KillReceipt] = SimpleQueue()
-    assert harness.toolbox.end_jobs("c-1", receipts.put) == 3
+    assert harness.toolbox.end_jobs("c-1", receipts.put) == ("b-1", "b-2", "b-3")
     for _ in range(3):
         receipt = receipts.get(timeout=BOUND)
         assert not receipt.leaked

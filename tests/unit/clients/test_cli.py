@@ -719,7 +719,8 @@ def test_background_jobs_are_reported_and_ended_on_request(program: Program, fak
     ends_them = "b-1, b-3 (`bedrock cancel --kill-jobs c1` ends them)\n"
     assert program("cancel", "c1").stdout == f"there is nothing to cancel\nstill running in the background: {ends_them}"
     assert program("cancel", "--kill-jobs", "c1").stdout == "cancelled: 2 background jobs\n"
-    assert program("cancel", "--kill-jobs", "c1").stdout == "there is nothing to cancel\n"
+    none = "there is nothing to cancel, and no background job is running\n"
+    assert program("cancel", "--kill-jobs", "c1").stdout == none
 
 
 def test_what_may_do_more_than_a_narrower_mode_is_reported_and_ended_on_request(

@@ -667,18 +667,27 @@ def test_a_new_conversation_in_the_same_chat_has_the_same_settings_but_no_wider_
     assert cleared == (["screen"] if command == "/clear" else [])
 
 
-def test_the_status_line_counts_background_jobs_when_a_run_has_ended(address: str, fake: FakeBedrock) -> None:
-    fake.answers.append(says("Started."))
+def job(handle: str, status: str, code: int | None = None) -> v1.Event:
+    named = v1.Event.BackgroundJobChanged.Status.Value(f"STATUS_{status.upper()}")
+    changed = v1.Event.BackgroundJobChanged(handle=handle, command="make all", status=named, exit_code=code)
+    return v1.Event(background_job_changed=changed)
 
+
+def test_the_status_line_counts_background_jobs_and_each_end_is_a_line(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
         await chat.until(lambda: chat.session.view.slug)
         assert "background" not in chat.session.status()
-        fake.jobs = ["b-1"]
-        chat.session.enter("Go")
-        await chat.until(lambda: "1 background job ·" in chat.session.status())
-        fake.jobs = []
-        chat.session.enter("/cancel")
-        await chat.until(lambda: "background" not in chat.session.status())
+        fake.happen(job("b-1", "running"), job("b-2", "running"), job("b-3", "running"))
+        await chat.until(lambda: "3 background jobs ·" in chat.session.status())
+        fake.happen(job("b-1", "exited", 2))
+        await chat.shows("· the background job b-1 has ended with exit code 2: make all")
+        assert "2 background jobs ·" in chat.session.status()
+        fake.happen(job("b-2", "killed"), job("b-3", "lost"))
+        await chat.shows("· the background job b-2 was killed: make all")
+        await chat.shows("· the background job b-3 ended with the server: make all")
+        assert "background" not in chat.session.status()
+        chat.session.enter("/kill")
+        await chat.shows("there is nothing to cancel, and no background job is running")
 
     play(address, story)
 

@@ -45,6 +45,7 @@ ENUMS: dict[str, Any] = {
     "ToolGroup": v1.ToolGroup,
     "ToolOutcome": v1.ToolOutcome,
     "UnofferedReason": v1.UnofferedTool.Reason,
+    "JobStatus": v1.Event.BackgroundJobChanged.Status,
 }
 SETS = [name for name in vars(types) if name[0].isupper() and name != "Literal"]
 

@@ -19,6 +19,7 @@ from actors.core.notifications import (
     ApprovalDecision,
     ApprovalRequested,
     ApprovalResolved,
+    BackgroundJobChanged,
     CallStatus,
     ClientToolCall,
     ContextWarning,
@@ -38,7 +39,15 @@ from actors.core.notifications import (
     ToolTreeReaped,
     UsageChanged,
 )
-from actors.core.states import AgentReport, AgentSucceeded, ApprovalKind, Question, QuestionStatus
+from actors.core.states import (
+    AgentReport,
+    AgentSucceeded,
+    ApprovalKind,
+    BackgroundJob,
+    JobStatus,
+    Question,
+    QuestionStatus,
+)
 from actors.core.summary import HEADING_CHARS, AgentSummary
 from actors.ports import ConversationRecord, Store, StoredEvent
 from actors.runtime.system_clock import SystemClock
@@ -52,6 +61,7 @@ from tests.support.samples import BASH, FACTS, MESSAGE, QUEUED, REPORTS, STATES,
 CYCLE = "conversations/c/requestCycles/c:3"
 
 ASKED = Question(3, 1, "files", "Sure?", 1_000, 9_000, '{"type": "object"}')
+JOB = BackgroundJob("b-1", BASH.id, "make")
 EVENTS: list[tuple[Durable, str]] = [
     (
         StateChanged(summary_of(FACTS, "c", STATES["error"]), (ContextState.FAILED,)),
@@ -65,6 +75,7 @@ EVENTS: list[tuple[Durable, str]] = [
     (ApprovalResolved("call-1", ApprovalDecision.DENY, "no"), "approval_changed"),
     (ClientToolCall(BASH, CallStatus.PENDING, 9_000), "client_tool_call_changed"),
     (QuestionChanged(BASH, ASKED, QuestionStatus.PENDING), "question_changed"),
+    (BackgroundJobChanged(JOB), "background_job_changed"),
     (UsageChanged(5, 10, Usage(1), warning=False), "conversation_updated"),
     (ModeChanged(Mode.RESTRICTED), "conversation_updated"),
     (ConversationUpdated(("title",)), "conversation_updated"),
@@ -160,6 +171,16 @@ def test_a_question_of_a_tool_says_what_is_asked_and_where_it_is(status: Questio
     assert dict(answer.requested_schema) == {"type": "object"}
     visit = shown(QuestionChanged(BASH, msgspec.structs.replace(ASKED, schema="", url="https://x/"), status))
     assert visit.question_changed.question.url == "https://x/"
+
+
+@pytest.mark.parametrize("status", list(JobStatus))
+def test_a_background_job_is_named_with_its_call_its_command_and_how_it_ended(status: JobStatus) -> None:
+    answer = shown(BackgroundJobChanged(msgspec.structs.replace(JOB, status=status))).background_job_changed
+    assert v1.Event.BackgroundJobChanged.Status.Name(answer.status) == f"STATUS_{status.name}"
+    assert (answer.handle, answer.tool_use_id, answer.command) == ("b-1", BASH.id, "make")
+    assert not answer.HasField("exit_code")
+    exited = shown(BackgroundJobChanged(msgspec.structs.replace(JOB, status=JobStatus.EXITED, exit_code=0)))
+    assert exited.background_job_changed.HasField("exit_code")
 
 
 def test_a_message_that_waited_tells_its_fate() -> None:

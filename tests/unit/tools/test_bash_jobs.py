@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from actors.adapters.tools.bash import job, job_registry
 from actors.adapters.tools.bash import tool as bash
 from actors.core.context import Mode
+from actors.core.states import BackgroundJob, JobStatus
 from actors.ports import (
     Launch,
     ProcessEnd,
@@ -489,21 +491,86 @@ def test_only_the_last_ended_jobs_are_kept(harness: JobHarness) -> None:
     assert display(harness.call(peek="b-2"))["status"] == "tombstoned"
 
 
+# --- who hears of a job -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "code"),
+    [
+        ({"exit_code": 0}, JobStatus.EXITED, 0),
+        ({"exit_code": 3}, JobStatus.EXITED, 3),
+        ({"exit_code": None, "signal": 11}, JobStatus.EXITED, 139),
+        ({"killed": True}, JobStatus.KILLED, None),
+        ({"exit_code": None, "leaked": True}, JobStatus.LOST, None),
+    ],
+)
+def test_a_job_is_reported_when_it_is_let_go_and_when_it_has_ended(
+    harness: JobHarness, end: dict[str, Any], status: JobStatus, code: int | None
+) -> None:
+    process = harness.job("serve \\\n  --port 1")
+    began = harness.job_changes.get(timeout=BOUND)
+    assert began == BackgroundJob("b-1", "t-1", "serve \\ --port 1")
+    process.end(**end)
+    assert harness.job_changes.get(timeout=BOUND) == replace(began, status=status, exit_code=code)
+    everything_ends()
+    assert harness.job_changes.empty()
+
+
+def test_a_command_that_ends_within_its_call_is_no_job_and_reported_by_its_result_alone(harness: JobHarness) -> None:
+    answer = harness.begin(cmd="make", wait_seconds=900)
+    harness.process().end()
+    assert answer.result(BOUND).ended_job == ""
+    assert harness.job_changes.empty()
+
+
+def test_a_job_that_ends_as_it_is_let_go_is_reported_with_both(
+    harness: JobHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def track(process: RunningProcess) -> Callable[[], bool]:
+        let_go = JobHarness.track(harness, process)
+
+        def after_its_end() -> bool:
+            process.end()  # type: ignore[attr-defined]
+            everything_ends()
+            return let_go()
+
+        return after_its_end
+
+    monkeypatch.setattr(harness, "track", track)
+    assert display(harness.call(cmd="quick", wait_seconds=0))["status"] == "still_running"
+    assert [harness.job_changes.get(timeout=BOUND).status for _ in range(2)] == [JobStatus.RUNNING, JobStatus.EXITED]
+
+
+def test_a_result_that_shows_the_end_of_a_job_says_so_and_the_end_was_reported_before(harness: JobHarness) -> None:
+    process = harness.job()
+    assert harness.call(peek="b-1").ended_job == ""
+    assert harness.call(wait="b-1", wait_seconds=0).ended_job == ""
+    answer = harness.begin(wait="b-1", wait_seconds=900)
+    harness.watched(process)
+    process.end()
+    assert answer.result(BOUND).ended_job == "b-1"
+    assert harness.job_changes.qsize() == 2
+    for action in ("peek", "wait", "kill"):
+        assert harness.call(**{action: "b-1"}).ended_job == "b-1"
+    process = harness.job()
+    assert harness.call(kill="b-2", signal="KILL").ended_job == "b-2"
+
+
 # --- ends that come from elsewhere ------------------------------------------------------------------------------------
 
 
 def test_ending_the_jobs_gives_a_receipt_for_each(harness: JobHarness) -> None:
     processes = [harness.job(), harness.job()]
     receipts: SimpleQueue[KillReceipt] = SimpleQueue()
-    assert harness.toolbox.end_jobs("c-1", receipts.put) == 2
+    assert harness.toolbox.end_jobs("c-1", receipts.put) == ("b-1", "b-2")
     told = sorted((receipts.get(timeout=BOUND) for _ in processes), key=lambda receipt: receipt.tool_use_id)
     assert [(receipt.tool_use_id, receipt.execution_id, receipt.pids) for receipt in told] == [
         ("t-1", 0, (41, 42)),
         ("t-2", 0, (41, 42)),
     ]
     assert all(receipt.milliseconds >= 500 and not receipt.leaked for receipt in told)
-    assert harness.toolbox.end_jobs("c-1", receipts.put) == 0
-    assert harness.toolbox.end_jobs("c-9", receipts.put) == 0
+    assert harness.toolbox.end_jobs("c-1", receipts.put) == ()
+    assert harness.toolbox.end_jobs("c-9", receipts.put) == ()
     assert harness.toolbox.jobs("c-1") == ()
 
 
@@ -513,7 +580,7 @@ def test_ending_the_jobs_never_waits_and_does_not_touch_the_running_call(harness
     answer = harness.begin(cmd="make", wait_seconds=900)
     making = harness.process()
     receipts: SimpleQueue[KillReceipt] = SimpleQueue()
-    assert harness.toolbox.end_jobs("c-1", receipts.put) == 1
+    assert harness.toolbox.end_jobs("c-1", receipts.put) == ("b-1",)
     assert harness.toolbox.jobs("c-1") == (), "what is dying survives nothing"
     assert receipts.empty()
     assert (stubborn.kills, making.kills) == (1, 0)

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from actors.adapters.tools.bash.scrollback import LineWindow, Scrollback
 from actors.adapters.tools.bash.utf8_stream import Utf8Stream
+from actors.core.states import BackgroundJob, JobStatus
 from actors.core.tool_run import KillReceipt
 from actors.ports import CancelToken, Clock, ProcessEnd, RunningProcess
 from actors.ports.terminal_text import TerminalText
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from actors.ports.machine.threads import Threads
 
 log = logging.getLogger(__name__)
+
+COMMAND_SHOWN = 200
+"""Maximum characters of a command where it is named."""
 
 TOMBSTONE_LINES = 2000
 """The number of last output lines that are kept after a job has ended."""
@@ -149,6 +153,20 @@ class Job:
             self._await_end(process)
             raise
 
+    def report(self, changed: Callable[[BackgroundJob], None]) -> None:
+        """Report that the job continues in the background and, when it has ended, how. Call this only once.
+
+        The end is reported on the job's thread, before `wait` returns.
+        """
+        began = BackgroundJob(self.handle, self.tool_use_id, on_one_line(self.command))
+        changed(began)
+
+        def ended(end: ProcessEnd) -> None:
+            changed(_ended(began, end))
+
+        if not self._when_ended(ended) and self._end is not None:
+            ended(self._end)
+
     def wait(self, seconds: float, cancel: CancelToken) -> ProcessEnd | None:
         """Wait until the job ends, `seconds` pass or `cancel` is triggered.
 
@@ -248,3 +266,19 @@ class Job:
                 call(end)
             except Exception:
                 log.exception("a callback for the end of a bash job failed")
+
+
+def on_one_line(text: str) -> str:
+    """Return the beginning of a command, without line breaks."""
+    line = " ".join(text[: 2 * COMMAND_SHOWN].split())
+    return line if len(line) <= COMMAND_SHOWN else f"{line[:COMMAND_SHOWN]}…"
+
+
+def _ended(job: BackgroundJob, end: ProcessEnd) -> BackgroundJob:
+    if end.killed:
+        return replace(job, status=JobStatus.KILLED)
+    if end.exit_code is None and end.signal is None:
+        return replace(job, status=JobStatus.LOST)
+    return replace(
+        job, status=JobStatus.EXITED, exit_code=128 + (end.signal or 0) if end.exit_code is None else end.exit_code
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from actors.adapters.tools.bash.job import Job
+from actors.adapters.tools.bash.job import Job, on_one_line
 from actors.adapters.tools.refusal import ToolRefusedError
 from actors.core.context import Mode, wider
 from actors.ports.machine.threads import NewThreads
@@ -22,8 +22,6 @@ MAX_LIVE = 8
 
 MAX_ENDED = 16
 """Maximum number of ended jobs of one conversation whose output is kept."""
-
-COMMAND_SHOWN = 200
 
 
 class ConversationJobs:
@@ -102,12 +100,12 @@ class JobRegistry:
 
     def end_all(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
-    ) -> int:
-        """Kill the jobs that `running` returns, without waiting; return how many.
+    ) -> tuple[str, ...]:
+        """Kill the jobs that `running` returns, without waiting; return the handles of those that had not ended.
 
         When one of these jobs has ended, `ended` is called with a report of the kill, on the job's thread.
         """
-        return sum(job.kill(ended) for job in self.running(conversation_id, wider_than))
+        return tuple(job.handle for job in self.running(conversation_id, wider_than) if job.kill(ended))
 
     def forget(self, conversation_id: str) -> None:
         """Kill all jobs of a conversation, including those that are being started, and remove them."""
@@ -121,7 +119,7 @@ def _too_many(live: list[Job]) -> ToolRefusedError:
     jobs = [
         {
             "handle": job.handle,
-            "cmd": _short(job.command),
+            "cmd": on_one_line(job.command),
             "age_seconds": int(job.age_seconds),
             "status": "kill_pending" if job.kill_pending else "running",
         }
@@ -136,14 +134,10 @@ def _too_many(live: list[Job]) -> ToolRefusedError:
 
 def _not_found(handle: str, known: list[str]) -> ToolRefusedError:
     has = f"The handles here are {', '.join(known)}" if known else "There are no handles here"
+    named = on_one_line(handle)
     text = (
-        f"This conversation has no job {_short(handle)!r}. {has}. A handle comes from a `cmd` that still ran when its "
+        f"This conversation has no job {named!r}. {has}. A handle comes from a `cmd` that still ran when its "
         f"wait was over; jobs and their output are lost when the server restarts, and only the last {MAX_ENDED} ended "
         "jobs are kept."
     )
-    return ToolRefusedError("handle_not_found", text, handle=_short(handle), handles=known)
-
-
-def _short(text: str) -> str:
-    line = " ".join(text[: 2 * COMMAND_SHOWN].split())
-    return line if len(line) <= COMMAND_SHOWN else f"{line[:COMMAND_SHOWN]}…"
+    return ToolRefusedError("handle_not_found", text, handle=named, handles=known)

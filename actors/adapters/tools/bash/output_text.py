@@ -8,6 +8,8 @@ import re
 import signal
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from actors.adapters.tools.request_mode_upgrade import FOR_AGENT
 from actors.ports import ProcessEnd, ToolOutput
 from actors.ports.terminal_text import rendered
@@ -43,7 +45,8 @@ def exited(
         display["leaked"] = True
     if hint:
         display |= FOR_AGENT
-    return _answer(_output(end), [*lines, notice, hint], display, notice, is_error=is_error or end.leaked)
+    answer = _answer(_output(end), [*lines, notice, hint], display, notice, is_error=is_error or end.leaked)
+    return replace(answer, ended_job=job.handle if job.background else "")
 
 
 def still_running(job: Job, window: LineWindow, cwd: str, *, waited_ms: int, notice: str = "") -> ToolOutput:
@@ -85,7 +88,7 @@ def tombstoned(job: Job, end: ProcessEnd, window: LineWindow, cwd: str, *, unsen
     state = f"{job.handle} has ended: {_verdict(end)}" + ("; it was sent nothing" if unsent else "")
     cause = "killed" if end.killed or end.signal or _shell_signal(end) else "exited"
     display = {"status": "tombstoned", **_figures(job, end, cwd), "final_cause": cause, "window": _bounds(window)}
-    return _answer(_text(window.text), [state, _extent(window)], display)
+    return replace(_answer(_text(window.text), [state, _extent(window)], display), ended_job=job.handle)
 
 
 def shown_command(command: str, cwd: str) -> str:

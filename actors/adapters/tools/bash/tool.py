@@ -187,6 +187,8 @@ class BashTool:
             return False
         job.background = True
         job.background = let_go()
+        if job.background:
+            job.report(context.job_changed)
         return job.background
 
     # --- peek, wait, kill -------------------------------------------------------------------------------------------

@@ -82,8 +82,5 @@ class ChatActions(Protocol):
     def offer(self, offer: Offer) -> None:
         """Ask the user a question that comes from the chat itself, not from the agent or a tool."""
 
-    def recount_jobs(self) -> None:
-        """Read the number of background jobs again."""
-
     def show_output(self, number: int = 1) -> None:
         """Print the whole output of a tool call: `number` 1 is the latest call, 2 the one before, and so on."""

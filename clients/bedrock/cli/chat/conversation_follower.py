@@ -1,9 +1,8 @@
-"""Follows the conversation of a chat: its events, the number of its background jobs, and the connection to it."""
+"""Follows the conversation of a chat: its events, and the connection to it."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from bedrock.cli.display.connection_state import TRYING_AGAIN, Outage
@@ -56,7 +55,6 @@ class ConversationFollower:
         self._width = width
         self._refresh = refresh
         self._moved = asyncio.Event()
-        self._recount = asyncio.Event()
         self._server_ended = False
         """Whether the user was already told, during the present loss of the connection, that the server has ended."""
 
@@ -77,13 +75,12 @@ class ConversationFollower:
             self._moved.clear()
             following = asyncio.create_task(self._show_events(observe))
             moved = asyncio.create_task(self._moved.wait())
-            counting = asyncio.create_task(self._count_jobs())
             try:
                 await asyncio.wait((following, moved), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (following, moved, counting):
+                for task in (following, moved):
                     task.cancel()
-                results = await asyncio.gather(following, moved, counting, return_exceptions=True)
+                results = await asyncio.gather(following, moved, return_exceptions=True)
                 self.outage.close()
             if isinstance(results[0], BedrockError) and not self._moved.is_set():
                 raise results[0]
@@ -91,10 +88,6 @@ class ConversationFollower:
     def status(self) -> SafeText:
         """Return the status line of the conversation; while the connection is lost, a line that says so."""
         return SafeText(TRYING_AGAIN) if self.outage.lasts else self.onlooker.status()
-
-    def recount_jobs(self) -> None:
-        """Request an update of the number of background jobs."""
-        self._recount.set()
 
     def disconnected(self, error: BedrockError, delay: float) -> None:
         """Record that the stream of events broke. If the server has ended, print how to continue the chat."""
@@ -106,17 +99,7 @@ class ConversationFollower:
 
     async def _show_events(self, observe: Callable[[Event], None]) -> None:
         async for event in self.onlooker.follow(self.conversation.events(recent_messages=RECENT_MESSAGES)):
-            if event.kind == "run_stopped":
-                self.recount_jobs()
             observe(event)
-
-    async def _count_jobs(self) -> None:
-        """Update the number of background jobs after each run and on request, because no event reports it."""
-        while await self._recount.wait():
-            self._recount.clear()
-            with suppress(BedrockError):
-                self.onlooker.view.jobs = len((await self.conversation.get()).background_jobs)
-                self._refresh()
 
     def _changed(self) -> None:
         """Redraw after an event of the conversation or of a sub-agent; the event shows that the connection is back."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from bedrock.cli.chat.conversation_follower import ConversationFollower
 from bedrock.cli.chat.slash_commands import message_of, run_command
 from bedrock.cli.display.approval_prompt import Asked, Offer, made_rule, parse_reply, rule_line
-from bedrock.cli.display.labels import UNRECORDED
+from bedrock.cli.display.labels import UNRECORDED, nothing_to_cancel
 from bedrock.cli.display.question_form import QuestionForm
 from bedrock.cli.error_hints import what_happened, what_to_do
 from bedrock.cli.text.line_wrap import folding
@@ -86,8 +86,6 @@ class ChatSession:
         )
         self.disconnected = self._follower.disconnected
         """Records that the stream of events broke; assigned to the client's `on_disconnect`."""
-        self.recount_jobs = self._follower.recount_jobs
-        """Requests an update of the number of background jobs."""
         self._filling: QuestionForm | None = None
         """The form of the first open question of a tool, with the answers so far; None if no tool asks anything."""
         self._armed = False
@@ -319,10 +317,10 @@ class ChatSession:
         if receipt is None:
             return
         if receipt.no_op:
-            self.say(self.paint.dim("· there is nothing to cancel"))
+            self.say(self.paint.dim(f"· {nothing_to_cancel(jobs=kill_jobs)}"))
         if receipt.unrecorded:
             self.say(self.paint.careful(f"· {UNRECORDED}"))
-        self.view.jobs = len(receipt.surviving_jobs)
+        self.view.jobs.difference_update(receipt.ended_jobs)
         if receipt.ended_jobs:
             self.say(self.paint.dim(f"· background jobs ended: {', '.join(receipt.ended_jobs)}"))
         if jobs := receipt.surviving_jobs:

@@ -187,7 +187,7 @@ async def _mode(chat: ChatActions, mode: str) -> None:
                 ended = [titles.get(call) or chat.transcript.call_title(call) for call in calls]
                 names = ", ".join((*ended, *_titles(stopped.ended_jobs, stopped.stopped_mcp_servers)))
                 chat.say(chat.paint.dim(f"· stopped: {names}" if names else "· it has ended by itself"))
-                chat.recount_jobs()
+                chat.view.jobs.difference_update(stopped.ended_jobs)
 
         chat.offer(Offer(f"still running with wider rights: {', '.join(left)}. Stop it?", stop))
 

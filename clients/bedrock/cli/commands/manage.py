@@ -12,7 +12,7 @@ from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import NAME, complete_model, generation, generation_options
 from bedrock.cli.connect import connect
 from bedrock.cli.display.approval_prompt import RULE_KINDS, made_rule, rule_line
-from bedrock.cli.display.labels import UNRECORDED, counted, in_words, unoffered_names
+from bedrock.cli.display.labels import UNRECORDED, counted, in_words, nothing_to_cancel, unoffered_names
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.style import one_line
 from bedrock.errors import AgentBusy
@@ -81,7 +81,7 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
     conversation = connect(ctx).conversation(name)
     receipt = conversation.cancel(discard_queued=discard_queued, kill_jobs=kill_jobs, reason="bedrock cancel")
     if receipt.no_op:
-        print_text("there is nothing to cancel")
+        print_text(nothing_to_cancel(jobs=kill_jobs))
         _still_running(receipt.surviving_jobs, conversation)
         return
     stopped = [

@@ -46,8 +46,8 @@ class ConversationView:
     state: ConversationState = field(default_factory=lambda: ConversationState.from_proto(v1.ConversationState()))
     approvals: list[Approval] = field(default_factory=list)
     queue: list[Message] = field(default_factory=list)
-    jobs: int = 0
-    """The number of background jobs at the latest query; no event reports it."""
+    jobs: set[str] = field(default_factory=set)
+    """The handles of the running background jobs."""
     deleted: bool = False
     _since: float = 0.0
     _tool: str = ""
@@ -71,7 +71,10 @@ class ConversationView:
         match event.kind:
             case "snapshot" if event.snapshot:
                 self.queue = [entry.message for entry in event.snapshot.queue]
-                self.jobs = len(event.snapshot.conversation.background_jobs)
+                self.jobs = set(event.snapshot.conversation.background_jobs)
+            case "background_job_changed" if event.background_job_changed:
+                job = event.background_job_changed
+                (self.jobs.add if job.status == "running" else self.jobs.discard)(job.handle)
             case "approval_changed" if event.approval_changed:
                 self._question(event.approval_changed.approval.name, event.approval)
             case "queue_changed" if event.message is not None:
@@ -96,7 +99,7 @@ class ConversationView:
         if self.queue:
             parts.append(f"{len(self.queue)} waiting")
         if self.jobs:
-            parts.append(counted(self.jobs, "background job"))
+            parts.append(counted(len(self.jobs), "background job"))
         if self.window:
             parts.append(f"context {100 * self.used / self.window:.0f} %")
         parts += [for_terminal(part) for part in (self.mode, self.model, keys if self.busy else "") if part]

@@ -48,6 +48,11 @@ MODES = {
 }
 
 
+def nothing_to_cancel(*, jobs: bool) -> str:
+    """Return the message about a cancel without effect; `jobs` says whether background jobs were to end, too."""
+    return "there is nothing to cancel" + (", and no background job is running" if jobs else "")
+
+
 def unoffered_names(conversation: ConversationInfo) -> str:
     """Return the names of the client tools that the conversation's mode does not offer to the agent; "" if none."""
     return ", ".join(tool.name for tool in conversation.unoffered_tools)

@@ -31,6 +31,7 @@ USER_MARK = "> "
 SUMMED_UP = "the conversation, summed up"
 GO_ON = "it ends here; `bedrock continue` (/continue in a chat) goes on in a new one"
 
+_JOB_ENDS = {"killed": "was killed", "lost": "ended with the server"}
 _QUESTION_ENDS = {"timed_out": "nobody answered in time", "withdrawn": "the question was withdrawn"}
 _SUMMARIES = ("summary", "summary_fallback")
 
@@ -135,6 +136,8 @@ class Transcript:
                 self._show_run_stopped(event)
             case "context_warning":
                 self._show_context_warning(event)
+            case "background_job_changed":
+                self._show_background_job_changed(event)
             case "tool_tree_reaped":
                 self._show_tool_tree_reaped(event)
             case "deleted":
@@ -316,6 +319,11 @@ class Transcript:
                     f"· {share:.0f} % of the context is used; near its end the conversation is summed up"
                 )
             )
+
+    def _show_background_job_changed(self, event: Event) -> None:
+        if (job := event.background_job_changed) is not None and job.status != "running":
+            end = _JOB_ENDS.get(job.status, f"has ended with exit code {job.exit_code}")
+            self._write(self._paint.dim(f"· the background job {job.handle} {end}: {one_line(job.command, 100)}"))
 
     def _show_tool_tree_reaped(self, event: Event) -> None:
         if (reaped := event.tool_tree_reaped) is None:
