@@ -445,15 +445,15 @@ def stale(world: World, tape: Tape) -> None:
         check("I10 twice is once", applied is False or _more_text(world, event), event, world.state)
     elif world.dead:
         event = _late(world, tape)
-        applied = world.apply(event)
-        check("I9 an aborted operation is over", applied is False or not _named_dead(world, event), event)
+        # Sub-agents that were asked to stop are waited for while Cancelling.
+        waited_for = isinstance(event, (SubAgentResult, SubAgentTimeout))
+        check("I9 an aborted operation is over", world.apply(event) is False or waited_for, event)
 
 
 def _more_text(world: World, event: Event) -> bool:
     """A chunk of the answer that streams is text, however often it comes."""
-    if not isinstance(event, LlmStreamChunk) or not world.request:
-        return False
-    return (event.request_id, event.attempt) == (world.request.request_id, world.request.attempt)
+    slot = (world.request.request_id, world.request.attempt) if world.request else None
+    return isinstance(event, LlmStreamChunk) and (event.request_id, event.attempt) == slot
 
 
 def _late(world: World, tape: Tape) -> Event:
@@ -465,11 +465,6 @@ def _late(world: World, tape: Tape) -> Event:
             return of_tool(world, flight, tape)
         case SpawnSubAgent():
             return of_agent(world, flight.task.agent_id, tape)
-
-
-def _named_dead(world: World, event: Event) -> bool:
-    """Sub-agents that were asked to stop are waited for while Cancelling; nobody else is."""
-    return not isinstance(event, (SubAgentResult, SubAgentTimeout))
 
 
 def stray(world: World, tape: Tape) -> None:

@@ -99,10 +99,8 @@ def check_transition(
 
 
 def _poorer(state: State, event: UsageReported) -> State:
-    ledger = state.ledger
-    if event.aside:
-        return replace(state, ledger=replace(ledger, aside_usage=ledger.aside_usage + event.usage))
-    return replace(state, ledger=replace(ledger, total_usage=ledger.total_usage + event.usage))
+    total = "aside_usage" if event.aside else "total_usage"
+    return replace(state, ledger=replace(state.ledger, **{total: getattr(state.ledger, total) + event.usage}))
 
 
 def notifications(effects: tuple[Effect, ...]) -> list[Notification]:
