@@ -30,7 +30,7 @@ def config() -> None:
 @click.option("--config", "file", type=click.Path(path_type=Path), help="The server's file with settings.")
 @click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
 def check(file: Path | None, data_dir: str | None) -> None:
-    """Check settings, certificate, model providers and sandbox without starting the server.
+    """Check the settings of a server without starting it.
 
     Prints every setting as the settings file would have it, with its origin, then what was found. Keys are never
     shown. Exits with 2 if a setting is wrong, and with 1 if the server could not start on this machine. A database is

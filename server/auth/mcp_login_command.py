@@ -89,9 +89,10 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
 @_CONFIG
 @_DATA_DIR
 def logout(name: str, file: Path | None, data_dir: str | None) -> None:
-    """Forget the login at an MCP server; a running server ends its connections within a second.
+    """Forget the login at an MCP server.
 
-    The provider is told to make the tokens invalid, if it offers that.
+    A running server ends its connections within a second. The provider is told to make the tokens invalid, if it offers
+    that.
     """
     logins = _logins(_config(file, data_dir))
     try:

@@ -60,7 +60,7 @@ def token() -> None:
 def create(  # noqa: PLR0917 -- one for each option
     principal: str, role: str | None, expires: str | None, note: str, file: Path | None, data_dir: str | None
 ) -> None:
-    """Create a token, and print it: this is the only time that it is shown."""
+    """Create a token, and print it. This is the only time that it is shown."""
     config = _config(file, data_dir)
     known = config.principals.get(principal)
     if known is None:
@@ -122,7 +122,7 @@ def rotate(token_id: str, file: Path | None, data_dir: str | None) -> None:
 @CONFIG
 @DATA_DIR
 def revoke(token_id: str, file: Path | None, data_dir: str | None) -> None:
-    """Remove a token: calls with it are refused, and its streams end within seconds."""
+    """Remove a token. Calls with it are refused, and its streams end within seconds."""
     if not _done(_config(file, data_dir), lambda tokens: tokens.revoke(token_id)):
         fail(f"there is no token {token_id}; `bedrock token list` shows them", USAGE)
     print_text(f"revoked {token_id}")

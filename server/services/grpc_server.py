@@ -24,6 +24,7 @@ from server.cluster.node_lists import WATCH_LIST, NodeLists, list_handler
 from server.cluster.router import CallRouter
 from server.contract import limits
 from server.loop_calls import LoopCalls
+from server.process import sockets
 from server.queries.attachments import AttachmentDownloads
 from server.queries.audit import StoredAudits
 from server.queries.export import ConversationExports
@@ -348,7 +349,9 @@ def _probe(where: Listen) -> None:
     except OSError as error:
         text = (error.strerror or "unknown host").lower()
         if error.errno == errno.EADDRINUSE:
-            text += "; name another port with --listen, or use --listen none for clients on this machine only"
+            by = f" by {holder}" if (holder := sockets.listener(where.port)) else ""
+            text += f"{by}; name another port with --listen, such as --listen {where.host}:0 for any free one, or use "
+            text += "--listen none for clients on this machine only"
         raise CannotListenError(f"cannot listen on {where.target}: {text}") from None
 
 

@@ -77,6 +77,9 @@ SERVERS = ("serve", "config", "token", "backup", "restore", "move")
 
 GROUP = "bedrock.commands"
 
+#: A length that no summary of a command has, so that none is truncated.
+_WHOLE = 1_000
+
 
 class Commands(click.Group):
     """The commands of this package and of plugins. This package's commands take precedence if names clash."""
@@ -103,8 +106,7 @@ class Commands(click.Group):
             if name in SECTIONS:
                 sections.append((SECTIONS[name], []))
             if each is not None:
-                about = each.get_short_help_str(formatter.width - 6 - column)
-                sections[-1][1].append((name.ljust(column), about))
+                sections[-1][1].append((name.ljust(column), each.get_short_help_str(_WHOLE)))
         for title, rows in sections:
             with formatter.section(title):
                 formatter.write_dl(rows)

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,6 +15,7 @@ from bedrock import Client, Generation
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 from bedrock.errors import BedrockError
+from bedrock.types import ApprovalPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,6 +62,7 @@ class ConversationName(NameType):
 
 CONVERSATION = ConversationName()
 NAME = click.argument("name", type=CONVERSATION)
+POLICY = click.Choice(get_args(ApprovalPolicy))
 FILTER_OPTION = click.option("--filter", "filter_", metavar="FILTER", default="", help="Only those that match.")
 
 _GENERATION_OPTIONS = (

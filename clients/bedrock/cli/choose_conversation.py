@@ -12,7 +12,7 @@ import click
 
 from bedrock import Instructions
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import CONVERSATION, complete_model
+from bedrock.cli.arguments import CONVERSATION, POLICY, complete_model
 from bedrock.cli.mcp_server_file import servers_in
 from bedrock.cli.text.output import print_text
 from bedrock.errors import ModelUnavailable
@@ -48,7 +48,7 @@ _NEW_OPTIONS = (
     ),
     click.option(
         "--approval-policy",
-        type=click.Choice(["auto", "ask_writes", "ask_all"]),
+        type=POLICY,
         help="Which tool calls of a new conversation ask first. [default: the server's]",
     ),
     click.option(
@@ -81,7 +81,7 @@ _CONTINUING_OPTIONS = (
         "--continue",
         "latest",
         is_flag=True,
-        help="Continue the latest conversation of this directory, or of -C; if it is full, its successor.",
+        help="Continue the latest conversation of this directory, or of -C; if its context is used up, its successor.",
     ),
     click.option("-r", "--resume", metavar="SLUG", type=CONVERSATION, help="Continue this conversation."),
 )

@@ -298,9 +298,11 @@ def test_a_second_server_on_the_same_port_says_one_line(start: Callable[..., Ser
     server = start()
     code, line = refuses_to_start(tmp_path, "--data-dir", str(tmp_path / "other"), "--listen", server.address)
     assert code == 1
-    assert line.startswith(f"bedrock: cannot listen on {server.address}: address already in use")
-    assert "--listen none" in line
-    assert "another port" in line
+    holder = f"process {server.process.pid} ({Path(f'/proc/{server.process.pid}/comm').read_text().strip()})"
+    assert line == (
+        f"bedrock: cannot listen on {server.address}: address already in use by {holder}; name another port with "
+        "--listen, such as --listen 127.0.0.1:0 for any free one, or use --listen none for clients on this machine only"
+    )
     assert not (tmp_path / "other" / "bedrock.sock").exists()
 
 

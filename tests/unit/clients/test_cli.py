@@ -377,7 +377,11 @@ def test_an_old_conversation_is_not_told_anew(program: Program) -> None:
 def test_whether_it_goes_on_by_itself_is_chosen_and_shown(program: Program, fake: FakeBedrock) -> None:
     assert program("new", "--auto-continue").exit_code == 0
     assert fake.created[-1].auto_continue
-    assert program("update", "--auto-continue", SLUG).stdout == f"{SLUG}: demo, goes on by itself when full\n"
+    fake.conversation.approval_policy = v1.APPROVAL_POLICY_AUTO
+    assert (
+        program("update", "--auto-continue", SLUG).stdout
+        == f"{SLUG}: demo, approvals: auto, goes on by itself when its context is used up\n"
+    )
     assert "goes on by itself" in program("show", SLUG).stdout
     assert program("update", "--no-auto-continue", SLUG).stdout == f"{SLUG}: demo\n"
     assert "goes on by itself" not in program("show", SLUG).stdout
@@ -444,7 +448,10 @@ def test_how_a_model_is_to_answer(program: Program, fake: FakeBedrock) -> None:
     assert fake.asked(v1.SendMessageRequest)[0].generation == v1.Generation(temperature=0.5)
     program("update", SLUG, "--model", "big", "--effort", "max")
     program("update", SLUG, "--model-defaults")
-    both, none = fake.asked(v1.UpdateConversationRequest)
+    updated = program("update", SLUG, "--approval-policy", "ask_all")
+    assert updated.stdout.endswith(", approvals: ask_all\n")
+    both, none, policy = fake.asked(v1.UpdateConversationRequest)
+    assert list(policy.update_mask.paths) == ["approval_policy"]
     assert list(both.update_mask.paths) == ["model", "generation.reasoning_effort"]
     assert list(none.update_mask.paths) == ["generation"]
     assert none.conversation.generation == v1.Generation()
@@ -524,7 +531,7 @@ def test_quotas_are_listed_with_what_is_used(program: Program, fake: FakeBedrock
 
 
 def test_nodes_are_listed_and_a_server_of_its_own_says_so(program: Program, fake: FakeBedrock) -> None:
-    assert program("nodes").stdout == "This server shares its conversations with no other.\n"
+    assert program("nodes").stderr == "This server shares its conversations with no other.\n"
     (alone,) = json.loads(program("nodes", "--output", "json").stdout)
     assert (alone["incarnation"], alone["address"], alone["draining"], alone["answering"]) == ("0", "", False, True)
     fake.nodes = [
@@ -1007,8 +1014,9 @@ def test_help_names_every_command() -> None:
         assert f"  {name} " in shown
         assert CliRunner().invoke(bedrock, [name, "--help"]).exit_code == 0
     assert [line[:-1] for line in shown.splitlines() if line.endswith(":")][1:] == list(app.SECTIONS.values())
-    wide = CliRunner().invoke(bedrock, ["--help"], terminal_width=100).output
-    assert "..." not in wide.partition("Options:")[2], "a summary is cut off"
+    for group in ((), ("mcp",), ("token",), ("config",)):
+        narrow = CliRunner().invoke(bedrock, [*group, "--help"], terminal_width=80).output
+        assert "..." not in narrow.partition("Options:")[2], "a summary is cut off"
 
 
 @pytest.mark.parametrize("width", [20, 45, 200])

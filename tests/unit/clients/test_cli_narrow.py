@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from bedrock import v1
+from bedrock.cli.app import bedrock
+from click.testing import CliRunner
 
 from tests.support.fake_server import NAME, SLUG, FakeBedrock, fails, uses_tool
 from tests.support.terminals import Terminal
@@ -78,11 +80,24 @@ def test_names_are_whole_however_narrow_the_terminal(address: str, fake: FakeBed
         (("approvals",), "Nothing waits for approval."),
         (("questions",), "No tool asks anything."),
         (("cycles", SLUG), "It has no runs yet."),
+        (("cycles", SLUG, "--timeline"), "It has no runs yet."),
+        (("cycles", SLUG, "--events"), "It has no runs yet."),
+        (("models",), "There are no models."),
+        (("nodes",), "This server shares its conversations with no other."),
         (("mcp",), "There are no MCP servers: the settings name them in tables [[mcp_servers]]."),
     ],
 )
 def test_an_empty_list_is_a_sentence_instead_of_a_table(
     address: str, fake: FakeBedrock, command: tuple[str, ...], sentence: str
 ) -> None:
-    del fake.info.mcp_servers[:]
+    del fake.info.mcp_servers[:], fake.models[:]
     assert printed(address, *command, columns=80) == [sentence]
+    result = CliRunner().invoke(bedrock, ["--address", address, *command])
+    assert (result.stdout, result.stderr) == ("", f"{sentence}\n"), "no line of a table, for what reads the pipe"
+
+
+@pytest.mark.parametrize(
+    ("options", "none"), [((), "It has no messages yet."), (("--timeline",), "It has no runs yet.")]
+)
+def test_a_conversation_in_which_nothing_was_said_says_so(address: str, options: tuple[str, ...], none: str) -> None:
+    assert printed(address, "show", SLUG, *options, columns=80)[-1] == none

@@ -410,7 +410,7 @@ def test_the_queue_is_shown(address: str, fake: FakeBedrock) -> None:
 def test_commands_reach_the_conversation(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
         chat.session.enter("/help")
-        await chat.shows("Tab                  complete")
+        await chat.shows("complete a command or a path")
         for line in ("/mode unrestricted", "/model big", "/cancel", "/continue", "/withdraw", "/nonsense"):
             chat.session.enter(line)
         await chat.shows("unknown command: /nonsense. /help lists")
@@ -468,8 +468,8 @@ def test_a_chat_goes_on_in_a_fork(address: str, fake: FakeBedrock) -> None:
 def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
         chat.session.enter("/withdraw q7")
-        chat.session.enter("/model")
-        await chat.shows("it is /model MODEL")  # commands are done one after the other, and the first prints nothing
+        chat.session.enter("/image")
+        await chat.shows("it is /image PATH")  # commands are done one after the other, and the first prints nothing
 
     play(address, story)
     assert fake.asked(v1.WithdrawMessageRequest) == [v1.WithdrawMessageRequest(name=f"{NAME}/messages/q7")]
@@ -480,13 +480,21 @@ def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: Fak
     [
         ("/mode", "the mode is restricted; it can be restricted, workspace or unrestricted"),
         ("/mode wild", "the mode is restricted; it can be restricted, workspace or unrestricted"),
-        ("/model", "it is /model MODEL"),
-        ("/effort", "the effort is left to the model"),
+        ("/effort", "the effort is left to the model; it can be low, high or max"),
+        ("/image", "it is /image PATH"),
+        ("/model", "● demo (demo)"),
+        ("/approvals", "the policy is ask_writes; it can be auto, ask_writes or ask_all; there are no rules"),
+        ("/approvals ask_all", "the policy is ask_all"),
         ("/effort huge", "an effort is one of none, low, medium, high, max"),
         ("/effort high", "the effort is high"),
     ],
 )
-def test_a_command_without_a_sense_is_explained(address: str, fake: FakeBedrock, line: str, words: str) -> None:
+def test_a_command_shows_what_can_be_chosen_and_what_is(address: str, fake: FakeBedrock, line: str, words: str) -> None:
+    fake.conversation.approval_policy = v1.APPROVAL_POLICY_ASK_WRITES
+    efforts = (v1.REASONING_EFFORT_LOW, v1.REASONING_EFFORT_HIGH, v1.REASONING_EFFORT_MAX)
+    (demo,) = (model for model in fake.models if model.name == fake.conversation.model)
+    demo.reasoning_efforts.extend(efforts)
+
     async def story(chat: Chat) -> None:
         await chat.until(lambda: chat.session.view.mode)
         chat.session.enter(line)
@@ -643,7 +651,7 @@ def test_compact_that_is_refused_stays(address: str, fake: FakeBedrock) -> None:
 
 
 @pytest.mark.parametrize("command", ["/new", "/clear"])
-def test_a_new_conversation_in_the_same_chat_has_the_same_settings_but_no_wider_mode(
+def test_a_new_conversation_in_the_same_chat_has_the_same_settings(
     address: str, fake: FakeBedrock, command: str
 ) -> None:
     fake.conversation.approval_policy = v1.APPROVAL_POLICY_ASK_WRITES
@@ -662,7 +670,7 @@ def test_a_new_conversation_in_the_same_chat_has_the_same_settings_but_no_wider_
     (made,) = fake.asked(v1.CreateConversationRequest)
     assert isinstance(made, v1.CreateConversationRequest)
     wanted = made.conversation
-    assert (wanted.working_directory, wanted.mode) == ("/tmp", v1.MODE_UNSPECIFIED)
+    assert (wanted.working_directory, wanted.mode) == ("/tmp", v1.MODE_UNRESTRICTED)
     assert (wanted.approval_policy, wanted.model.removeprefix("models/")) == (v1.APPROVAL_POLICY_ASK_WRITES, "demo")
     assert cleared == (["screen"] if command == "/clear" else [])
 
@@ -699,7 +707,7 @@ def test_the_help_is_two_columns(address: str) -> None:
         lines = chat.lines[[line.startswith("Enter") for line in chat.lines].index(True) :]
         assert {(line[column - 1], line[column] != " ") for line in lines} == {(" ", True)}
 
-    column = len("Ctrl-C again, Ctrl-D ")
+    column = len("/approvals [POLICY|RULE] ")
     play(address, story)
 
 

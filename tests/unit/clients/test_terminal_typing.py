@@ -101,7 +101,7 @@ def test_without_a_place_for_it_nothing_is_kept_and_nothing_fails(tmp_path: Path
 
 def completions(text: str) -> list[str]:
     queued = Message.from_proto(v1.Message(name="conversations/c1/messages/q7"))
-    session = SimpleNamespace(models=["demo/demo", "big"], view=SimpleNamespace(queue=[queued]))
+    session = SimpleNamespace(model_names=["demo/demo", "big"], view=SimpleNamespace(queue=[queued]))
     completer = ChatCompleter(cast("ChatSession", session))
     return [found.text for found in completer.get_completions(Document(text), CompleteEvent())]
 
@@ -109,10 +109,12 @@ def completions(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "offered"),
     [
-        ("/mo", ["/mode", "/model "]),
+        ("/mo", ["/mode", "/model"]),
         ("/q", ["/queue", "/quit"]),
         ("/mode ", ["restricted", "workspace", "unrestricted"]),
         ("/model b", ["big"]),
+        ("/effort h", ["high"]),
+        ("/approvals ask", ["ask_writes", "ask_all"]),
         ("/withdraw ", ["q7"]),
         ("/queue some", []),
         ("no command", []),
@@ -143,6 +145,51 @@ def test_what_is_pasted_is_one_message(address: str, fake: FakeBedrock) -> None:
         terminal.keys("\r")
         terminal.shows("I see.")
     assert [text for text, _ in sent(fake)] == ["one\ntwo\n"]
+
+
+def test_a_long_text_that_is_pasted_is_folded_and_sent_whole(address: str, fake: FakeBedrock) -> None:
+    fake.answers.extend([says("I see."), says("Again.")])
+    short, long = "\n".join(map(str, range(20))), "\n".join(map(str, range(21)))
+    with Terminal("chat", environ={"BEDROCK_ADDRESS": address}, rows=40) as terminal:
+        terminal.shows("idle · ")
+        terminal.keys(f"Look: \x1b[200~{long}\x1b[201~ and \x1b[200~{long}\x1b[201~")
+        terminal.until(
+            lambda screen: any("> Look: [paste 1: 21 lines] and [paste 2: 21 lines]" in row for row in screen)
+        )
+        terminal.keys("\x7f!\r")  # a backspace takes the second one away as a whole
+        terminal.shows("I see.")
+        terminal.until(lambda screen: any("… and 16 more lines" in row for row in screen))
+        terminal.shows("idle · ")
+        terminal.keys(f"\x1b[200~{short}\x1b[201~")
+        terminal.until(lambda screen: any(row.strip() == "19" for row in screen))
+        terminal.keys("\x03")
+        terminal.until(lambda screen: not any(row.strip() == "19" for row in screen))
+        terminal.keys("\x1b[A")
+        terminal.until(lambda screen: any(row.strip() == "20 and !" for row in screen))
+        terminal.keys("\r")
+        terminal.shows("Again.")
+    assert [text for text, _ in sent(fake)] == [f"Look: {long} and !"] * 2
+
+
+def test_ctrl_c_leaves_a_search_and_enter_takes_what_it_has_found(address: str, fake: FakeBedrock) -> None:
+    def searches(screen: list[str]) -> bool:
+        return any(row.startswith("I-search") for row in screen)
+
+    fake.answers.extend([says("One."), says("Two.")])
+    with Terminal("chat", environ={"BEDROCK_ADDRESS": address}) as terminal:
+        terminal.shows("idle · ")
+        terminal.keys("what is it?\r")
+        terminal.shows("One.")
+        terminal.shows("idle · ")
+        for key in ("\x03", "\r"):
+            terminal.keys("\x12wha")
+            terminal.until(searches)
+            terminal.keys(key)
+            terminal.until(lambda screen: not searches(screen))
+        assert len(sent(fake)) == 1
+        terminal.keys("\r")
+        terminal.shows("Two.")
+    assert [text for text, _ in sent(fake)] == ["what is it?"] * 2
 
 
 def test_bytes_that_are_no_text_are_not_sent_and_do_not_end_the_chat(address: str, fake: FakeBedrock) -> None:

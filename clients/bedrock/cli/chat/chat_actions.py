@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from bedrock import AsyncConversation, v1
     from bedrock.catalog import Model
@@ -48,6 +48,10 @@ class ChatActions(Protocol):
         """Return the printed transcript of the conversation."""
         ...
 
+    async def models(self) -> Sequence[Model]:
+        """Return the models of the server."""
+        ...
+
     async def model(self) -> Model | None:
         """Return the model of the conversation; None if the server does not list it, or does not answer."""
 
@@ -70,7 +74,7 @@ class ChatActions(Protocol):
         """
 
     async def create_alike(self) -> ConversationInfo:
-        """Create a conversation with the directory, model and other settings of this one, but with the default mode."""
+        """Create a conversation with the directory, model, mode and other settings of this one."""
         ...
 
     async def go_on(self) -> None:

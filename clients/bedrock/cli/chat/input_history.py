@@ -11,7 +11,7 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Path
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory
 
-from bedrock.cli.chat.slash_commands import COMMANDS, MODES, message_of
+from bedrock.cli.chat.slash_commands import COMMANDS, EFFORTS, MODES, POLICIES, message_of
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 from bedrock.local_server import NotPrivateError, check_private, open_believed
@@ -112,8 +112,12 @@ class ChatCompleter(Completer):
         match name:
             case "mode":
                 return [(mode, "") for mode in MODES]
+            case "effort":
+                return [(effort, "") for effort in EFFORTS]
+            case "approvals":
+                return [(policy, "") for policy in POLICIES]
             case "model":
-                return [(model, "") for model in self._session.models if for_terminal(model) == model]
+                return [(model, "") for model in self._session.model_names if for_terminal(model) == model]
             case "withdraw":
                 waiting = self._session.view.queue
                 named = ((message.name.rpartition("/")[2], message.text) for message in waiting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 from typing import TYPE_CHECKING
 
-from prompt_toolkit.filters import has_selection
+from prompt_toolkit.filters import has_selection, is_searching
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.key_binding.defaults import load_key_bindings
 from prompt_toolkit.keys import Keys
@@ -50,7 +50,7 @@ def key_bindings(prompt: ChatPrompt) -> KeyBindings:
 
 
 def _bind_typing(keys: KeyBindings, prompt: ChatPrompt) -> None:
-    @keys.add("enter")
+    @keys.add("enter", filter=~is_searching)  # in a search, it takes what was found
     def _send(event: KeyPressEvent) -> None:
         typed = event.current_buffer
         if is_being_chosen(typed):
@@ -66,6 +66,15 @@ def _bind_typing(keys: KeyBindings, prompt: ChatPrompt) -> None:
     @keys.add("c-j")
     def _new_line(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
+
+    @keys.add(Keys.BracketedPaste, filter=~is_searching)
+    def _paste(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text(prompt.folded(event.data.replace("\r\n", "\n").replace("\r", "\n")))
+
+    @keys.add("backspace", filter=~is_searching & ~has_selection)
+    def _delete(event: KeyPressEvent) -> None:
+        before = event.current_buffer.document.text_before_cursor
+        event.current_buffer.delete_before_cursor(prompt.deletable(before))
 
     @keys.add("tab")
     def _queue_or_complete(event: KeyPressEvent) -> None:
@@ -94,7 +103,7 @@ def _bind_session(keys: KeyBindings, prompt: ChatPrompt) -> None:
         elif session.view.busy:
             event.app.create_background_task(session.cancel())
 
-    @keys.add("c-c")
+    @keys.add("c-c", filter=~is_searching)  # in a search, it leaves that
     def _interrupt(_event: KeyPressEvent) -> None:
         prompt.interrupt()
 

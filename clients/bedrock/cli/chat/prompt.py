@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.cli.text.style import Paint
 
+#: The lines of a pasted text that are shown; one of more lines is folded to one.
+FOLD_LINES = 20
 #: Seconds between updates of the status line.
 TICK = 0.5
 #: Seconds to wait after Esc for the rest of an escape sequence, or for the key pressed together with Alt.
@@ -62,6 +65,8 @@ class ChatPrompt:
         self._attention = attention
         self._shown: Asked | None = None
         """The question that was drawn last; typed input answers it."""
+        self._folded: dict[str, str] = {}
+        """The pasted texts that are shown as one line, by that line."""
         self._begun_before = False
         """Whether the user began typing the present text before the question in `_shown` was drawn."""
         self._prompt: PromptSession[str] = PromptSession(
@@ -117,19 +122,38 @@ class ChatPrompt:
                 for line in self._renderer.take_above():
                     print_line(line)
 
+    def folded(self, pasted: str) -> str:
+        """Return what is shown of a text that was pasted: one line in place of more than FOLD_LINES."""
+        count = len(pasted.splitlines())
+        if count <= FOLD_LINES:
+            return pasted
+        line = f"[paste {len(self._folded) + 1}: {count} lines]"
+        self._folded[line] = pasted
+        return line
+
+    def deletable(self, before: str) -> int:
+        """Return how many characters Backspace deletes before the cursor: all of a line in place of a pasted text."""
+        return next((len(line) for line in self._folded if before.endswith(line)), 1)
+
     def enter(self, text: str) -> None:
-        """Submit a text and clear the line. The prompt keeps running, so that no keystroke is lost.
+        """Submit a text, with pasted texts as a whole, and clear the line.
+
+        The prompt keeps running, so that no keystroke is lost.
 
         A text that the user began before the question was drawn does not answer it. If it could, it stays in the line,
         so that a second Enter answers.
         """
+        if self._folded:
+            text = re.sub("|".join(map(re.escape, self._folded)), lambda line: self._folded[line[0]], text)
         asked = None if self._begun_before else self._shown
         if self._begun_before and parse_reply(text, self._shown) and self._shown:
             self._begun_before = False
             self.session.say(self._paint.careful("· that question came while you were typing: Enter again answers it"))
             return
         answers = isinstance(asked, QuestionForm) or (asked and parse_reply(text, asked))
+        self.typed.text = text  # for the history
         self.typed.reset(append_to_history=not answers)
+        self._folded.clear()
         self._begun_before = False
         self.session.enter(text, asked)
 

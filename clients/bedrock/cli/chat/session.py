@@ -77,7 +77,7 @@ class ChatSession:
         self.refresh = refresh
         self.images: list[v1.Image] = []
         """Images to be sent with the next message."""
-        self.models: list[str] = []
+        self.model_names: list[str] = []
         """Names of models, to complete them in commands; empty until they are known."""
         self._client = client
         self._entered: asyncio.Queue[tuple[str, Asked | None]] = asyncio.Queue()
@@ -172,7 +172,7 @@ class ChatSession:
         summing = self.view.state.kind == "awaiting_continuation"
         if event.kind == "context_warning" or (event.kind == "state_changed" and summing):
             self.transcript.goes_on = summing and self._goes_on
-            self._ask_to_go_on("when the context is full, go on by itself in a new conversation, with the summary?")
+            self._ask_to_go_on("when the context is used up, go on by itself in a new conversation, with the summary?")
         elif event.kind == "queue_changed" and summing and event.message and event.fate in ("returned", "discarded"):
             self._left.append(event.message)
         elif event.kind == "state_changed" and self.view.state.kind == "context_exhausted":
@@ -243,9 +243,9 @@ class ChatSession:
     async def learn_models(self) -> None:
         """Read the names of the models from the server, to complete them in commands; keep none if that fails."""
         try:
-            self.models = [model.name.removeprefix("models/") for model in await self._client.models()]
+            self.model_names = [model.name.removeprefix("models/") for model in await self._client.models()]
         except BedrockError:
-            self.models = []
+            self.model_names = []
 
     def enter(self, text: str, asked: Asked | None = None) -> None:
         """Handle a line that the user entered.
@@ -277,7 +277,7 @@ class ChatSession:
             self._compacting = self.transcript.goes_on = False
 
     async def create_alike(self) -> ConversationInfo:
-        """Create a conversation with the directory, model and other settings of this one, but with the default mode."""
+        """Create a conversation with the directory, model, mode and other settings of this one."""
         now = await self.conversation.get()
         model = now.model.removeprefix("models/") or None
         policy = now.approval_policy or None
@@ -285,6 +285,7 @@ class ChatSession:
         made = await self._client.create(
             now.working_directory,
             model=model,
+            mode=now.mode,
             approval_policy=policy,
             instructions=now.instructions,
             tools=tools,
@@ -357,6 +358,10 @@ class ChatSession:
 
     def _tell_unsent(self, text: str) -> None:
         self.say(self.paint.bad(f"✗ not sent: “{one_line(text, 60)}” (↑ brings it back)"))
+
+    async def models(self) -> Sequence[Model]:
+        """Return the models of the server."""
+        return await self._client.models()
 
     async def model(self) -> Model | None:
         """Return the model of the conversation; None if the server does not list it, or does not answer."""

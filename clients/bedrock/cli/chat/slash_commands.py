@@ -16,9 +16,11 @@ from bedrock.cli.display.labels import unoffered_names
 from bedrock.cli.display.queue_rows import queue_lines
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
-from bedrock.types import ReasoningEffort
+from bedrock.types import ApprovalPolicy, ReasoningEffort
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bedrock import AsyncConversation
     from bedrock.cli.chat.chat_actions import ChatActions  # noqa: TC004 -- the annotations are never evaluated
     from bedrock.cli.text.safe_text import SafeText
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 EFFORTS = get_args(ReasoningEffort)
 MODES = ("restricted", "workspace", "unrestricted")
+POLICIES = get_args(ApprovalPolicy)
 
 _KEYS = (
     ("Enter", "send; while the agent works, it reads the message at its next step (steer)"),
@@ -140,6 +143,12 @@ async def _withdraw(chat: ChatActions, message: str) -> None:
 
 
 async def _approvals(chat: ChatActions, rule: str) -> None:
+    """Set the approval policy or revoke a rule; without an argument list both."""
+    if rule in POLICIES:
+        policy = cast("ApprovalPolicy", rule)
+        if await chat.attempt(chat.conversation.update(approval_policy=policy)) is not None:
+            chat.say(chat.paint.dim(f"· the policy is {policy}"))
+        return
     if rule:
         if await chat.attempt(_revoked(chat, rule)):
             chat.say(chat.paint.dim(f"· revoked: {one_line(rule, 60)}"))
@@ -157,7 +166,8 @@ async def _rule_lines(chat: ChatActions) -> list[str]:
     policy = (await chat.conversation.get()).approval_policy
     rules = [rule async for rule in chat.conversation.approval_rules()]
     lines = [f"{rule_id(rule)}  {rule.action} {one_line(rule_title(rule), 100)}" for rule in rules]
-    return [f"· the policy is {policy}" + ("; there are no rules" if not lines else ""), *lines]
+    choice = f"· the policy is {policy}; it can be {_listed(POLICIES)}"
+    return [choice + ("; there are no rules" if not lines else ""), *lines]
 
 
 async def _mode(chat: ChatActions, mode: str) -> None:
@@ -166,9 +176,7 @@ async def _mode(chat: ChatActions, mode: str) -> None:
     Without a mode, or with an unknown one, print the present mode and the possible ones.
     """
     if mode not in MODES:
-        chat.say(
-            chat.paint.careful(f"· the mode is {chat.view.mode}; it can be {', '.join(MODES[:-1])} or {MODES[-1]}")
-        )
+        chat.say(chat.paint.careful(f"· the mode is {chat.view.mode}; it can be {_listed(MODES)}"))
         return
     answer = await chat.attempt(chat.conversation.set_mode(cast("Mode", mode)))
     if answer is None:
@@ -206,13 +214,33 @@ async def _effort(chat: ChatActions, effort: str) -> None:
         now = await chat.attempt(chat.conversation.update(generation=how, merge_generation=True))
     else:
         now = await chat.attempt(chat.conversation.get())
-    if now is not None:
-        chosen = now.generation.reasoning_effort if now.generation else ""
-        chat.say(chat.paint.dim(f"· the effort is {chosen or 'left to the model'}"))
+    if now is None:
+        return
+    chosen = now.generation.reasoning_effort if now.generation else ""
+    choice = "" if effort else f"; {await _efforts(chat)}"
+    chat.say(chat.paint.dim(f"· the effort is {chosen or 'left to the model'}{choice}"))
+
+
+async def _efforts(chat: ChatActions) -> str:
+    model = await chat.model()
+    possible = EFFORTS if model is None else model.reasoning_efforts
+    return f"it can be {_listed(possible)}" if possible else "with this model it cannot be set"
 
 
 async def _model(chat: ChatActions, model: str) -> None:
-    await chat.attempt(chat.conversation.update(model=model))
+    """Set the model; without one, list the models of the server."""
+    if model:
+        await chat.attempt(chat.conversation.update(model=model))
+        return
+    now, models = await chat.attempt(chat.conversation.get()), await chat.attempt(chat.models())
+    for each in models or ():
+        mark = "●" if now is not None and each.name == now.model else " "
+        chat.say(chat.paint.dim(f"{mark} {one_line(each.name.removeprefix('models/'), 100)} ({each.provider})"))
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 async def _image(chat: ChatActions, path: str) -> None:
@@ -288,24 +316,29 @@ COMMANDS = (
     Command("withdraw", "[MESSAGE]", "take back the message that was queued last, or one by its id", _withdraw),
     Command("output", "[NUMBER]", "show all that the latest tool printed; 2: the one before it", _output),
     Command("image", "PATH", "attach an image file to your next message", _image),
-    Command("approvals", "[RULE]", "list the approval rules; with the id of one, revoke it", _approvals),
+    Command(
+        "approvals",
+        "[POLICY|RULE]",
+        "set the approval policy (auto, ask_writes, ask_all), or revoke a rule by its id; without one, list both",
+        _approvals,
+    ),
     Command(
         "mode", "[MODE]", "restricted, workspace or unrestricted: what the tools may do; without one, show it", _mode
     ),
-    Command("model", "MODEL", "use another model from the next request on", _model),
-    Command("effort", "[EFFORT]", "how much the model is to think; without one, show it", _effort),
+    Command("model", "[MODEL]", "use another model from the next request on; without one, list them", _model),
+    Command("effort", "[EFFORT]", "how much the model is to think; without one, list what it can be", _effort),
     Command("decline", "", "refuse to answer what an MCP server asks in the middle of a call", _decline),
     Command("cancel", "", "the same as Esc", _cancel),
     Command("kill", "", "cancel the run, and stop the background jobs too", _kill),
     Command("compact", "", "summarize the conversation, and continue in a new one with the summary", _compact),
-    Command("new", "", "begin a new conversation with the same directory, model and approval policy", _new),
+    Command("new", "", "begin a new conversation with the same directory, model, mode and approval policy", _new),
     Command("fork", "", "continue in a copy of the conversation as it was when the last run ended", _fork),
     Command(
         "rewind", "[NUMBER]", "continue in a copy without the last run, or so many; files stay as they are", _rewind
     ),
     Command("clear", "", "begin a new conversation, as /new does, and clear the screen", _clear),
     Command("continue", "", "continue in a new conversation when the context is used up", _continue),
-    Command("quit", "", "exit; a run continues, unless the server was started for this chat", _quit),
+    Command("quit", "", "exit; a run continues", _quit),
 )
 
 ALIASES = {"?": "help", "exit": "quit", "q": "quit"}

@@ -14,11 +14,11 @@ from bedrock._shared.deadline import Deadline
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, NAME
 from bedrock.cli.connect import connect
-from bedrock.cli.display.labels import APPROVAL, ending, waits_for
+from bedrock.cli.display.labels import APPROVAL, NO_RUNS, ending, waits_for
 from bedrock.cli.display.timeline import timeline_of
 from bedrock.cli.text.output import print_json_line, print_line, print_text
 from bedrock.cli.text.style import Paint, columns
-from bedrock.cli.text.tables import JSON_OPTION, print_table, print_values
+from bedrock.cli.text.tables import JSON_OPTION, print_none, print_table, print_values
 from bedrock.request_cycles import RequestCycle
 
 if TYPE_CHECKING:
@@ -62,16 +62,18 @@ def cycles(
         newest_first = connect(ctx).conversation(source).cycles(view=view, newest_first=True)
         found = list(islice(newest_first, limit or (None if events else LIMIT)))[::-1]
     found = found[-limit:] if limit else found
-    if events:
+    if output == "json" and not events:
+        print_values(found)
+    elif not found:
+        print_none(NO_RUNS)
+    elif events:
         for line in event_list(found):
             print_json_line(line)
-    elif output == "json":
-        print_values(found)
     elif timeline:
         for line in timeline_of(found, Paint.for_stream(sys.stdout), columns(sys.stdout)):
             print_line(line)
     else:
-        print_table(COLUMNS, map(_row, found), none="It has no runs yet.")
+        print_table(COLUMNS, map(_row, found), none=NO_RUNS)
 
 
 @click.command()
@@ -94,7 +96,7 @@ def wait(ctx: click.Context, name: str, *, run: str, timeout: float | None, outp
         print_values([cycle])
     else:
         *about, ended = _row(cycle)
-        print_table(COLUMNS, [(*about, waits or ended)])
+        print_table(COLUMNS, [(*about, waits or ended)], none=NO_RUNS)
     if cycle.stop_reason != "completed":
         ctx.exit(exits.NEEDS_APPROVAL if waits == APPROVAL else exits.FAILED)
 

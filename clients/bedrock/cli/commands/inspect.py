@@ -15,14 +15,14 @@ from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME, complete_mo
 from bedrock.cli.connect import connect, connect_or_spawn
 from bedrock.cli.display import sub_agent_list as sub_agents
 from bedrock.cli.display.approval_prompt import rule_id, rule_title
-from bedrock.cli.display.labels import APPROVAL, in_words, tool_left_out, waits_for
+from bedrock.cli.display.labels import APPROVAL, NO_RUNS, in_words, state_in_words, tool_left_out, waits_for
 from bedrock.cli.display.timeline import timeline_of
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.display.undelivered import fates_since
 from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.output import print_json, print_line, print_text
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns, one_line
-from bedrock.cli.text.tables import JSON_OPTION, ago, print_table, print_values
+from bedrock.cli.text.tables import JSON_OPTION, ago, print_none, print_table, print_values
 from bedrock.errors import NotFound
 
 if TYPE_CHECKING:
@@ -141,6 +141,8 @@ def show(ctx: click.Context, name: str, *, limit: int, timeline: bool, plain: bo
             say(line, indent=len("  ✓ "))
     transcript = Transcript(paint, print_line, width=columns(sys.stdout))
     transcript.history(messages, fates_since(conversation, messages))
+    if limit and not messages:
+        print_none("It has no messages yet.")
     for pending in now.state.approvals:
         transcript.ask(pending, now.working_directory)
     if now.state.kind == "awaiting_tool_approval":
@@ -159,6 +161,8 @@ def _timeline(conversation: Conversation, now: ConversationInfo, limit: int, out
     _print_facts(_facts(now), paint)
     for line in timeline_of(cycles, paint, columns(sys.stdout)):
         print_line(line)
+    if limit and not cycles:
+        print_none(NO_RUNS)
 
 
 @click.command()
@@ -194,6 +198,7 @@ def models(ctx: click.Context, name: str | None, output: str) -> None:
             )
             for model in found
         ),
+        none="There are no models.",
     )
 
 
@@ -245,12 +250,13 @@ def tools(ctx: click.Context, output: str) -> None:
             )
             for tool in found
         ),
+        none="There are no tools.",
     )
 
 
 def _state(state: ConversationState) -> str:
     waits = waits_for(state)
-    return state.kind.replace("_", " ") + (f", {waits}" if waits not in ("", APPROVAL) else "")
+    return state_in_words(state.kind) + (f", {waits}" if waits not in ("", APPROVAL) else "")
 
 
 def _print_facts(facts: Iterable[tuple[str, str]], paint: Paint) -> None:

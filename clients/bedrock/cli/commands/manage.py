@@ -9,7 +9,7 @@ import click
 
 from bedrock import Generation
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import NAME, complete_model, generation, generation_options
+from bedrock.cli.arguments import NAME, POLICY, complete_model, generation, generation_options
 from bedrock.cli.connect import connect
 from bedrock.cli.display.approval_prompt import RULE_KINDS, made_rule, rule_line
 from bedrock.cli.display.labels import UNRECORDED, counted, in_words, nothing_to_cancel, unoffered_names
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bedrock import Conversation
     from bedrock.conversations import ConversationInfo
     from bedrock.states import Approval, ApprovalRule
-    from bedrock.types import Mode, ReasoningEffort
+    from bedrock.types import ApprovalPolicy, Mode, ReasoningEffort
 
 
 KIND = click.Choice(list(RULE_KINDS))
@@ -169,10 +169,13 @@ def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
 @click.command()
 @NAME
 @click.option("-m", "--model", metavar="MODEL", shell_complete=complete_model, help="The model; see `bedrock models`.")
+@click.option("--approval-policy", type=POLICY, help="Which tool calls ask first.")
 @generation_options
 @click.option("--model-defaults", is_flag=True, help="Leave everything about answers to the model again.")
 @click.option(
-    "--auto-continue/--no-auto-continue", default=None, help="Whether to go on in a successor when the context is full."
+    "--auto-continue/--no-auto-continue",
+    default=None,
+    help="Whether to go on in a successor when the context is used up.",
 )
 @click.pass_context
 def update(
@@ -180,19 +183,21 @@ def update(
     name: str,
     *,
     model: str | None,
+    approval_policy: ApprovalPolicy | None,
     effort: ReasoningEffort | None,
     temperature: float | None,
     max_output_tokens: int | None,
     model_defaults: bool,
     auto_continue: bool | None,
 ) -> None:
-    """Change the model of a conversation, or how it is to answer. What is not given stays as it is.
+    """Change the model of a conversation, its approval policy, or how it is to answer. The rest stays as it is.
 
     The effort, the temperature and the limit hold from the next request to the model on; the model can be changed only
     while nothing is running.
     """
     how = generation(effort, temperature, max_output_tokens)
-    if how is None and model is None and auto_continue is None and not model_defaults:
+    changes = (how, model, approval_policy, auto_continue)
+    if all(each is None for each in changes) and not model_defaults:
         raise click.UsageError("say what to change, for example --effort high")
     if how is not None and model_defaults:
         raise click.UsageError("--model-defaults excludes --effort, --temperature and --max-output-tokens")
@@ -201,13 +206,15 @@ def update(
         .conversation(name)
         .update(
             model=model,
+            approval_policy=approval_policy,
             generation=Generation() if model_defaults else how,
             merge_generation=how is not None,
             auto_continue=auto_continue,
         )
     )
-    goes_on = ", goes on by itself when full" if changed.auto_continue else ""
-    print_text(f"{changed.slug}: {changed.model.removeprefix('models/')}{in_words(changed.generation)}{goes_on}")
+    settings = f"{changed.model.removeprefix('models/')}{in_words(changed.generation)}"
+    goes_on = ", goes on by itself when its context is used up" if changed.auto_continue else ""
+    print_text(f"{changed.slug}: {settings}, approvals: {changed.approval_policy}{goes_on}")
 
 
 @click.command()
@@ -244,7 +251,7 @@ def fork(ctx: click.Context, name: str, *, cycle: str, back: int | None, slug: s
 @click.option("--without-summary", is_flag=True, help="Begin without the summary.")
 @click.pass_context
 def continue_(ctx: click.Context, name: str, without_summary: bool) -> None:
-    """Continue a full conversation in a new one. By default the new one begins with the summary of the full one."""
+    """Continue a conversation whose context is used up in a new one. By default that begins with the summary."""
     successor = connect(ctx).conversation(name).continue_(include_summary=not without_summary).get()
     _tell_successor(successor)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from bedrock.cli.connect import connect
-from bedrock.cli.text.output import print_json, print_text
+from bedrock.cli.text.output import print_json
 from bedrock.cli.text.tables import JSON_OPTION, print_table
 
 #: The values to print for fields that protobuf's JSON format omits if they are zero; 64-bit integers are strings.
@@ -32,9 +32,7 @@ def nodes(ctx: click.Context, output: str) -> None:
     if output == "json":
         print_json([_ZEROS | each.to_dict() for each in found], indent=2)
         return
-    if not any(each.address for each in found):
-        print_text("This server shares its conversations with no other.")
-        return
+    sharing = found if any(each.address for each in found) else []
     titles = ["workspaces"] if any(each.workspaces for each in found) else []
     print_table(
         ("node", "address", "number", "version", "active", "state", "", *titles),
@@ -49,6 +47,7 @@ def nodes(ctx: click.Context, output: str) -> None:
                 "answers" if each.answering else "",
                 *([" ".join(each.workspaces)] if titles else []),
             )
-            for each in found
+            for each in sharing
         ),
+        none="This server shares its conversations with no other.",
     )

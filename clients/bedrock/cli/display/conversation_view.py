@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bedrock import Event, v1
-from bedrock.cli.display.labels import counted
+from bedrock.cli.display.labels import counted, state_in_words
 from bedrock.cli.text.safe_text import SafeText, for_terminal
 from bedrock.cli.text.style import cells, one_line
 from bedrock.messages import Message
@@ -23,7 +23,6 @@ _WORDS = {
     "llm_requesting": "thinking",
     "awaiting_tool_approval": "waits for you",
     "awaiting_continuation": "summing up",
-    "context_exhausted": "context used up",
 }
 
 
@@ -120,7 +119,7 @@ class ConversationView:
             return f"{tools.current.tool} {tools.completed_count + 1}/{count}{waiting} {seconds:.0f} s"
         if state.awaiting_sub_agents:
             return _agents(state.awaiting_sub_agents)
-        return _WORDS.get(state.kind, state.kind.replace("_", " "))
+        return _WORDS.get(state.kind) or state_in_words(state.kind)
 
     def _requesting(self, request: LlmRequestingDetail, word: str, wall: datetime) -> str:
         attempt = f" attempt {request.attempt}/{request.max_attempts}" if request.attempt > 1 else ""

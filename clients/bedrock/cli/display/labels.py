@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 #: The label of a queued follow-up that was discarded before its run began.
 NOT_RUN = "discarded before it began"
 
+#: What is said of a conversation without runs.
+NO_RUNS = "It has no runs yet."
+
 #: The label of a run that waits for a person to approve a tool call.
 APPROVAL = "waits for approval"
 
 #: The message about a cancel that the server could not store yet.
 UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and tries again"
+
+#: The name of the state in which a conversation is only read and continued in another one.
+_USED_UP = "context used up"
 
 #: Labels for the causes of interrupted runs, and for the outcomes of queued messages.
 _LABELS = {
@@ -29,7 +35,7 @@ _LABELS = {
     "not_run": NOT_RUN,
     "round_cap": "stopped: the run has reached its limit of model requests",
     "budget": "stopped: the budget is spent",
-    "context_exhausted": "stopped: the context is used up; go on with `bedrock continue`",
+    "context_exhausted": f"stopped: {_USED_UP}; go on with `bedrock continue`",
     "cancel_timeout": "cancelled; some sub-agents did not end in time",
     "queued": "waits",
     "returned": "not delivered",
@@ -114,3 +120,8 @@ def in_words(generation: Generation | None) -> str:
 def tool_left_out(tool: McpToolLeftOut) -> SafeText:
     """Return the line that says that a tool of an MCP server is not offered to agents, and why."""
     return one_line(f"the tool {tool.name or 'without a name'} is left out: {tool.reason}", 300)
+
+
+def state_in_words(kind: str) -> str:
+    """Return the name of a conversation's state as people read it."""
+    return _USED_UP if kind == "context_exhausted" else kind.replace("_", " ")

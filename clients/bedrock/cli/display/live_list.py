@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from bedrock import AsyncClient
+from bedrock.cli.display.labels import state_in_words
 from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.output import print_json, print_line
 from bedrock.cli.text.safe_text import SafeText
@@ -70,7 +71,7 @@ def _line(entry: ConversationListEvent, paint: Paint, slugs: dict[str, str]) -> 
 
 
 def _state(conversation: ConversationInfo) -> str:
-    return conversation.state.kind.replace("_", " ")
+    return state_in_words(conversation.state.kind)
 
 
 class Listing:

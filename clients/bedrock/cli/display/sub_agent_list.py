@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bedrock.cli.display.labels import state_in_words
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, one_line
 from bedrock.cli.text.tables import lasted
@@ -25,7 +26,7 @@ def in_order(agents: Iterable[ConversationInfo]) -> list[ConversationInfo]:
 def rows(agents: Iterable[ConversationInfo]) -> Iterator[tuple[str, ...]]:
     """Yield a table row for each sub-agent. It begins with the id, because sub-agents have no short name (slug)."""
     for agent in in_order(agents):
-        state = agent.state.kind.replace("_", " ")
+        state = state_in_words(agent.state.kind)
         yield (_id(agent), state, _took(agent), f"{agent.total_usage.total_tokens:,}", agent.title)
 
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 #: The prefix of a user's message.
 USER_MARK = "> "
 
+#: Of a user's message with more than LONG_LINES lines, the first FIRST_LINES are shown in a chat.
+LONG_LINES, FIRST_LINES = 20, 5
+
 SUMMED_UP = "the conversation, summed up"
 GO_ON = "it ends here; `bedrock continue` (/continue in a chat) goes on in a new one"
 
@@ -151,7 +154,13 @@ class Transcript:
             case "user":
                 self._write(SafeText())
                 said = "\n".join((*filter(None, [message.text]), *map(described, message.images)))
-                self._block(self._paint.bold(USER_MARK), said, self._paint.bold)
+                lines = said.split("\n")
+                folded = self._live and len(lines) > LONG_LINES
+                self._block(
+                    self._paint.bold(USER_MARK), "\n".join(lines[:FIRST_LINES]) if folded else said, self._paint.bold
+                )
+                if folded:
+                    self._write(self._paint.dim(f"  … and {len(lines) - FIRST_LINES} more lines"))
             case "agent":
                 self._agent(message)
             case "tool":

@@ -30,27 +30,31 @@ SHORT = 12
 _GAP = "  "
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, paths: str = "", none: str = "") -> None:
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, none: str, paths: str = "") -> None:
     """Print a table. At a terminal its columns are aligned and truncated; in a pipe the cells are whole, tab-separated.
 
     The first column contains names that users pass to other commands, and is never truncated. `paths` is the head of
     the column of directories: at a terminal the home directory is shown as ~, and a path that is too long is truncated
-    at its start. If there are no rows, the sentence `none` is printed at a terminal, and nothing in a pipe.
+    at its start. If there are no rows, the sentence `none` is printed as by `print_none`.
     """
-    room, paint = columns(sys.stdout), Paint.for_stream(sys.stdout)
+    room, paint, rows = columns(sys.stdout), Paint.for_stream(sys.stdout), list(rows)
+    if not rows:
+        print_none(none)
+        return
     if room is None:
         for row in rows:
             print_line(paint.text("\t".join(paint.clean(cell).replace("\n", " ").replace("\t", " ") for cell in row)))
-        return
-    rows = list(rows)
-    if none and not rows:
-        print_line(for_terminal(none))
         return
     at = head.index(paths) if paths else None
     first, *rest = fitted([head, *rows], room(), at)
     print_line(paint.bold(first))
     for line in rest:
         print_line(line)
+
+
+def print_none(text: str) -> None:
+    """Print that there is nothing to list: to standard error, unless standard output is a terminal."""
+    output.print_text(text, err=not sys.stdout.isatty())
 
 
 def fitted(rows: Iterable[Sequence[str]], room: int, paths: int | None = None) -> list[SafeText]:
