@@ -49,6 +49,7 @@ class Rules(IntEnum):
 
     The agent is told that its model does not see the images of its history. Approval rules match commands differently.
     After a request that the provider found too long, a summary is requested.
+    A run fails when its calls have failed in the same way three times in a row, and says if its answer is empty.
     """
 
 

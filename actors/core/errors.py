@@ -27,6 +27,7 @@ class ErrorKind(StrEnum):
     RESPONSE_TOO_LARGE = "response_too_large"
     RESOURCE_EXHAUSTED = "resource_exhausted"
     OUTPUT_INVALID = "output_invalid"
+    REPEATED_FAILURE = "repeated_failure"
     UNKNOWN = "unknown"
 
 

@@ -167,6 +167,10 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     """The number of the latest question that a tool asked a person."""
     past_questions: tuple[PastQuestion, ...] = ()
     """The most recently ended questions, the oldest first."""
+    failure: str = ""
+    """Identifies how the calls of the last response failed; "" if one of them did not fail."""
+    repeats: int = 0
+    """How many responses in a row had calls that failed in the same way as those of the response before."""
     hidden_from: str | None = None
     """The model that was told that it does not see the images of the history.
 
@@ -220,6 +224,8 @@ class AwaitingLlm(Struct, frozen=True, tag="awaiting_llm"):
 
     ledger: Ledger
     reason: LlmReason
+    error: str = ""
+    """Why the run fails instead; "" if it goes on."""
 
 
 class LlmRequesting(Struct, frozen=True, tag="llm_requesting"):

@@ -69,6 +69,7 @@ ErrorKind = Literal[
     "response_too_large",
     "resource_exhausted",
     "output_invalid",
+    "repeated_failure",
 ]
 SystemMessageKind = Literal[
     "mode_restricted",

@@ -30,6 +30,7 @@ from actors.core.fsm import DIAGRAM_EDGES, EXTENSION_EDGES, ContextState
 from actors.core.states import (
     TERMINAL,
     AwaitingContinuation,
+    AwaitingLlm,
     AwaitingSubAgents,
     BackgroundJob,
     Cancelling,
@@ -91,6 +92,8 @@ def _variants() -> Iterator[Column]:
                 tried = replace(one.state, attempt=one.context.limits.max_attempts)
                 yield replace_state(one, tried)
                 yield replace_state(one, replace(tried, before=Error(Ledger(), "no route", ErrorKind.NETWORK)))
+            case AwaitingLlm():
+                yield replace_state(one, replace(one.state, error="three times the same"))
             case AwaitingSubAgents() if one.state.tool_use_id:
                 last = replace(one.state, pending=(agent(1),), remaining_tool_ids=("t2",), calls=(BASH_1, BASH_2))
                 yield replace_state(one, last)

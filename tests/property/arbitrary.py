@@ -132,7 +132,7 @@ def _idle(tape: Tape, context: ConvContext) -> State:
 
 
 def _awaiting_llm(tape: Tape, context: ConvContext) -> State:
-    return AwaitingLlm(a_ledger(tape, context), tape.pick(tuple(LlmReason)))
+    return AwaitingLlm(a_ledger(tape, context), tape.pick(tuple(LlmReason)), tape.pick(("", "", "over and over")))
 
 
 def _llm_requesting(tape: Tape, context: ConvContext) -> State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.core.errors import Reason
+from actors.core.errors import ErrorKind, Reason
 from actors.core.events import (
     AgentsSpawned,
     ApprovalResponse,
@@ -37,7 +37,7 @@ from actors.core.result import TransitionResult, ignored
 from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.inference import begin_request
 from actors.core.steps.modes import set_mode
-from actors.core.steps.run_endings import cancel_run, interrupt_run
+from actors.core.steps.run_endings import cancel_run, fail_run, interrupt_run
 from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: GridEvent) -> TransitionResult:
     """Handle an event in AwaitingLlm. Raises Rejected for commands that this state does not accept."""
     match event:
+        case BeginLlm() if state.error:
+            return fail_run(TransitionBuilder(state, context, event.at), ErrorKind.REPEATED_FAILURE, state.error)
         case BeginLlm():
             return begin_request(TransitionBuilder(state, context, event.at))
         case UserMessage():

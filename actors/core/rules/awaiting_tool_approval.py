@@ -37,18 +37,18 @@ from actors.core.events import (
 )
 from actors.core.notifications import ApprovalDecision
 from actors.core.result import TransitionResult, ignored
-from actors.core.states import AwaitingLlm, AwaitingToolApproval, LlmReason
 from actors.core.steps import texts
 from actors.core.steps.approvals import resolve_question, withdraw_questions
 from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.modes import set_mode
 from actors.core.steps.run_endings import cancel_run, interrupt_run
-from actors.core.steps.tool_results import cancel_undecided, deny_calls, interrupt_calls
-from actors.core.steps.tool_rounds import run_next_call
+from actors.core.steps.tool_results import cancel_undecided, interrupt_calls
+from actors.core.steps.tool_rounds import deny_calls, run_next_call
 from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
     from actors.core.context import ConvContext
+    from actors.core.states import AwaitingToolApproval
 
 
 def when_awaiting_tool_approval(
@@ -93,8 +93,7 @@ def _answer(state: AwaitingToolApproval, context: ConvContext, event: ApprovalRe
     if not event.approve:
         resolve_question(builder, event.tool_use_id, ApprovalDecision.DENY, event.reason)
         withdraw_questions(builder, others)
-        deny_calls(builder, _ids(state), event.tool_use_id, texts.denied(event.reason))
-        return builder.finish(AwaitingLlm(builder.ledger, LlmReason.DENIED))
+        return deny_calls(builder, state.calls, event.tool_use_id, texts.denied(event.reason))
     resolve_question(builder, event.tool_use_id, ApprovalDecision.APPROVE, event.reason)
     if others:
         return builder.stay(replace(state, undecided=others))

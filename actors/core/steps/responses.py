@@ -32,8 +32,8 @@ from actors.core.steps.submissions import (
     submission_of,
     take_output,
 )
-from actors.core.steps.tool_results import deny_calls, skip_calls
-from actors.core.steps.tool_rounds import end_round, run_next_call
+from actors.core.steps.tool_results import skip_calls
+from actors.core.steps.tool_rounds import Failure, deny_calls, end_round, run_next_call
 from actors.core.steps.usage import account_usage
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
         return take_output(builder, answer.event, ())
     if builder.ledger.steers:
         return builder.finish(AwaitingLlm(builder.ledger, LlmReason.STEER), _PROCESSING)
-    return become_idle(builder, StopReason.COMPLETED, _detail(answer), _PROCESSING)
+    return become_idle(builder, StopReason.COMPLETED, _detail(builder, answer), _PROCESSING)
 
 
 def _run_unasked(builder: TransitionBuilder, answer: Answer) -> TransitionResult:
@@ -171,8 +171,7 @@ def _first(judged: dict[str, Judgement], verdict: CallVerdict) -> str:
 def _deny(builder: TransitionBuilder, answer: Answer, denied: str, judgement: Judgement) -> TransitionResult:
     """Add a result to every call of a response in which a rule denies one call; none of the calls runs."""
     text = texts.denied_by(denial(judgement.rule)) if judgement.rule else texts.DENIED
-    deny_calls(builder, answer.call_ids, denied, text)
-    return builder.finish(AwaitingLlm(builder.ledger, LlmReason.DENIED), _PROCESSING)
+    return deny_calls(builder, answer.calls, denied, text, _PROCESSING)
 
 
 def _use_up_context(builder: TransitionBuilder, answer: Answer) -> TransitionResult:
@@ -187,7 +186,7 @@ def _use_up_context(builder: TransitionBuilder, answer: Answer) -> TransitionRes
 
 def _refuse_calls(builder: TransitionBuilder, answer: Answer, text: str) -> TransitionResult:
     skip_calls(builder, answer.call_ids, text)
-    return end_round(builder, _PROCESSING)
+    return end_round(builder, (Failure(text),), _PROCESSING)
 
 
 def _is_unfinished(builder: TransitionBuilder, state: LlmRequesting, answer: Answer) -> bool:
@@ -213,7 +212,9 @@ def _fail_sub_agent(builder: TransitionBuilder, kind: ErrorKind, text: str) -> T
     return fail_sub_agent(builder, kind, text, StopReason.ERROR, kind.value, _PROCESSING)
 
 
-def _detail(answer: Answer) -> str:
+def _detail(builder: TransitionBuilder, answer: Answer) -> str:
     if answer.event.refusal:
         return "refusal"
+    if builder.context.rules >= Rules.NOTHING_LOST and not answer.text:
+        return "empty"
     return "" if answer.event.end_turn else "max_tokens"

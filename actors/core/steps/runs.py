@@ -35,6 +35,8 @@ def open_run(builder: TransitionBuilder, generation: Generation | None = None, o
         output_schema=output_schema,
         output="",
         nudges=0,
+        failure="",
+        repeats=0,
     )
 
 
@@ -79,10 +81,13 @@ def return_steers(builder: TransitionBuilder) -> None:
 
 
 def deliver_steers(builder: TransitionBuilder) -> None:
-    """Add queued steers (messages that join the run) to the history as user messages, the oldest first."""
+    """Add queued steers (messages that join the run) to the history as user messages, the oldest first.
+
+    What failed before a steer does not count as a repetition of what fails after it.
+    """
     steers = builder.ledger.steers
     if steers:
-        builder.ledger = replace(builder.ledger, steers=())
+        builder.ledger = replace(builder.ledger, steers=(), failure="", repeats=0)
     for steer in steers:
         builder.notify(QueueChanged(steer, "steer", Fate.DELIVERED))
         builder.add_user_message(steer.message_id, steer.text, steer.images, "steer")

@@ -110,6 +110,7 @@ SUB_AGENT_EXHAUSTED = "context exhausted before result submission"
 SUB_AGENT_TURN_LIMIT = "turn limit reached before result submission"
 SUB_AGENT_NO_RESULT = "ended without calling submit_result or submit_error"
 SUB_AGENT_BUDGET = "budget reached before result submission"
+REPEATED = "Note: this is the second failure of this kind in a row. Do something else: the third ends the run."
 AGENT_TIMED_OUT = "no result before the deadline"
 
 FIRST_FALLBACK_SUMMARY = (
@@ -161,6 +162,20 @@ def client_silent(seconds: int) -> str:
 def denied_by(rule: str) -> str:
     """Return the result of a call that an approval rule denies; `rule` describes that rule."""
     return f"Denied: {rule}. Do not try it in another way; say what you need it for."
+
+
+def repeated(count: int, tool: str, result: str) -> str:
+    """Return the message for a run that ended because its calls failed in the same way over and over.
+
+    `tool` and `result` are those of the first of these calls; `tool` is "" if it does not matter which it was.
+    """
+    lines = result.splitlines() or [""]
+    cause = lines[0] if len(lines[0]) <= 200 else f"{lines[0][:200]}…"
+    named = f"{tool}: {cause}" if tool else cause
+    return (
+        f"Stopped: tool calls failed in the same way {count} times in a row. {named}\n"
+        "Send a message to go on, or choose another model."
+    )
 
 
 def output_misfit(problem: str) -> str:

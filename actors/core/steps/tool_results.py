@@ -59,12 +59,3 @@ def interrupt_calls(builder: TransitionBuilder, call_ids: Iterable[str]) -> None
     """Add a result to each call that a restart of the server interrupted."""
     for call_id in call_ids:
         add_result(builder, ToolCancelled(call_id, texts.INTERRUPTED))
-
-
-def deny_calls(builder: TransitionBuilder, call_ids: Iterable[str], denied: str, text: str) -> None:
-    """Add results to all calls of a response after a denial: `text` to the denied call, a fixed text to the others."""
-    for call_id in call_ids:
-        if call_id == denied:
-            add_result(builder, ToolError(call_id, text, ToolOutcome.DENIED))
-        else:
-            add_result(builder, skipped_result(call_id, texts.OTHER_DENIED))

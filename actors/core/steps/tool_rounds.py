@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from actors.core.content import ToolError
+from actors.core.content import SubAgentComplete, ToolError, ToolOutcome
 from actors.core.context import Mode, Rules
 from actors.core.effects import AbortTool, AwaitToolResult, ExecuteTool
 from actors.core.fsm import ContextState
@@ -27,10 +28,22 @@ from actors.core.steps.approvals import CallVerdict, judge, left_out, traits_of
 from actors.core.steps.tool_results import add_call_result, add_result, skipped_result
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from actors.core.content import ToolResult, ToolUse
     from actors.core.context import ConvContext
     from actors.core.result import TransitionResult
     from actors.core.steps.transition_builder import TransitionBuilder
+
+
+class Failure(NamedTuple):
+    """How a tool call failed. Two calls with equal values failed in the same way."""
+
+    result: str
+    tool: str = ""
+    """The name of the tool, unless all calls of the response failed for a reason that has nothing to do with it."""
+    input: str = ""
+    """The input of the call, unless it could not run: then `result` says what is wrong with it."""
 
 
 def run_next_call(
@@ -54,7 +67,7 @@ def run_next_call(
         if refusal is None:
             return _start(builder, calls, call, remaining, completed, *through, refused=refused)
         completed = (*completed, add_result(builder, refusal))
-    return end_round(builder, *through)
+    return end_round(builder, failures_of(calls, completed), *through)
 
 
 def _refused_by_first_rules(context: ConvContext, call: ToolUse) -> bool:
@@ -66,12 +79,58 @@ def _refused_by_first_rules(context: ConvContext, call: ToolUse) -> bool:
     return asks and judge(context, call, None).verdict is CallVerdict.ASK
 
 
-def end_round(builder: TransitionBuilder, *through: ContextState) -> TransitionResult:
+def end_round(builder: TransitionBuilder, failures: tuple[Failure, ...], *through: ContextState) -> TransitionResult:
     """Request the model's next answer, because every tool call of the last one has a result."""
     begins = through or isinstance(builder.before, AwaitingToolApproval)
     passed = (*through, ContextState.EXECUTING_TOOLS) if begins else ()
     reason = LlmReason.TOOL_RESULTS
-    return builder.finish(AwaitingLlm(builder.ledger, reason), *passed, ContextState.PROCESSING_TOOL_RESULTS)
+    return await_answer(builder, reason, failures, *passed, ContextState.PROCESSING_TOOL_RESULTS)
+
+
+def failures_of(calls: Iterable[ToolUse], results: Iterable[ToolResult]) -> tuple[Failure, ...]:
+    """Return how the calls of a response failed; () if one of them did not fail."""
+    by_id = {call.id: call for call in calls}
+    failures = []
+    for result in results:
+        call = by_id[result.tool_use_id]
+        if not (isinstance(result, ToolError) or (isinstance(result, SubAgentComplete) and not result.success)):
+            return ()
+        failures.append(Failure(result.output, call.name, "" if call.bad_input else call.input))
+    return tuple(failures)
+
+
+def await_answer(
+    builder: TransitionBuilder, reason: LlmReason, failures: tuple[Failure, ...], *through: ContextState
+) -> TransitionResult:
+    """Request the model's next answer, after a response whose calls all failed as `failures` says; () if not all did.
+
+    If they failed as those of the response before, the last result says so. If it is the third time in a row, the run
+    fails instead, unless steers (messages that join the run) wait.
+    """
+    if builder.context.rules < Rules.NOTHING_LOST:
+        return builder.finish(AwaitingLlm(builder.ledger, reason), *through)
+    failure = hashlib.sha256(repr(sorted(set(failures))).encode()).hexdigest() if failures else ""
+    repeats = builder.ledger.repeats + 1 if failure and failure == builder.ledger.failure else 0
+    builder.ledger = replace(builder.ledger, failure=failure, repeats=repeats)
+    error = ""
+    if repeats == 1:
+        builder.add_to_last_result(texts.REPEATED)
+    elif repeats and not builder.ledger.steers:
+        error = texts.repeated(repeats + 1, failures[0].tool, failures[0].result)
+    return builder.finish(AwaitingLlm(builder.ledger, reason, error), *through)
+
+
+def deny_calls(
+    builder: TransitionBuilder, calls: tuple[ToolUse, ...], denied: str, text: str, *through: ContextState
+) -> TransitionResult:
+    """Add results to all calls of a response after a denial: `text` to the denied call, a fixed text to the others."""
+    results = [
+        add_result(builder, ToolError(call.id, text, ToolOutcome.DENIED))
+        if call.id == denied
+        else add_result(builder, skipped_result(call.id, texts.OTHER_DENIED))
+        for call in calls
+    ]
+    return await_answer(builder, LlmReason.DENIED, failures_of(calls, results), *through)
 
 
 def start_execution(builder: TransitionBuilder, call: ToolUse, attempt: int) -> int:

@@ -759,6 +759,11 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     gave none although it was reminded twice. The message explains what did not
     match.
     """
+    ERROR_KIND_REPEATED_FAILURE: _ErrorKind.ValueType  # 19
+    """All tool calls of three responses in a row failed in the same way: cut off at the
+    token limit, of an unknown tool, with input that does not match the schema, denied,
+    or the same call with the same error. The message says what repeated.
+    """
 
 class ErrorKind(_ErrorKind, metaclass=_ErrorKindEnumTypeWrapper):
     """Why a model request, a run or a sub-agent failed."""
@@ -817,6 +822,11 @@ ERROR_KIND_OUTPUT_INVALID: ErrorKind.ValueType  # 18
 """The run had to end with a value that matches its `output_schema`, and the model
 gave none although it was reminded twice. The message explains what did not
 match.
+"""
+ERROR_KIND_REPEATED_FAILURE: ErrorKind.ValueType  # 19
+"""All tool calls of three responses in a row failed in the same way: cut off at the
+token limit, of an unknown tool, with input that does not match the schema, denied,
+or the same call with the same error. The message says what repeated.
 """
 Global___ErrorKind: _TypeAlias = ErrorKind  # noqa: Y015
 

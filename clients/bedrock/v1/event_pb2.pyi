@@ -225,8 +225,9 @@ class Event(_message.Message):
 
         * with STOP_REASON_COMPLETED: "max_tokens" (the answer was cut off at its token
           limit, and the server has asked for the rest as often as it may), "refusal"
-          (the model declined to answer), "context_exhausted" (the answer was complete,
-          but the context is full now);
+          (the model declined to answer, or its provider's content filter cut the answer
+          off), "empty" (the answer has no text, at most reasoning), "context_exhausted"
+          (the answer was complete, but the context is full now);
         * with STOP_REASON_INTERRUPTED: "cancel_timeout" (sub-agents did not end in
           time and were abandoned), "restart" (the server was restarted), "round_cap"
           (the run made as many requests to the model as allowed), "budget" (the budget

@@ -83,7 +83,7 @@ def test_the_continuations_are_counted_from_zero_in_the_next_round() -> None:
     "content",
     [(), (Text(""),), (Text(" \n"),), (Reasoning("hm"),), (Reasoning("hm"), Text(" "))],
 )
-def test_an_empty_end_is_no_message_and_a_completed_run(content: tuple[Text | Reasoning, ...]) -> None:
+def test_an_empty_end_is_no_message_and_a_completed_run_that_says_so(content: tuple[Text | Reasoning, ...]) -> None:
     talk = asked()
     talk.tell(LlmStreamStarted(talk.at(), "c:r1", 1))
 
@@ -91,6 +91,13 @@ def test_an_empty_end_is_no_message_and_a_completed_run(content: tuple[Text | Re
 
     assert talk.said == []
     assert talk.notes(StreamDiscarded) == [StreamDiscarded("c:r1", 1)]
+    assert detail(talk) == (StopReason.COMPLETED, "empty")
+
+
+def test_before_the_fourth_edition_an_empty_end_says_nothing() -> None:
+    talk = Talk(replace(OPEN, rules=Rules.OWN_TOOLS))
+    talk.say("go")
+    talk.text("")
     assert detail(talk) == (StopReason.COMPLETED, "")
 
 

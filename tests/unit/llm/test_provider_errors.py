@@ -319,9 +319,9 @@ def test_retry_after_comes_with_retryable_refusals_only() -> None:
 
 OF_THE_MACHINE = frozenset({
     ErrorKind.CANCELLED, ErrorKind.SUB_AGENT_ERROR, ErrorKind.TURN_LIMIT, ErrorKind.NO_RESULT, ErrorKind.BUDGET,
-    ErrorKind.INTERRUPTED, ErrorKind.TIMED_OUT, ErrorKind.OUTPUT_INVALID,
+    ErrorKind.INTERRUPTED, ErrorKind.TIMED_OUT, ErrorKind.OUTPUT_INVALID, ErrorKind.REPEATED_FAILURE,
 })  # fmt: skip
-"""What no provider says: how a sub-agent fails, which its parent is told, and outputs that do not fit."""
+"""What no provider says: how a sub-agent fails, outputs that do not fit, and failures that repeat."""
 
 ADVICE = {
     ErrorKind.NETWORK: "Check the network and the base_url of provider fake, then send a message.",
