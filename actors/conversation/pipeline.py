@@ -333,13 +333,16 @@ def taken_over(record: ConversationRecord, node: str) -> ConversationRecord:
     return msgspec.structs.replace(record, epoch=record.epoch + 1, node=node)
 
 
-def recovering(loaded: LoadedConversation, at: int, alive: Collection[str] = ()) -> UnitOfWork | None:
+def recovering(
+    loaded: LoadedConversation, at: int, alive: Collection[str] = (), *, restarted: bool = False
+) -> UnitOfWork | None:
     """Return the unit of work that records what ended with a conversation's owner; None if nothing did.
 
-    That are the open run, and the background jobs but those whose handles are in `alive`.
+    That are the open run, and the background jobs but those whose handles are in `alive`. `restarted` means that the
+    server starts, which also clears the error of the last run.
     """
     lost = [job for job in loaded.state.ledger.running_jobs if job.handle not in alive]
-    interrupted = _needs_recovery(loaded.record)
+    interrupted = restarted or _needs_recovery(loaded.record)
     if not (lost or interrupted):
         return None
     unit = loaded.begin()

@@ -331,7 +331,7 @@ class Supervisor:
             if record is None:
                 return None
             loaded = LoadedConversation(self._services, taken_over(record, self._services.node))
-            unit = recovering(loaded, self._services.clock.now_ms())
+            unit = recovering(loaded, self._services.clock.now_ms(), restarted=True)
         except StoreUnavailableError:
             raise
         except Exception:
