@@ -383,7 +383,7 @@ def test_whether_it_goes_on_by_itself_is_chosen_and_shown(program: Program, fake
         == f"{SLUG}: demo, approvals: auto, goes on by itself when its context is used up\n"
     )
     assert "goes on by itself" in program("show", SLUG).stdout
-    assert program("update", "--no-auto-continue", SLUG).stdout == f"{SLUG}: demo\n"
+    assert program("update", "--no-auto-continue", SLUG).stdout == f"{SLUG}: demo, approvals: auto\n"
     assert "goes on by itself" not in program("show", SLUG).stdout
 
 

@@ -296,7 +296,7 @@ def test_a_chat_asks_once_and_goes_on_in_the_successor_with_all_messages(address
         before = chat.session.view
         await chat.until(lambda: before.slug)
         fake.happen(WARNING)
-        await chat.shows("? when the context is full, go on by itself in a new conversation, with the summary?")
+        await chat.shows("? when the context is used up, go on by itself in a new conversation, with the summary?")
         answer(chat, "y")
         await chat.shows("· it will")
         assert chat.session.question is None
