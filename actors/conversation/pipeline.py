@@ -21,7 +21,7 @@ from actors.core.states import QUIET, TERMINAL, JobStatus
 from actors.messages.log_entries import TreeReaped
 from actors.messages.outcomes import TextDeltaReady
 from actors.messages.refusals import UnknownConversationError
-from actors.ports import FencedError, StoreUnavailableError
+from actors.ports import FencedError, StoreUnavailableError, date_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
@@ -57,12 +57,14 @@ class LoadedConversation:
     def begin(self) -> UnitOfWork:
         """Return an empty unit of work on the current state."""
         # These are read each time: the window of the model may become known while the conversation is loaded, the
-        # provider may refuse images, and other conversations of the principal use up its quotas.
+        # provider may refuse images, other conversations of the principal use up its quotas, and a new day begins.
         services, model, known = self._services, self.record.model, self.context
         window, images = services.usable_window(model), services.takes_images(model)
-        quota = services.quotas.spent(self.record.principal)
-        if (window, images, quota) != (known.usable_window, known.takes_images, known.quota_spent):
-            self.context = msgspec.structs.replace(known, usable_window=window, takes_images=images, quota_spent=quota)
+        quota, date = services.quotas.spent(self.record.principal), date_of(services.clock.now_ms())
+        if (window, images, quota, date) != (known.usable_window, known.takes_images, known.quota_spent, known.date):
+            self.context = msgspec.structs.replace(
+                known, usable_window=window, takes_images=images, quota_spent=quota, date=date
+            )
         if isinstance(self.record.state, QUIET):
             self._choose_mcp_tools()
         return UnitOfWork(self.record, self.context, self._logged_context)

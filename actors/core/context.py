@@ -47,7 +47,8 @@ class Rules(IntEnum):
     NOTHING_LOST = 4
     """New: a summary by command that fails leaves the conversation as it was, unless its context is full.
 
-    The agent is told that its model does not see the images of its history. Approval rules match commands differently.
+    The agent is told that its model does not see the images of its history, and the date when it has changed. Approval
+    rules match commands differently.
     After a request that the provider found too long, a summary is requested.
     A run fails when its calls have failed in the same way three times in a row, and says if its answer is empty.
     """
@@ -155,6 +156,10 @@ class ConvContext(Struct, frozen=True):
     limits: Limits = Limits()
     tools: tuple[ToolTraits, ...] = ()
     """The tools offered to this conversation, in the order the model sees them."""
+    date: str = ""
+    """Today's date (UTC), as YYYY-MM-DD; "" in logs that do not contain it."""
+    prompt_date: str = ""
+    """The date that the system prompt states."""
     takes_images: bool = True
     """Whether requests contain images. If not, they contain a text in place of each image."""
     rules: Rules = max(Rules)

@@ -171,6 +171,8 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     """Identifies how the calls of the last response failed; "" if one of them did not fail."""
     repeats: int = 0
     """How many responses in a row had calls that failed in the same way as those of the response before."""
+    date: str = ""
+    """The date that the model was last told, as YYYY-MM-DD; "" for that in the system prompt."""
     hidden_from: str | None = None
     """The model that was told that it does not see the images of the history.
 

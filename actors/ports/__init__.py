@@ -74,6 +74,7 @@ from actors.ports.store.records import (
     StoppedRun,
     StoredEvent,
     StoredTransition,
+    date_of,
     day_of,
     live_run,
 )
@@ -181,6 +182,7 @@ __all__ = [
     "Workspace",
     "WorkspaceContext",
     "ask_nobody",
+    "date_of",
     "day_of",
     "live_run",
     "no_sub_agents",

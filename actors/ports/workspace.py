@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+EMPTY = "it is empty"
+
+
 class GitState(Struct, frozen=True):
     """The state of a git repository, read from its files without running git; "" for unknown values."""
 
@@ -30,7 +33,7 @@ class Instructions(Struct, frozen=True):
     cut_bytes: int = 0
     """The number of bytes at the end of the file that `text` leaves out."""
     left_out: str = ""
-    """Why the file was not read; "" if it was read."""
+    """Why the file is not used; "" if it is used."""
 
 
 class WorkspaceContext(Struct, frozen=True):

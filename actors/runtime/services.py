@@ -21,6 +21,7 @@ from actors.ports import (
     Toolbox,
     ToolSpec,
     Workspace,
+    date_of,
 )
 from actors.ports.cluster import ONE_NODE, Cluster
 from actors.ports.mcp import McpServers, NoMcpServers
@@ -116,6 +117,8 @@ class Services:
             working_dir=record.cwd,
             model_id=record.model,
             usable_window=self.usable_window(record.model),
+            date=date_of(self.clock.now_ms()),
+            prompt_date=date_of(record.created_at),
             takes_images=self.takes_images(record.model),
             is_sub_agent=not record.user_initiated,
             mode=record.mode,

@@ -42,7 +42,7 @@ def read_settings(path: Path | None) -> tuple[dict[str, Any], str]:
         return {}, ""
     try:
         with os.fdopen(open_believed(path, named=True), "rb") as file:
-            return tomllib.load(file), str(path)
+            return tomllib.loads(file.read().decode("utf-8-sig")), str(path)
     except NotPrivateError as error:  # the server runs commands from this file
         raise ConfigError(str(error)) from None
     except OSError as error:

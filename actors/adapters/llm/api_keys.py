@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from actors.adapters.llm.provider import ProviderConfig, Secret
+from actors.adapters.llm.provider import NO_KEY, ProviderConfig, Secret, is_key
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 from actors.ports.machine.resources import exhausted_resource, resource_failure
@@ -162,4 +162,6 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | L
     if process.returncode:
         return Secret(), f"ended with exit code {process.returncode}"
     key = printed.decode("utf-8", "replace").strip()
+    if key and not is_key(key):
+        return Secret(), f"printed a key that {NO_KEY}"
     return Secret(key), "" if key else "printed nothing"

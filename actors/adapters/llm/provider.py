@@ -62,6 +62,8 @@ _DISCOVER = ("unknown", "always", "never")
 _ECHO = ("calls", "always", "never")
 _PROFILES = ("full", "lean")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_KEY = re.compile("[!-~]+")
+NO_KEY = "has blanks, line ends or characters that are not ASCII"
 _KEY_SETTINGS = ("api_key", "api_key_env", "api_key_command")
 
 
@@ -237,6 +239,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
             except ValueError:
                 valid = False
             self._check(field, valid, f"must be an {' or '.join(filter(None, schemes))} URL with a host")
+        self._check_secrets()
         url = urlsplit(self.base_url)
         self._check("base_url", not (url.username or url.password), "must not contain credentials; use api_key")
         self._check("base_url", not (url.query or url.fragment), "must not have a query or fragment")
@@ -250,6 +253,16 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         self._check("context_window", self.context_window >= 0, "must not be negative")
         self._check("max_output", self.max_output >= 0, "must not be negative")
         self._check("api_key_command", all(self.api_key_command[:1]), "must begin with a program")
+
+    def _check_secrets(self) -> None:
+        key = self.api_key.reveal()
+        if key and not is_key(key):
+            if self.key_source:
+                raise ValueError(f"{self.key_source}: {NO_KEY}")
+            self._check("api_key_env", not self.api_key_env, f"{self.api_key_env} {NO_KEY}")
+            self._check("api_key", False, NO_KEY)
+        for name, value in self.headers.items():
+            self._check(f"headers.{name}", not re.search(r"[\r\n\0]", value.reveal()), "has a line end or NUL")
 
     def _check(self, field: str, valid: bool, text: str) -> None:
         if not valid:
@@ -304,6 +317,11 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         elif self.api_key:
             headers[auth] = self.api_key.reveal()
         return headers | {name.lower(): value.reveal() for name, value in self.headers.items()}
+
+
+def is_key(text: str) -> bool:
+    """Return whether a text can be sent as an API key."""
+    return _KEY.fullmatch(text) is not None
 
 
 @functools.cache

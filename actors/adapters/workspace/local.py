@@ -11,6 +11,7 @@ from actors.adapters.workspace.directory_listing import home_directory, list_ent
 from actors.adapters.workspace.git import git_state, repository_root
 from actors.adapters.workspace.safe_read import ReadRefusedError, is_inside, read_start
 from actors.ports import Instructions, Workspace, WorkspaceContext
+from actors.ports.workspace import EMPTY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,11 @@ FILE_BYTES = 32 * 1024
 
 ALL_BYTES = 64 * 1024
 """Maximum bytes read of all files with instructions together; files nearest to the working directory come first."""
+
+MOST_INVALID = 10
+"""At most one of this many characters may be invalid UTF-8 in a file with instructions."""
+
+NOT_TEXT = "it is not text in UTF-8"
 
 SHOWN = 200
 """Maximum characters of a refused path in an error message."""
@@ -127,10 +133,12 @@ class LocalWorkspace(Workspace):
             return Instructions(path, left_out=str(refused))
         # A character that is cut off by the limit is omitted; other invalid UTF-8 is replaced.
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(data, final=len(data) >= size)
-        text = text.replace("\0", "\ufffd").removeprefix("\ufeff")
+        text = text.removeprefix("\ufeff")
         cut = max(0, size - len(data))
+        if "\0" in text or text.count("\ufffd") * MOST_INVALID > len(text):
+            return Instructions(path, left_out=NOT_TEXT)
         if not cut and not text.strip():
-            return Instructions(path, left_out="it is empty")
+            return Instructions(path, left_out=EMPTY)
         return Instructions(path, text, shown_bytes=len(data), cut_bytes=cut)
 
     def _refusal(self, real: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from actors.conversation.commands import profiles, replies, settings
-from actors.conversation.commands.system_prompt import sub_agent_prompt, system_prompt
+from actors.conversation.commands.system_prompt import left_out, sub_agent_prompt, system_prompt
 from actors.conversation.pipeline import LoadedConversation
 from actors.core import budget
 from actors.core.content import Message, MessageType, SystemKind, Text, text_of
@@ -85,7 +85,7 @@ def conversation(
     command = None
     if request.request_id:
         command = CommandRecord(request.request_id, request.body_hash, conversation_id.encode(), at)
-    return record, _creating_commit(record, command)
+    return _created(record, left_out(surroundings, profile, lean=info.lean), command=command)
 
 
 def successor(
@@ -115,16 +115,13 @@ def successor(
         last_seq=0,
         log_hash="",
     )
-    messages: tuple[Message, ...] = ()
+    summarised = ""
     if request.include_summary:
-        text = f"This conversation goes on from an earlier one, which was summarised:\n\n{summary}"
+        summarised = f"This conversation goes on from an earlier one, which was summarised:\n\n{summary}"
         if unanswered := _unanswered(services, unit):
-            text += f"\n\n{_LEFT_OVER}\n\n{unanswered}"
-        seed = Message(f"{successor.id}:0:1", 1, MessageType.SYSTEM, (Text(text),), at, kind=SystemKind.SUMMARY)
-        messages = (seed,)
-        successor = msgspec.structs.replace(successor, state=Idle(Ledger(seq=1)), last_seq=1)
+            summarised += f"\n\n{_LEFT_OVER}\n\n{unanswered}"
     settings.change(unit, at, continued_by=successor.id)
-    return successor, _creating_commit(successor, None, messages)
+    return _created(successor, left_out(surroundings, parent.profile, lean=lean), summarised)
 
 
 _LEFT_OVER = (
@@ -182,7 +179,7 @@ def sub_agent(
         step=1,
         workspace_label=parent.workspace_label,
     )
-    return record, _creating_commit(record, None)
+    return _created(record)
 
 
 def _share(parent: ConversationRecord) -> Budget:
@@ -196,14 +193,23 @@ def _share(parent: ConversationRecord) -> Budget:
     return budget.share(parent.budget, ledger, len(state.pending) if isinstance(state, AwaitingSubAgents) else 1)
 
 
-def _creating_commit(
-    record: ConversationRecord, command: CommandRecord | None, messages: tuple[Message, ...] = ()
-) -> Commit:
+def _created(
+    record: ConversationRecord, warning: str = "", summary: str = "", *, command: CommandRecord | None = None
+) -> tuple[ConversationRecord, Commit]:
+    """Return the record, whose history begins with the texts that are not "", and the commit that creates it."""
+    begin = [(kind, text) for kind, text in ((SystemKind.NONE, warning), (SystemKind.SUMMARY, summary)) if text]
+    messages = tuple(
+        Message(f"{record.id}:0:{n}", n, MessageType.SYSTEM, (Text(text),), record.created_at, kind=kind)
+        for n, (kind, text) in enumerate(begin, 1)
+    )
+    if messages:
+        count = len(messages)
+        record = msgspec.structs.replace(record, state=Idle(Ledger(seq=count)), last_seq=count)
     notifications = tuple(MessageAdded(message) for message in messages)
     chosen = None if record.profile == Profile() else record.profile
     created = msgspec.json.encode(Created(record.created_at, record.principal, chosen))
     entry = LogEntry(1, record.created_at, created, 1, notifications)
-    return Commit(
+    return record, Commit(
         record=record,
         expected_step=0,
         messages=messages,

@@ -11,13 +11,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from actors.core import window
-from actors.core.content import Image, ToolSuccess
+from actors.core.content import Image, MessageType, ToolSuccess
 from actors.core.errors import Reason, Rejected
 from actors.core.history import fork
 from actors.core.states import ContextExhausted, Idle
 from actors.messages.log_entries import Forked
 from actors.messages.refusals import InvalidFieldError, UnknownConversationError
-from actors.ports import CommandRecord, Commit, ConversationRecord, ForkedHistory, LogEntry, StoppedRun, live_run
+from actors.ports import (
+    CommandRecord,
+    Commit,
+    ConversationRecord,
+    ForkedHistory,
+    LogEntry,
+    StoppedRun,
+    date_of,
+    live_run,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,7 +64,8 @@ def forked_conversation(
     notices = fork.first_notices(origin.mode, messages, last.stop.reason, later, at)
     record = _record(services, origin, conversation_id, request, at)
     stops = tuple(_copied_run(run, origin.id, conversation_id) for run in runs)
-    ledger = fork.first_ledger(services.context_of(record), messages, stops[-1].stop.run, notices)
+    date = date_of(max(message.created_at for message in messages if message.type is MessageType.USER))
+    ledger = fork.first_ledger(services.context_of(record), messages, stops[-1].stop.run, notices, date)
     profile = msgspec.structs.replace(
         origin.profile,
         forked_from=origin.id,

@@ -5,13 +5,14 @@ The prompt is fixed when the conversation is created, so that the prefix that pr
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from actors.core import tags
 from actors.core.context import Mode
 from actors.core.profile import Profile
 from actors.core.steps.approvals import REQUEST_MODE_UPGRADE
+from actors.ports import date_of
+from actors.ports.workspace import EMPTY
 
 if TYPE_CHECKING:
     from actors.ports import GitState, Instructions, WorkspaceContext
@@ -117,6 +118,14 @@ def system_prompt(
     return "\n\n".join(filter(None, parts))
 
 
+def left_out(surroundings: WorkspaceContext, profile: Profile, *, lean: bool) -> str:
+    """Return a warning for people about the repository's instructions that `system_prompt` leaves out, or ""."""
+    if profile.replaces_prompt or lean:
+        return ""
+    files = [file for file in surroundings.instructions if file.left_out not in ("", EMPTY)]
+    return "\n".join(f"{_shown(file.path)} is not used as instructions: {file.left_out}." for file in files)
+
+
 def _chosen(profile: Profile) -> str:
     return f"{CHOSEN}\n{profile.instructions}" if profile.instructions else ""
 
@@ -176,7 +185,7 @@ def _duration(milliseconds: int) -> str:
 def _place(surroundings: WorkspaceContext, mode: Mode, at: int) -> str:
     lines = (
         "# When this conversation began",
-        f"- date: {datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d} (UTC)",
+        f"- date: {date_of(at)} (UTC)",
         f"- working directory: {_shown(surroundings.directory)}",
         f"- git: {_git(surroundings.git)}",
         f"- mode: {mode.value}",

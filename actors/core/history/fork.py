@@ -56,7 +56,7 @@ def used_tokens(messages: Sequence[Message]) -> int:
 
 
 def first_ledger(
-    context: ConvContext, messages: Sequence[Message], last_run: str, notices: tuple[Notice, ...]
+    context: ConvContext, messages: Sequence[Message], last_run: str, notices: tuple[Notice, ...], date: str
 ) -> Ledger:
     """Return the ledger (counters and queues) with which a fork begins.
 
@@ -68,6 +68,7 @@ def first_ledger(
         messages: The messages that were copied to the fork.
         last_run: The id of the last copied run.
         notices: What the model is to be told at the fork's first request.
+        date: The date that the model was last told, as YYYY-MM-DD.
     """
     used = used_tokens(messages)
     return Ledger(
@@ -77,6 +78,7 @@ def first_ledger(
         pending_notices=notices,
         warned=window.near_full(used, context),
         used_tokens=used,
+        date=date,
         hidden_from="" if any(has_image(message.content) for message in messages) else None,
     )
 

@@ -99,6 +99,18 @@ def deliver_interruption_notice(builder: TransitionBuilder) -> None:
     deliver_notices(builder, _MODEL_ONLY)
 
 
+def notice_date(builder: TransitionBuilder) -> None:
+    """Tell the model the date if it is not the one that it was last told. Call this before a message of a person.
+
+    The date in the system prompt stays as it is, because a provider's cache holds only for an unchanged beginning.
+    """
+    date = builder.context.date
+    if date in ("", builder.ledger.date or builder.context.prompt_date):
+        return
+    builder.ledger = replace(builder.ledger, date=date)
+    builder.add_system_message(SystemKind.NONE, texts.DATE.format(date=date), meta=True)
+
+
 def notice_mcp_restart(state: State, context: ConvContext, event: McpRestarted) -> TransitionResult:
     """Queue the notice that MCP servers lost what they kept in memory.
 

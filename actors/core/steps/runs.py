@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from actors.core.content import Usage
 from actors.core.context import FollowUpPolicy
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
-from actors.core.steps.notices import deliver_interruption_notice
+from actors.core.steps.notices import deliver_interruption_notice, notice_date
 
 if TYPE_CHECKING:
     from actors.core.profile import Generation
@@ -41,8 +41,9 @@ def open_run(builder: TransitionBuilder, generation: Generation | None = None, o
 
 
 def begin_run(builder: TransitionBuilder, generation: Generation | None = None, output_schema: str = "") -> None:
-    """Deliver the notice of an interrupted run, if there is one, and open the next run."""
+    """Deliver the notices of an interrupted run and of a new date, if there are any, and open the next run."""
     deliver_interruption_notice(builder)
+    notice_date(builder)
     open_run(builder, generation, output_schema)
 
 
@@ -88,6 +89,7 @@ def deliver_steers(builder: TransitionBuilder) -> None:
     steers = builder.ledger.steers
     if steers:
         builder.ledger = replace(builder.ledger, steers=(), failure="", repeats=0)
+        notice_date(builder)
     for steer in steers:
         builder.notify(QueueChanged(steer, "steer", Fate.DELIVERED))
         builder.add_user_message(steer.message_id, steer.text, steer.images, "steer")
@@ -96,6 +98,7 @@ def deliver_steers(builder: TransitionBuilder) -> None:
 def begin_follow_up(builder: TransitionBuilder) -> None:
     """Begin the next run with the oldest queued follow-up as its first message."""
     deliver_interruption_notice(builder)
+    notice_date(builder)
     _open_with(builder, builder.ledger.follows[0], Fate.DELIVERED)
 
 

@@ -79,6 +79,8 @@ IMAGES_HIDDEN = (
     "it gets a text."
 )
 
+DATE = "The date is now {date} (UTC)."
+
 _NOT_RESUMED = "Do not take up again what was asked before this notice unless the user asks for it."
 RUN_CANCELLED = f"The user interrupted the run {{step}}. {_NOT_RESUMED}"
 RUN_CUT_OFF = f"The server was stopped and the run was cut off {{step}}. {_NOT_RESUMED}"

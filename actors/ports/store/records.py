@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 
 from msgspec import Struct
 
@@ -122,6 +123,11 @@ class Spending(Struct, frozen=True):
 def day_of(at: int) -> int:
     """Return the day (UTC) of a time in milliseconds; both are counted from the epoch."""
     return at // 86_400_000
+
+
+def date_of(at: int) -> str:
+    """Return the date (UTC) of a time in milliseconds since the epoch, as YYYY-MM-DD."""
+    return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d}"
 
 
 class Commit(Struct, frozen=True):

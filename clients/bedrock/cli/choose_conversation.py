@@ -174,7 +174,7 @@ def _text(given: str) -> str:
     if not given.startswith("@"):
         return given
     try:
-        return Path(given[1:]).read_text("utf-8")
+        return Path(given[1:]).read_text("utf-8-sig")
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{given[1:]}: {error}", param_hint="--instructions") from None
 

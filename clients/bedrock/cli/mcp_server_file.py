@@ -22,7 +22,7 @@ def servers_in(path: Path) -> list[McpServer]:
     Raises BadParameter, which names what is wrong.
     """
     try:
-        tables = tomllib.loads(path.read_text("utf-8")).get("mcp_servers", [])
+        tables = tomllib.loads(path.read_text("utf-8-sig")).get("mcp_servers", [])
         if not isinstance(tables, list) or not tables:
             raise ValueError("has no tables [[mcp_servers]]")
         return [_server(table) for table in tables]

@@ -44,6 +44,7 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
+from actors.runtime.system_clock import SystemClock
 from tests.integration.actors.family import FamilyBox, FamilyModel
 from tests.support.catalogs import OneModelCatalog
 from tests.support.patience import PATIENCE
@@ -54,6 +55,16 @@ from tests.support.toolboxes import NothingKept
 if TYPE_CHECKING:
     from actors.core.notifications import Durable
     from actors.core.states import State
+
+
+class Calendar(SystemClock):
+    """The clock of the system, some days later."""
+
+    def __init__(self) -> None:
+        self.days = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.days * 86_400_000
 
 
 @dataclass

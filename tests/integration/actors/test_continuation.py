@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from actors.conversation.commands import creation
-from actors.core.content import ToolUse, Usage, is_tool_result
+from actors.core.content import ToolUse, Usage, is_tool_result, text_of
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import ContextWarning, ConversationUpdated, Fate, QueueChanged, RunStop
 from actors.core.profile import Profile
 from actors.core.states import ContextExhausted, Idle
 from actors.messages.commands import (
     ContinueConversationCommand,
+    CreateConversationCommand,
     TriggerContinuationCommand,
     UpdateConversationCommand,
     etag_of,
@@ -23,10 +24,19 @@ from actors.ports.store.conditions import Selection
 from tests.integration.actors.conftest import Talk
 from tests.integration.actors.test_restart import reborn
 from tests.support.patience import PATIENCE
+from tests.support.replaying import differences
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 World = Any
 
 BASH = ToolUse("t1", "bash", "{}")
+
+
+def create_in(world: World, directory: Path, **fields: Any) -> Talk:
+    command = CreateConversationCommand("tester", str(directory), **fields)
+    return Talk(world, world.supervisor.create(command).result(PATIENCE).id)
 
 
 def full(world: World) -> Usage:
@@ -169,6 +179,33 @@ def test_the_successor_of_a_conversation_in_which_nothing_waited_begins_with_the
 
     (seed,) = world.truth.messages(successor.id, after=0, limit=10)
     assert seed.content[0].text.endswith("which was summarised:\n\nthe summary")
+
+
+def test_instructions_that_cannot_be_read_are_said_before_the_first_message(world: World, tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_bytes("Use tabs.".encode("utf-16"))
+    warning = f"{tmp_path}/AGENTS.md is not used as instructions: it is not text in UTF-8."
+    talk = create_in(world, tmp_path)
+    talk.send("go on")
+    talk.exchange().say("That is all I could do.", usage=full(world))
+    talk.exchange().say("the summary")
+    talk.rest(ContextExhausted)
+    begin = [text_of(message.content) for message in world.truth.history(talk.id, 2)]
+    assert begin == [warning, "go on"]
+
+    successor = talk.ask(ContinueConversationCommand(include_summary=True))
+
+    first, seed = world.truth.messages(successor.id, after=0, limit=10)
+    assert text_of(first.content) == warning
+    assert text_of(seed.content).endswith("the summary")
+    assert differences(world.truth, talk.record) == differences(world.truth, successor) == []
+
+
+def test_an_empty_file_and_one_that_the_prompt_does_not_use_are_not_spoken_of(world: World, tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").touch()
+    assert create_in(world, tmp_path).record.last_seq == 0
+    (tmp_path / "AGENTS.md").write_bytes(b"\0")
+    own = Profile(instructions="Answer.", replaces_prompt=True)
+    assert create_in(world, tmp_path, profile=own).record.last_seq == 0
 
 
 # --- auto_continue ---

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from actors.core.content import ToolOutcome, ToolUse
+from actors.core.content import MessageType, ToolOutcome, ToolUse, text_of
 from actors.core.context import ApprovalPolicy, Budget
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import (
@@ -48,9 +48,14 @@ from actors.messages.refusals import (
     InvalidFieldError,
     UnknownConversationError,
 )
-from actors.ports import ToolOutput, ToolTransientError
+from actors.ports import ToolOutput, ToolTransientError, date_of
 from actors.ports.permissions import EVERYTHING
+from tests.integration.actors.conftest import Calendar
 from tests.support.patience import PATIENCE
+from tests.support.replaying import differences
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 World = Any
 
@@ -557,3 +562,17 @@ def test_idle_conversations_keep_no_thread(world: World) -> None:
     talk.send("awake?")
     talk.exchange().say("yes")
     talk.rest(Idle)
+
+
+def test_the_model_is_told_of_a_new_day_and_the_prompt_stays(make_world: Callable[..., World]) -> None:
+    clock = Calendar()
+    world = make_world(clock=clock)
+    talk = world.create()
+    for clock.days in (0, 0, 2, 2):
+        talk.send("go on")
+        talk.exchange().say("Done.")
+        talk.rest(Idle)
+    told = [message for message in world.truth.history(talk.id, 100) if message.type is MessageType.SYSTEM]
+    assert [text_of(message.content) for message in told] == [f"The date is now {date_of(clock.now_ms())} (UTC)."]
+    assert told[0].sequence == 5
+    assert differences(world.truth, talk.record) == []

@@ -32,9 +32,9 @@ from actors.messages.commands import (
     UpdateConversationCommand,
 )
 from actors.messages.refusals import InvalidFieldError, UnknownConversationError
-from actors.ports import Attachment, RevisionTooOldError, ToolOutput
+from actors.ports import Attachment, RevisionTooOldError, ToolOutput, date_of
 from actors.ports.store.conditions import Selection
-from tests.integration.actors.conftest import Talk
+from tests.integration.actors.conftest import Calendar, Talk
 from tests.integration.actors.test_modes import Cell
 from tests.support.patience import PATIENCE
 from tests.support.replaying import differences
@@ -290,6 +290,21 @@ def test_the_model_is_told_of_the_mode_only_if_the_history_says_another(make_wor
     talk.ask(SetModeCommand(Mode.RESTRICTED))
     told = [notice.kind for notice in fork(talk, f"{talk.id}:2").state.ledger.pending_notices]
     assert told == [SystemKind.MODE_RESTRICTED, SystemKind.FORKED]
+
+
+def test_the_date_that_the_model_knows_is_that_of_the_copied_messages(make_world: Callable[..., World]) -> None:
+    clock = Calendar()
+    world = make_world(clock=clock)
+    talk = said(world, 1)
+    for days in (1, 2):
+        clock.days = days
+        forked = fork(talk)
+        forked.send("question 2")
+        forked.exchange().say("answer 2")
+        forked.rest(Idle)
+        told = [message.content for message in world.truth.history(forked.id, 100) if message.meta]
+        assert told == [(Text(f"The date is now {date_of(clock.now_ms())} (UTC)."),)]
+        forked.check()
 
 
 @pytest.mark.parametrize("told", [False, True])

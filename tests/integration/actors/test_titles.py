@@ -96,6 +96,26 @@ def asked_and_answered(world: World, answer: str, usage: Usage | None = None) ->
     return exchange.request
 
 
+@pytest.mark.parametrize(
+    "thought", ["<think>\nThey want\na title.\n</think>\n\n", "a title … </think>", "<thinking>hm</thinking>"]
+)
+def test_a_title_has_nothing_of_what_the_model_thought(titling: World, thought: str) -> None:
+    talk = titling.create()
+    talk.send(FIRST)
+    asked_and_answered(titling, f"{thought}**Parser** of empty files")
+    talk.until(lambda: talk.record.title == "Parser of empty files")
+    finish(talk)
+
+
+def test_a_model_that_only_thought_leaves_the_first_line(titling: World) -> None:
+    talk = titling.create()
+    talk.send(FIRST)
+    asked_and_answered(titling, "<think>They want a title, so", Usage(3))
+    talk.until(lambda: talk.record.state.ledger.aside_usage == Usage(3))
+    finish(talk)
+    assert talk.record.title == PROVISIONAL
+
+
 @pytest.mark.parametrize("theirs", ["Mine", ""])
 def test_a_title_that_a_user_set_meanwhile_stays(titling: World, theirs: str) -> None:
     talk = titling.create()
@@ -290,6 +310,12 @@ def test_a_successor_keeps_the_title(titling: World) -> None:
         ("Wait for it .", "Wait for it"),
         ("„Größe“ prüfen", "Größe prüfen"),
         ("a\x00b\x1b[31mc\u202ed\u2028e", "a b [31mc d"),
+        ("**Fix** the `foo` bug", "Fix the foo bug"),
+        ("## Heading ##", "Heading"),
+        ("---\n- [Docs](http://h/p) of *args*", "Docs of args"),
+        ("```python\nx = 1", "x = 1"),
+        ("> 1. Pass *args and **kwargs in __init__.py, 2*3*4", "Pass *args and kwargs in __init__.py, 2*3*4"),
+        ("Learn C#", "Learn C#"),
         ("", ""),
         (" \n\t\n", ""),
         ("x" * 61, "x" * 59 + "…"),

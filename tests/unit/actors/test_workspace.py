@@ -259,10 +259,10 @@ def test_a_file_that_is_exchanged_meanwhile_does_not_leak(root: Path) -> None:
 
 def test_a_huge_file_is_cut_and_says_so(root: Path) -> None:
     with open(root / "AGENTS.md", "wb") as file:
-        file.write(b"begin")
+        file.write(b"a" * FILE_BYTES)
         file.truncate(1 << 40)
     one = only(root)
-    assert one.text.startswith("begin\ufffd")
+    assert one.text == "a" * FILE_BYTES
     assert (one.shown_bytes, one.cut_bytes) == (FILE_BYTES, (1 << 40) - FILE_BYTES)
 
 
@@ -271,6 +271,24 @@ def test_no_character_is_cut_in_two(root: Path) -> None:
     text = only(root).text
     assert set(text) == {"a", "€"}
     assert FILE_BYTES - 3 < len(text.encode()) <= FILE_BYTES
+
+
+@pytest.mark.parametrize(
+    "data",
+    ["Use tabs.\n".encode(encoding) for encoding in ("utf-16", "utf-16-be", "utf-32")]
+    + ["Отступы — табуляцией.".encode("cp1251"), b"\x7fELF\x02\x01\x01\0\0"],
+    ids=["utf-16", "utf-16 without a mark", "utf-32", "cp1251", "program"],
+)
+def test_a_file_in_another_encoding_and_one_that_is_no_text_is_left_out(root: Path, data: bytes) -> None:
+    (root / "AGENTS.md").write_bytes(data)
+    (root / "CLAUDE.md").write_text("second")
+    seen = [(each.text, each.left_out) for each in look(root).instructions]
+    assert seen == [("second", ""), ("", "it is not text in UTF-8")]
+
+
+def test_a_few_characters_in_another_encoding_are_replaced(root: Path) -> None:
+    (root / "AGENTS.md").write_bytes("Bitte Einrückungen mit Tabulatoren.".encode("latin-1"))
+    assert only(root).text == "Bitte Einr\ufffdckungen mit Tabulatoren."
 
 
 @given(data=st.binary(max_size=200))

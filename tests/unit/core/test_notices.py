@@ -292,3 +292,48 @@ def test_logs_of_the_third_edition_know_no_notice_of_images() -> None:
     talk.say("and now?")
     assert [kind for kind, _ in talk.said] == ["user"]
     assert talk.state.ledger.hidden_from is None
+
+
+TODAY = replace(OPEN, date="2026-11-28", prompt_date="2026-11-28")
+
+
+def dated(talk: Talk, date: str) -> None:
+    talk.context = replace(talk.context, date=date)
+
+
+def test_a_new_date_is_told_once_before_the_first_message_of_the_day() -> None:
+    talk = Talk(TODAY)
+    talk.say("a")
+    assert talk.said == [("user", "a")]
+    talk.text("A")
+    dated(talk, "2026-11-29")
+    talk.say("b")
+    assert talk.said == [("system", "The date is now 2026-11-29 (UTC)."), ("user", "b")]
+    assert talk.messages[-2].meta
+    talk.text("B")
+    talk.say("c")
+    assert talk.said == [("user", "c")]
+    talk.text("C")
+    dated(talk, "2026-11-28")
+    talk.say("d")
+    assert talk.said[0] == ("system", "The date is now 2026-11-28 (UTC).")
+
+
+@pytest.mark.parametrize("delivery", [Delivery.STEER, Delivery.FOLLOW_UP])
+def test_a_queued_message_of_a_new_day_is_told_the_date_too(delivery: Delivery) -> None:
+    talk = Talk(TODAY)
+    talk.say("a")
+    talk.say("b", delivery)
+    dated(talk, "2026-11-29")
+    if delivery is Delivery.STEER:
+        talk.call(bash("t1"))
+        talk.result(ToolSuccess("t1", "ok"))
+    else:
+        talk.text("A")
+    assert talk.said[-2:] == [("system", "The date is now 2026-11-29 (UTC)."), ("user", "b")]
+
+
+def test_logs_without_a_date_know_no_notice_of_it() -> None:
+    talk = Talk(replace(OPEN, prompt_date="2026-11-28"))
+    talk.say("a")
+    assert talk.said == [("user", "a")]

@@ -168,10 +168,10 @@ def test_every_preset_can_be_used_as_it_is(preset: str) -> None:
 
 
 def test_a_preset_gives_what_is_not_given() -> None:
-    environ = {"OPENAI_API_KEY": "from the environment"}
+    environ = {"OPENAI_API_KEY": "from-the-environment"}
     config = provider_from_mapping("p", {"preset": "openai", "protocol": "openai-chat", "max_output": 9}, environ)
     assert (config.protocol, config.max_output, config.cache_key) == ("openai-chat", 9, True)
-    assert config.api_key == Secret("from the environment")
+    assert config.api_key == Secret("from-the-environment")
     own = provider_from_mapping("p", {"preset": "openai", "api_key": "mine"}, environ)
     assert (own.api_key, own.api_key_env) == (Secret("mine"), "")
 
@@ -207,3 +207,19 @@ def test_credentials_go_where_the_protocol_wants_them() -> None:
 def test_a_wrong_url_in_the_environment_is_reported_by_its_variable(variable: str, url: str, why: str) -> None:
     with pytest.raises(ValueError, match=f"^{variable}: {why}$"):
         providers_from_env({variable: url})
+
+
+@pytest.mark.parametrize("key", ["hunter22\n", "hunter 22", " hunter22", "\N{LEFT DOUBLE QUOTATION MARK}hunter22"])
+def test_a_key_that_cannot_be_one_is_refused_by_the_name_of_its_variable(key: str) -> None:
+    for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        with pytest.raises(ValueError, match=f"^{variable}: has blanks, line ends or characters that are not ASCII$"):
+            providers_from_env({variable: key})
+    with pytest.raises(ValueError, match=r"^providers\.p\.api_key_env: MY_KEY has blanks"):
+        provider_from_mapping("p", {**MINIMAL, "api_key_env": "MY_KEY"}, {"MY_KEY": key})
+    with pytest.raises(ValueError, match=r"^providers\.p\.api_key: has blanks"):
+        provider_from_mapping("p", {**MINIMAL, "api_key": key})
+
+
+def test_a_header_with_a_line_end_is_named_and_not_quoted() -> None:
+    with pytest.raises(ValueError, match=r"^providers\.p\.headers\.X-Team: has a line end or NUL$"):
+        provider_from_mapping("p", {**MINIMAL, "headers": {"X-Team": "blue\n"}})

@@ -194,6 +194,12 @@ def test_providers_come_from_the_file_and_are_never_shown(tmp_path: Path) -> Non
     assert "sk-" not in repr(made)
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_bytes(b'\xef\xbb\xbfdefault_model = "m"\r\n')
+    assert config(file=file).default_model == "m"
+
+
 def test_what_the_file_says_about_models_is_passed_on(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[models."my-finetune"]\nwindow = 4096\nprice = { input = 1, output = 2 }\n')

@@ -203,7 +203,7 @@ def _image(path: str) -> v1.Image:
 
 def _schema(path: str) -> dict[str, Any]:
     try:
-        schema = json.loads(Path(path).read_text("utf-8"))
+        schema = json.loads(Path(path).read_text("utf-8-sig"))
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{path}: {error}", param_hint="--output-schema") from None
     if not isinstance(schema, dict):
