@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import signal
 import stat
 import struct
@@ -72,7 +73,8 @@ def clear(directory: Path) -> None:
 
 def _empty(top: int) -> None:
     """Remove what is in a directory. What is deeper is moved up here first, so that no path and no stack gets long."""
-    names = (f".moved-{number}" for number in count())
+    mine = secrets.token_hex(8)  # a run that was ended here has left names of its own
+    names = (f".moved-{mine}-{number}" for number in count())
     while entries := os.listdir(top):
         for name in entries:
             _remove(name, top, names)

@@ -55,6 +55,8 @@ def test_whatever_is_in_a_directory_is_removed_with_it(tmp_path: Path) -> None:
     (gone / "full" / "link").symlink_to(kept)
     (gone / "shut" / "file").write_text("x")
     (gone / "shut" / "within").mkdir()
+    for number in range(3):  # what a removal has moved that was itself cut off
+        (gone / f".moved-{number}" / "kept").mkdir(parents=True)
     (gone / "shut").chmod(0)
     os.mkfifo(gone / "pipe", 0o000)
     with socket.socket(socket.AF_UNIX) as listening:
