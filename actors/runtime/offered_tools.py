@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from actors.core.approval.rule_matching import MCP_PREFIX
 from actors.core.content import ToolUse, text_of, tool_uses
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.steps.submissions import SUBMIT_OUTPUT
 from actors.ports import InvalidToolInputError, ToolSpec
-from actors.ports.schemas.json_schema import InvalidSchemaError, JsonSchema, shortened
+from actors.ports.schemas.json_schema import MAX_FAULTS, InvalidSchemaError, JsonSchema, shortened
 from actors.ports.schemas.output_schema import judged_output, native_output, object_schema
 from actors.ports.tools import input_misfit, parse_arguments
 
@@ -85,6 +86,8 @@ def _corrected(call: ToolUse, specs: Mapping[str, ToolSpec]) -> ToolUse:
         changes.insert(0, f"the name {shortened(json.dumps(call.name))} to {name}")
     if not changes:
         return call
+    if len(changes) > MAX_FAULTS:
+        changes[MAX_FAULTS:] = [f"and {len(changes) - MAX_FAULTS} more"]
     note = f"Note: this call was corrected before it ran: {'; '.join(changes)}."
     return msgspec.structs.replace(call, name=name, input=given, corrected=note)
 
@@ -106,7 +109,9 @@ def _read_scalars(given: str, spec: ToolSpec) -> tuple[str, list[str]]:
 def _meant(name: str, names: Container[str]) -> str:
     """Return the tool's name without blanks and namespaces around it ("functions.bash"); "" if it may be several."""
     parts = [part.strip() for part in _NAMESPACE.split(name.strip())]
-    meant = {each for each in (parts[-1], "__".join(parts)) if each in names}
+    path = "__".join(parts)
+    last = "" if parts[0] == "mcp" else parts[-1]
+    meant = {each for each in (last, path, f"{MCP_PREFIX}{path}") if each in names}
     return meant.pop() if len(meant) == 1 else ""
 
 

@@ -21,7 +21,6 @@ PROGRAMS = frozenset(
 
 SUBCOMMANDS = {
     "apt": "list search show",
-    "brew": "info list search",
     "cargo": "bench build check clippy doc fmt metadata test tree",
     "docker": "images info inspect logs ps version",
     "git": "add blame branch checkout cherry-pick clone commit describe diff fetch grep init log ls-files ls-remote "
@@ -42,8 +41,9 @@ HARMLESS = frozenset(
 )
 """Options that run nothing, whichever of these programs gets them. They are compared whole."""
 
-_NO_OPERAND = re.compile(r"[-+@]|[^/]*=")
-"""Matches the beginning of an option, of the name of a file with options, and of a setting such as `CC=gcc`."""
+_NO_OPERAND = re.compile(r"[-+@]|[^/]*=|(?s:.*)(?:\$[({]|`)")
+"""Matches the beginning of an option, of the name of a file with options, and of a setting such as `CC=gcc`; also text
+that make, or a shell that a program starts, would expand."""
 
 
 def runs_no_other(command: ShellCommand) -> bool:

@@ -171,6 +171,8 @@ def _may_run(wanted: tuple[str, ...], command: ShellCommand) -> bool:
         return True
     if runs_no_other(command):
         return False
+    if sought and any(part.startswith("-") and part.endswith(sought[0]) for part in parts):  # as in `env -S'git push'`
+        return True
     rest = iter(parts)
     in_order = bool(sought) and all(part in rest for part in sought)
     expanded = any(map(_EXPANDED.search, command.words))

@@ -53,6 +53,8 @@ def read(name: str, given: Any = None, *tools: ClientTool) -> ToolUse:
         ("functions . bash", "bash"),
         ("functions.mcp__files__read", "mcp__files__read"),
         ("mcp.files.read", "mcp__files__read"),
+        ("files.read", "mcp__files__read"),
+        ("mcp.a.bash", "mcp__a__bash"),
     ],
 )
 def test_a_name_with_a_namespace_or_blanks_is_that_of_the_offered_tool(name: str, meant: str) -> None:
@@ -62,10 +64,24 @@ def test_a_name_with_a_namespace_or_blanks_is_that_of_the_offered_tool(name: str
 
 
 @pytest.mark.parametrize(
-    "name", ["", "Bash", "bash2", "ba sh", "functions.", "functions.Bash", "read", "a.b", "bash.functions", "bash()"]
+    "name",
+    [
+        "",
+        "Bash",
+        "bash2",
+        "ba sh",
+        "functions.",
+        "functions.Bash",
+        "read",
+        "a.b",
+        "bash.functions",
+        "bash()",
+        "a.bash",
+        "mcp.x.bash",
+    ],
 )
 def test_every_other_name_stays(name: str) -> None:
-    """Of "a.b" it is open whether "b" or "a__b" is meant."""
+    """Of "a.b" it is open whether "b" or "a__b" is meant, of "a.bash" whether "bash" or "mcp__a__bash"."""
     assert read(name) == ToolUse("t1", name, "{}")
 
 
@@ -130,6 +146,13 @@ def test_name_and_values_are_corrected_together_before_a_client_tool_is_judged()
     changes = 'the name "functions.bash" to bash; wait to 5 without quotes'
     assert call.corrected == f"Note: this call was corrected before it ran: {changes}."
     assert "does not fit" in read(" bash", {"wait": "five"}, tool).bad_input
+
+
+def test_the_note_of_many_corrections_is_short() -> None:
+    call = read("bash", {"items": [{"n": "1"}] * 1_000})
+    assert json.loads(call.input) == {"items": [{"n": 1}] * 1_000}
+    assert call.corrected.endswith("; and 997 more.")
+    assert len(call.corrected) < 200
 
 
 def test_a_tool_whose_schema_cannot_be_used_keeps_its_calls() -> None:

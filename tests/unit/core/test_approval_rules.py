@@ -146,6 +146,8 @@ def test_an_old_log_is_judged_by_the_rules_that_wrote_it(
         ("python3 -c \"run(['git', 'push'])\"", "ask"),
         ("awk 'BEGIN { system($0) }'", "ask"),
         ("xargs sh x", "ask"),
+        ("env -S'git push'", "ask"),
+        ("script -qc'git push'", "ask"),
         ("x 'a b'", "run"),
         ("python3 x.py", "run"),
         ("ls '*.py'", "run"),
@@ -154,6 +156,13 @@ def test_an_old_log_is_judged_by_the_rules_that_wrote_it(
 def test_what_may_run_denied_words_asks(text: str, verdict: str) -> None:
     subject = CallSubject(text, (ShellCommand(tuple(shlex.split(text))),))
     assert judge(under(ApprovalPolicy.AUTO, prefix(DENY, "git push")), BASH, subject).verdict == verdict
+
+
+@pytest.mark.parametrize("operand", ["a/$(shell ./x)=1", "$(if /,SHELL)=./x", "a\n${x}", "a/`x`"])
+def test_what_the_program_would_expand_is_no_operand(operand: str) -> None:
+    """make expands the names of variables that it is given."""
+    subject = CallSubject("make", (ShellCommand(("make", operand)),))
+    assert judge(under(ApprovalPolicy.ASK_ALL, prefix(ALLOW, "make")), BASH, subject).verdict == "ask"
 
 
 def test_the_operators_denial_is_the_one_that_is_named() -> None:
