@@ -355,6 +355,45 @@ def test_a_message_to_a_full_conversation_waits_for_the_answer_and_goes_to_the_s
     assert [text for text, _ in sent(fake)] == ["One more thing", "One more thing"]
 
 
+@pytest.mark.parametrize("command", ["/new", "/fork"])
+def test_a_message_that_waits_is_not_sent_to_another_conversation(
+    address: str, fake: FakeBedrock, command: str
+) -> None:
+    async def story(chat: Chat) -> None:
+        before = chat.session.view
+        await chat.until(lambda: before.slug)
+        fake.happen(state("awaiting_continuation"))
+        await chat.shows("? when the context is full")
+        fake.refuse("SendMessage", SUMMING)
+        chat.session.enter("typed meanwhile")
+        await chat.shows("waits until the summary is written")
+        chat.session.enter(command)
+        await chat.shows("✗ not sent: “typed meanwhile”")
+        await chat.until(lambda: chat.session.view is not before and chat.session.view.slug)
+        fake.happen(WARNING)
+        await chat.until(lambda: chat.session.question)
+
+    play(address, story)
+    assert len(sent(fake)) == 1
+
+
+def test_a_message_that_waits_is_reported_when_the_chat_stays(address: str, fake: FakeBedrock) -> None:
+    async def story(chat: Chat) -> None:
+        await chat.until(lambda: chat.session.view.slug)
+        fake.happen(WARNING)
+        await chat.until(lambda: chat.session.question)
+        answer(chat, "n")
+        fake.happen(state("awaiting_continuation"))
+        await chat.until(lambda: chat.session.view.state.kind == "awaiting_continuation")
+        fake.refuse("SendMessage", SUMMING)
+        chat.session.enter("typed meanwhile")
+        await chat.shows("waits until the summary is written")
+        fake.happen(state("context_exhausted"))
+        await chat.shows("✗ not sent: “typed meanwhile”")
+
+    play(address, story)
+
+
 def test_a_message_that_waited_for_a_summary_that_failed_is_sent(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(says("Done."))
 

@@ -18,7 +18,7 @@ from prompt_toolkit.output import DummyOutput
 from tests.support.fake_server import NAME, FakeBedrock, Gate, Step, call, says, state, stored, uses_tool
 from tests.support.terminals import Terminal
 from tests.unit.clients.test_question_form import asked, asks
-from tests.unit.clients.test_session import sent
+from tests.unit.clients.test_session import SUMMING, sent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,6 +209,17 @@ def test_a_letter_typed_before_a_question_was_asked_answers_it_only_with_a_secon
     terminal.keys("\r")
     terminal.shows("Done.")
     assert decisions(fake) == [("APPROVE", "")]
+
+
+def test_a_message_that_waits_is_reported_when_the_chat_ends(terminal: Terminal, fake: FakeBedrock) -> None:
+    fake.happen(state("awaiting_continuation"))
+    terminal.shows("? when the context is full")
+    fake.refuse("SendMessage", SUMMING)
+    terminal.keys("typed meanwhile\r")
+    terminal.shows("waits until the summary is written")
+    terminal.keys("/quit\r")
+    assert terminal.ends() == 0
+    terminal.shows("✗ not sent: “typed meanwhile”")
 
 
 def two_questions(run: str) -> list[Step]:

@@ -93,6 +93,7 @@ class ChatSession:
         self._unsent: list[Unsent] = []
         """Messages that were refused because of a summary. They are sent once it is clear where the chat goes on."""
         self._sending: asyncio.Task[None] | None = None
+        self._offer: Offer | None = None
         self._going_on: Offer | None = None
         """The question whether the chat goes on in successors, which is asked once; None before that."""
         self.move_to(name)
@@ -142,9 +143,12 @@ class ChatSession:
         return self._follower.status()
 
     def move_to(self, name: str) -> None:
-        """Continue in another conversation."""
+        """Continue in another conversation. Messages that wait are not sent to it."""
+        self.tell_unsent()
+        if self._offer is not None and self._offer is self._going_on:
+            self._going_on = None
         self._follower.move_to(name)
-        self._offer: Offer | None = None
+        self._offer = None
         self._filling = None
         self._compacting = False
         self._moving = False
@@ -178,6 +182,8 @@ class ChatSession:
         elif event.kind == "state_changed" and self.view.state.kind == "context_exhausted":
             if self._goes_on:
                 self._begin_to_go_on()
+            elif self._going_on is None or self._offer is not self._going_on:
+                self._give_up()
         elif event.kind == "state_changed" and not self.view.busy:
             self._compacting = self.transcript.goes_on = False
             self._left.clear()
@@ -204,12 +210,15 @@ class ChatSession:
             self._moving = True
             self.enter("/continue")
 
-    def _give_up(self) -> None:
-        """Tell the user which messages are not sent, because the chat does not go on."""
+    def tell_unsent(self) -> bool:
+        """Tell the user which messages waited and are not sent; return whether there were any."""
         unsent, self._unsent = self._unsent, []
         for message in unsent:
             self._tell_unsent(message.text)
-        if unsent:
+        return bool(unsent)
+
+    def _give_up(self) -> None:
+        if self.tell_unsent():
             self.say(self.paint.dim("  /continue goes on in a new conversation"))
 
     async def go_on(self) -> None:
@@ -225,9 +234,11 @@ class ChatSession:
         for message in left:
             read = [await self.attempt(before.attachment(image.attachment)) for image in message.images]
             waited.append(Unsent(message.text, "follow_up", [data for data in read if data is not None]))
-        self._unsent[:0] = waited
+        waited += self._unsent
+        self._unsent = []
         self.say(self.paint.good(f"· this chat goes on in {now.slug}"))
         self.move_to(now.name)
+        self._unsent = waited
         await self._send_again()
 
     async def _send_again(self) -> None:

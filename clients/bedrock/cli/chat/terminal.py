@@ -36,6 +36,7 @@ async def chat_at_terminal(session: ChatSession, paint: Paint, history: History,
         with _handling(handlers):
             await _converse(session, prompt)
     finally:
+        session.tell_unsent()
         attention.release()
 
 
