@@ -194,7 +194,7 @@ def test_a_letter_and_enter_answer_a_question(terminal: Terminal, fake: FakeBedr
     assert [rule.command_prefix for rule in rules] == ["", "", "rm", ""]
 
 
-def test_a_letter_typed_before_a_question_was_asked_answers_it_only_with_a_second_enter(
+def test_a_letter_typed_before_a_question_was_asked_does_not_answer_it_even_if_enter_is_held(
     terminal: Terminal, fake: FakeBedrock
 ) -> None:
     fake.answers.append(lambda run: [state("llm_requesting", run)])
@@ -203,12 +203,11 @@ def test_a_letter_typed_before_a_question_was_asked_answers_it_only_with_a_secon
     terminal.until(lambda screen: "> e" in screen)
     fake.happen(*uses_tool("rm x", "gone", "Done.", ask=True)("runs/r1"))
     terminal.shows("[y]es")
-    terminal.keys("\r")
-    terminal.shows("that question came while you were typing: Enter again answers it")
-    assert not decisions(fake)
-    terminal.keys("\r")
-    terminal.shows("Done.")
-    assert decisions(fake) == [("APPROVE", "")]
+    terminal.keys("\r\r\r")
+    terminal.shows("that question came while you were typing: ↑ and Enter answer it")
+    terminal.keys("\r\rn\r")
+    terminal.shows("Then not.")
+    assert decisions(fake) == [("DENY", "")]
 
 
 def test_a_message_that_waits_is_reported_when_the_chat_ends(terminal: Terminal, fake: FakeBedrock) -> None:

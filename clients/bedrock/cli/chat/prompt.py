@@ -140,15 +140,16 @@ class ChatPrompt:
 
         The prompt keeps running, so that no keystroke is lost.
 
-        A text that the user began before the question was drawn does not answer it. If it could, it stays in the line,
-        so that a second Enter answers.
+        A text that the user began before the question was drawn does not answer it. If it could, it is kept in the
+        history alone, so that an Enter that is held down does not answer either.
         """
         if self._folded:
             text = re.sub("|".join(map(re.escape, self._folded)), lambda line: self._folded[line[0]], text)
         asked = None if self._begun_before else self._shown
         if self._begun_before and parse_reply(text, self._shown) and self._shown:
+            self.typed.reset(append_to_history=True)
             self._begun_before = False
-            self.session.say(self._paint.careful("· that question came while you were typing: Enter again answers it"))
+            self.session.say(self._paint.careful("· that question came while you were typing: ↑ and Enter answer it"))
             return
         answers = isinstance(asked, QuestionForm) or (asked and parse_reply(text, asked))
         self.typed.text = text  # for the history
