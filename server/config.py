@@ -140,6 +140,10 @@ class Config:
         in_file = setting.startswith(tables) or provider in self.providers
         return ConfigError(f"{self.origins.get(setting, f'{self.file}: {setting}' if in_file else setting)}: {why}")
 
+    def without_extra(self, setting: str, extra: str) -> ConfigError:
+        """Return the error for a setting that needs an extra of the package that is not installed."""
+        return self.refusal(f"{setting}: needs the extra `{extra}`: `pip install ./clients '.[{extra}]'` in a checkout")
+
     @property
     def several(self) -> bool:
         """Whether there may be other principals than the server's own user."""

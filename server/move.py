@@ -39,7 +39,7 @@ def move(config: Path | None, data_dir: str | None, database: str | None) -> Non
     if not found.database:
         fail("where to? Say --database postgresql://user@host:port/name, or set database", USAGE)
     if importlib.util.find_spec("psycopg") is None:
-        fail(str(found.refusal("database: needs the extra `postgres`: phoenix-bedrock[postgres]")), USAGE)
+        fail(str(found.without_extra("database", "postgres")), USAGE)
     with ending_at_once():
         from actors.adapters.store.postgres.moving import move_to  # noqa: PLC0415 -- not for --help
     source = data_directory(data_dir, config)

@@ -75,9 +75,7 @@ def exporters(
     """
     if config.metrics_listen is not None:
         if importlib.util.find_spec("prometheus_client") is None:
-            raise config.refusal(
-                "metrics_listen: the server was installed without it; install phoenix-bedrock[metrics]"
-            )
+            raise config.without_extra("metrics_listen", "metrics")
         from actors.adapters.telemetry.opentelemetry_exporters import prometheus  # noqa: PLC0415 -- only with metrics
 
         where = config.metrics_listen
@@ -90,7 +88,7 @@ def exporters(
         yield metrics.Metrics(exporter, clock, gauges)
     if config.otlp_endpoint:
         if importlib.util.find_spec("opentelemetry.exporter.otlp") is None:
-            raise config.refusal("otlp_endpoint: needs the extra `otel`: phoenix-bedrock[otel]")
+            raise config.without_extra("otlp_endpoint", "otel")
         from actors.adapters.telemetry.opentelemetry_exporters import otlp  # noqa: PLC0415 -- only if asked for
 
         yield from otlp(config.otlp_endpoint, config.otlp_contents, clock, gauges)
@@ -129,7 +127,7 @@ def mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
     if not config.mcp_servers and not config.mcp_from_clients:
         return (), FromClients()
     if importlib.util.find_spec("mcp") is None:
-        raise config.refusal(f"{setting}: the server was installed without MCP; install phoenix-bedrock[mcp]")
+        raise config.without_extra(setting, "mcp")
     try:
         servers = servers_from_tables(config.mcp_servers, config.environ)
         return servers, from_clients(config.mcp_from_clients, config.environ)
@@ -224,7 +222,7 @@ def authentication_of(config: Config, opened: ExitStack) -> Authentication:
     own = read_or_create_token(config.data_dir / TOKEN_FILE)
     asked = any(each.client_ca for each in config.listeners)
     if config.client_certificates and importlib.util.find_spec("cryptography") is None:
-        raise config.refusal("client_certificates: the server was installed without it; install phoenix-bedrock[mtls]")
+        raise config.without_extra("client_certificates", "mtls")
     certificates = ClientCertificates(config.client_certificates) if asked else None
     issued = issued_tokens(config) if issuers else None
     return Authentication(
@@ -278,7 +276,7 @@ def issued_tokens(config: Config) -> Issued:
         ConfigError: The package extra `jwt` is not installed, or an issuer's key file cannot be used.
     """
     if importlib.util.find_spec("jwt") is None or importlib.util.find_spec("cryptography") is None:
-        raise config.refusal("issuers: the server was installed without it; install phoenix-bedrock[jwt]")
+        raise config.without_extra("issuers", "jwt")
     from server.auth.issuers.issued_tokens import IssuedTokens  # noqa: PLC0415 -- only with issuers
     from server.auth.issuers.issuer_keys import KeysUnusableError, keys_in, read_file  # noqa: PLC0415
 

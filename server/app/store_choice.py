@@ -104,7 +104,7 @@ def _shared(
 def check_postgres(config: Config) -> None:
     """Raise ConfigError if the packages for PostgreSQL are not installed."""
     if importlib.util.find_spec("psycopg") is None:
-        raise config.refusal("database: the server was installed without it; install phoenix-bedrock[postgres]")
+        raise config.without_extra("database", "postgres")
 
 
 def own_address(config: Config) -> str:

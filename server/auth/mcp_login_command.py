@@ -49,7 +49,7 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
     server = _server(config, name)
     with ending_at_once():
         if importlib.util.find_spec("mcp") is None:
-            fail("the server was installed without MCP; install phoenix-bedrock[mcp]", CANNOT_START)
+            fail(str(config.without_extra("mcp_servers", "mcp")), CANNOT_START)
         from actors.adapters.mcp.login.browser_login import SECONDS, log_in  # noqa: PLC0415 -- not for --help
         from actors.adapters.mcp.login.redirect_listener import ClientRefusedError, LoginError  # noqa: PLC0415
     logins, registrations = _logins(config), McpRegistrationFile(config.data_dir / CLIENTS)

@@ -153,7 +153,7 @@ def _done(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
 
 def _in_database(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
     if importlib.util.find_spec("psycopg") is None:
-        fail(str(config.refusal("database: needs the extra `postgres`: phoenix-bedrock[postgres]")), USAGE)
+        fail(str(config.without_extra("database", "postgres")), USAGE)
     from actors.adapters.store.postgres.nodes.documents import Document  # noqa: PLC0415 -- not for --help
 
     document = Document(config.database, FILE)

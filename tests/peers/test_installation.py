@@ -82,16 +82,14 @@ def converse(program: Sequence[str | Path], home: Path, env: Mapping[str, str]) 
 
 def test_uvx_runs_it(tmp_path: Path, index: Path) -> None:
     env = environment(tmp_path, index)
-    assert "serve" in run([UV, "tool", "run", "phoenix-bedrock", "--help"], env)
-    converse([UV, "tool", "run", "phoenix-bedrock"], tmp_path, env)
+    bedrock = [UV, "tool", "run", "--from", "phoenix-bedrock-client", "--with", "phoenix-bedrock", "bedrock"]
+    assert "serve" in run([*bedrock, "--help"], env)
+    converse(bedrock, tmp_path, env)
 
 
 def test_uv_installs_the_program(tmp_path: Path, index: Path) -> None:
     env = environment(tmp_path, index)
-    run(
-        [UV, "tool", "install", "phoenix-bedrock", "--with-executables-from", "phoenix-bedrock-client", "--quiet"],
-        env,
-    )
+    run([UV, "tool", "install", "phoenix-bedrock-client", "--with", "phoenix-bedrock", "--quiet"], env)
     assert "sandbox: tier" in run([tmp_path / ".local/bin/bedrock", "config", "check"], env)
 
 

@@ -23,12 +23,21 @@ def test_the_client_owns_its_package_and_the_program_and_the_server_needs_it() -
         ["actors", "server"],
     ]
     assert CLIENT["project"]["scripts"] == {"bedrock": "bedrock.cli:main"}
-    assert SERVER["project"]["scripts"] == {"phoenix-bedrock": "bedrock.cli:main"}, "for uvx; the same program"
+    assert "scripts" not in SERVER["project"]
     plugin = "bedrock.testing.plugin"
     assert CLIENT["project"]["entry-points"] == {"pytest11": {plugin: plugin}}
     version = CLIENT["project"]["version"]
     assert SERVER["project"]["version"] == version
     assert f"{CLIENT['project']['name']}=={version}" in SERVER["project"]["dependencies"]
+
+
+def test_whatever_says_how_to_install_takes_the_checkout() -> None:
+    """Neither distribution is on a public index."""
+    of_an_index = re.compile(r"(?:pip|pipx|uv|uvx) [^\n`]*phoenix-bedrock(?!-client \.)")
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "clients" / "README.md"]
+    code = [file for folder in ("actors", "server", "clients/bedrock") for file in (ROOT / folder).rglob("*.py")]
+    assert not [(file.name, found[0]) for file in (*pages, *code) if (found := of_an_index.search(file.read_text()))]
+    assert "uvx --from ./clients --with . bedrock" in (ROOT / "docs" / "operations.md").read_text()
 
 
 def test_the_licence_is_a_file_in_both_packages() -> None:
