@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     from actors.core.states import Ledger
 
 
-def spent(budget: Budget, ledger: Ledger) -> str:
-    """Return the limit that is used up, as a text such as "5000 tokens per run"; "" if no limit is used up."""
-    if 0 < budget.run_tokens <= ledger.run_usage.context_tokens:
+def spent(budget: Budget, ledger: Ledger, ratio: float = 1.0) -> str:
+    """Return the limit of which this part is used up, as a text such as "5000 tokens per run"; "" if there is none."""
+    if 0 < budget.run_tokens * ratio <= ledger.run_usage.context_tokens:
         return f"{budget.run_tokens} tokens per run"
-    return spent_for_good(budget, ledger)
+    return spent_for_good(budget, ledger, ratio)
 
 
-def spent_for_good(budget: Budget, ledger: Ledger) -> str:
-    """Return the limit of the whole conversation that is used up, as a text such as "$1.50"; "" if none is used up.
+def spent_for_good(budget: Budget, ledger: Ledger, ratio: float = 1.0) -> str:
+    """Return the limit of the whole conversation of which this part is used up, as a text such as "$1.50", or "".
 
     A new run does not reset these limits.
     """
     whole = ledger.total_usage + ledger.aside_usage
-    if 0 < budget.conversation_tokens <= whole.context_tokens:
+    if 0 < budget.conversation_tokens * ratio <= whole.context_tokens:
         return f"{budget.conversation_tokens} tokens"
-    if 0 < budget.conversation_cost_micros <= whole.cost_micros:
+    if 0 < budget.conversation_cost_micros * ratio <= whole.cost_micros:
         return f"${budget.conversation_cost_micros / 1_000_000:.2f}"
     return ""
 

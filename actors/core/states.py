@@ -173,6 +173,8 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     """How many responses in a row had calls that failed in the same way as those of the response before."""
     date: str = ""
     """The date that the model was last told, as YYYY-MM-DD; "" for that in the system prompt."""
+    budget_warned: bool = False
+    """Whether the latest run got the notice that most of the budget is spent."""
     hidden_from: str | None = None
     """The model that was told that it does not see the images of the history.
 

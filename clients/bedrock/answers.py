@@ -45,7 +45,7 @@ DecideT = TypeVar("DecideT", bound=Callable[[Approval], Any])
 
 
 class Answer(str):
-    """The agent's last text, as a `str` with the attributes `run`, `usage` and `output`."""
+    """The agent's last text, as a `str` with the attributes below."""
 
     run: str
     """The resource name of the run."""
@@ -53,13 +53,23 @@ class Answer(str):
     """The token usage of the model's responses in this run; that of sub-agents is in their own conversations."""
     output: Any
     """The JSON value that the run ended with; None if the message had no output schema."""
+    stop_detail: str
+    """Why the answer is not whole: "max_tokens" (cut off at the token limit), "refusal" (the model declined, or a
+    content filter cut the answer off) or "empty" (no text, at most reasoning). "context_exhausted" if it is whole and
+    filled the context; otherwise empty. Later servers may send other values.
+    """
 
     @classmethod
-    def of(cls, text: str, *, run: str, usage: Usage, output: Any = None) -> Self:
+    def of(cls, text: str, *, run: str, usage: Usage, output: Any = None, stop_detail: str = "") -> Self:
         """Create an answer from a text and the run that it belongs to."""
         answer = cls(text)
-        answer.run, answer.usage, answer.output = run, usage, output
+        answer.run, answer.usage, answer.output, answer.stop_detail = run, usage, output, stop_detail
         return answer
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the answer was cut off at its token limit, after the server has asked for the rest several times."""
+        return self.stop_detail == "max_tokens"
 
     @property
     def conversation(self) -> str:
@@ -74,6 +84,8 @@ class Answer(str):
             "conversation": self.conversation,
             "usage": self.usage.to_dict(),
             "output": self.output,
+            "stop_detail": self.stop_detail,
+            "truncated": self.truncated,
         }
 
 

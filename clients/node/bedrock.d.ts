@@ -144,8 +144,10 @@ export interface Run extends AsyncIterable<Message> {
   /** DISPOSITION_DIRECT, DISPOSITION_STEER_QUEUED and so on. */
   readonly disposition: string;
   readonly revision: number;
-  /** How it ended; null before. */
+  /** How it ended; null before. With STOP_REASON_COMPLETED, its `detail` says why an answer is not whole. */
   readonly stop: Message | null;
+  /** Whether the answer was cut off at its token limit. */
+  readonly truncated: boolean;
   /** The value that fits the `outputSchema`; null before the end and without one. */
   readonly output: any;
 }

@@ -397,6 +397,11 @@ class Run {
     return this.stop?.output ? plainValue(this.stop.output) : null;
   }
 
+  /** Whether the answer was cut off at its token limit. `stop.detail` also says "refusal" and "empty". */
+  get truncated() {
+    return this.stop?.reason === 'STOP_REASON_COMPLETED' && this.stop.detail === 'max_tokens';
+  }
+
   async *[Symbol.asyncIterator]() {
     const mine = (message) => message?.name === this.message.name;
     const open = new Map(); // the questions that were shown and, as far as is known, not decided

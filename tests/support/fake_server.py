@@ -201,9 +201,10 @@ def ends_with(value: Any, said: str = "") -> Answer:
     return end
 
 
-def says(said: str, *, chunks: int = 2) -> Answer:
-    """A run that answers with a text."""
-    return lambda run: [state("llm_requesting", run), *text(said, chunks=chunks), state("idle"), stopped(run)]
+def says(said: str, *, chunks: int = 2, detail: str = "") -> Answer:
+    """A run that answers with a text, or with none if it is empty; `detail` says why the answer is not whole."""
+    parts = text(said, chunks=chunks) if said else []
+    return lambda run: [state("llm_requesting", run), *parts, state("idle"), stopped(run, detail=detail)]
 
 
 def allows(**subject: str) -> v1.ApprovalRule:

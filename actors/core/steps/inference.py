@@ -39,6 +39,7 @@ def begin_request(builder: TransitionBuilder, *through: ContextState, continuati
         return become_idle(builder, StopReason.INTERRUPTED, "round_cap", *through)
     deliver_notices(builder)
     notice_hidden_images(builder)
+    _notice_limits(builder)
     if builder.context.is_sub_agent:
         _count_turn(builder)
     deliver_steers(builder)
@@ -138,6 +139,23 @@ def _spent(builder: TransitionBuilder) -> str:
     if spent := budget.spent(context.budget, builder.ledger):
         return texts.budget_reached(spent)
     return texts.quota_reached(context.quota_spent) if context.quota_spent else ""
+
+
+def _notice_limits(builder: TransitionBuilder) -> None:
+    """Add a notice once most of the budget is spent, and once most of the run's requests are made. People read it, too.
+
+    The notice about the budget comes once in a run.
+    """
+    context, ledger = builder.context, builder.ledger
+    ratio = context.limits.warn_ratio
+    if context.rules < Rules.NOTHING_LOST:
+        return
+    if not ledger.budget_warned and (what := budget.spent(context.budget, ledger, ratio)):
+        builder.ledger = replace(ledger, budget_warned=True)
+        builder.add_system_message(SystemKind.NONE, texts.budget_nears(ratio, what))
+    cap = context.limits.max_rounds
+    if 0 < ledger.rounds == int(cap * ratio) and not context.is_sub_agent:
+        builder.add_system_message(SystemKind.NONE, texts.round_cap_nears(ledger.rounds, cap))
 
 
 def _stop_for_budget(builder: TransitionBuilder, message: str, *through: ContextState) -> TransitionResult:

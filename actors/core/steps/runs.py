@@ -37,6 +37,7 @@ def open_run(builder: TransitionBuilder, generation: Generation | None = None, o
         nudges=0,
         failure="",
         repeats=0,
+        budget_warned=False,
     )
 
 

@@ -210,6 +210,16 @@ def round_cap(rounds: int) -> str:
     return f"Stopped after {rounds} requests to the model in one run. Send a message to go on."
 
 
+def round_cap_nears(rounds: int, cap: int) -> str:
+    """Return the notice that a run has made most of the model requests that it may."""
+    return f"This run has made {rounds} of {cap} requests to the model; it stops at {cap}."
+
+
+def budget_nears(ratio: float, what: str) -> str:
+    """Return the notice that most of a budget is spent; `what` describes the budget."""
+    return f"At least {ratio * 100:.0f} % of the budget of {what} is spent; the run stops when all of it is."
+
+
 def budget_reached(what: str) -> str:
     """Return the message for a run that was ended because its budget is used up."""
     return f"Stopped: the budget of {what} is spent. Raise it to go on."

@@ -90,12 +90,11 @@ class TransitionBuilder:
 
     def add_to_last_result(self, text: str) -> None:
         """Append a paragraph to the tool result that was persisted last; it must be one of this transition."""
-        for index in range(len(self.effects) - 1, -1, -1):
-            match self.effects[index]:
-                case PersistMessage(message=Message(content=(result,)) as message) if isinstance(result, ToolResult):
-                    longer = replace(result, output=f"{result.output}\n\n{text}")
-                    self.effects[index] = PersistMessage(replace(message, content=(longer,)))
-                    return
+        for index, effect in reversed(list(enumerate(self.effects))):
+            if isinstance(effect, PersistMessage) and isinstance(result := effect.message.content[-1], ToolResult):
+                longer = replace(result, output=f"{result.output}\n\n{text}")
+                self.effects[index] = PersistMessage(replace(effect.message, content=(longer,)))
+                return
 
     def add_user_message(self, message_id: str, text: str, images: tuple[Image, ...], delivery: str) -> None:
         """Persist a user message: from a person, or a sub-agent's task from its parent conversation."""

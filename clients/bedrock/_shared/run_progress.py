@@ -141,7 +141,7 @@ class RunProgress:
             why = stop.detail or ("cancelled" if stop.reason == "interrupted" else stop.reason)
             raise RunInterrupted(f"the run was cut short: {why}", reason=stop.detail.upper())
         text, usage = "".join(self._said.values()), sum(self._usage.values(), Usage())
-        return Answer.of(text, run=self.run, usage=usage, output=stop.output)
+        return Answer.of(text, run=self.run, usage=usage, output=stop.output, stop_detail=stop.detail)
 
     def _ask(self, event: Event) -> None:
         if event.approval:

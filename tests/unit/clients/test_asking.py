@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import bedrock
 import grpc
 import pytest
-from bedrock import Answer, Approval, Client, Usage, v1
+from bedrock import Answer, Approval, AsyncClient, Client, Usage, v1
 from bedrock._sync.transport import Transport
 from bedrock.errors import AgentBusy, ApprovalNeeded, DeadlineExceeded, InvalidArgument, RunFailed, RunInterrupted
 from google.protobuf import json_format
@@ -45,6 +46,17 @@ def dear(run: str) -> list[Step]:
     last.message_added.usage.MergeFrom(v1.Usage(output_tokens=4, cache_read_tokens=10))
     result = stored("tool", v1.ContentBlock(tool_result=v1.ToolResult()))
     return [state("llm_requesting", run), first, result, last, state("idle"), stopped(run)]
+
+
+@pytest.mark.parametrize("detail", ["max_tokens", "refusal", "empty", ""])
+def test_an_answer_says_why_it_is_not_whole(address: str, client: Client, fake: FakeBedrock, detail: str) -> None:
+    async def ask() -> Answer:
+        async with AsyncClient(address, token="secret") as other:
+            return await other.conversation("c1").ask("Count")
+
+    fake.answers.extend([says("One, two,", detail=detail)] * 2)
+    for answer in (client.conversation("c1").ask("Count"), asyncio.run(ask())):
+        assert (answer, answer.stop_detail, answer.truncated) == ("One, two,", detail, detail == "max_tokens")
 
 
 def test_an_answer_is_text_that_knows_where_it_came_from(client: Client, fake: FakeBedrock) -> None:

@@ -278,6 +278,32 @@ def test_refusals_say_what_to_do(
     assert words in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("said", "detail", "words"),
+    [
+        ("One, two,", "max_tokens", "the answer is cut off at the token limit"),
+        ("One, two,", "refusal", "the model refused, or a content filter cut the answer off"),
+        ("", "empty", "the answer is empty"),
+    ],
+)
+def test_an_answer_that_is_not_whole_has_an_exit_code_of_its_own_and_says_what_is_wrong(
+    program: Program, fake: FakeBedrock, said: str, detail: str, words: str
+) -> None:
+    fake.answers.extend([says(said, detail=detail)] * 2)
+    result = program("ask", "-q", "Count")
+    assert (result.exit_code, result.stdout.strip(), result.stderr) == (exits.NOT_WHOLE, said, f"error: {words}\n")
+    told = json.loads(program("ask", "--output", "json", "Count").stdout)
+    assert [told[key] for key in ("text", "stop_reason", "stop_detail", "error", "exit_code")] == [
+        said, "completed", detail, words, exits.NOT_WHOLE,
+    ]  # fmt: skip
+
+
+def test_an_answer_that_filled_the_context_is_whole(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(says("All.", detail="context_exhausted"))
+    result = program("ask", "-q", "Count")
+    assert (result.exit_code, result.stdout, result.stderr) == (exits.OK, "All.\n", "")
+
+
 def test_going_on_with_the_latest_conversation_of_this_directory(
     program: Program, fake: FakeBedrock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from bedrock import Event, v1
 from bedrock.cli.display.approval_prompt import question_lines
+from bedrock.cli.display.labels import NOT_WHOLE
 from bedrock.cli.display.tool_output import OUTPUT_LINES
 from bedrock.cli.display.transcript import GO_ON, SUMMED_UP, Transcript
 from bedrock.cli.text.style import Paint
 from bedrock.states import Approval
 
-from tests.support.fake_server import delta, output, result, state, stored
+from tests.support.fake_server import delta, output, result, state, stopped, stored
 
 LONG = "".join(f"{number}\n" for number in range(OUTPUT_LINES + 5))
 
@@ -48,6 +49,16 @@ def test_who_is_asked_for_the_unrestricted_mode_hears_that_it_stays() -> None:
     assert "all its tools" in question
     assert "until the mode is changed back" in question
     assert reason.strip() == "to write x"
+
+
+@pytest.mark.parametrize("detail", [*NOT_WHOLE, "context_exhausted", ""])
+def test_an_answer_that_is_not_whole_is_followed_by_what_is_wrong(detail: str) -> None:
+    assert shown(stopped("r", detail=detail)) == [f"■ {words}" for kind, words in NOT_WHOLE.items() if kind == detail]
+
+
+def test_a_limit_that_nears_is_shown() -> None:
+    near = stored("system", v1.ContentBlock(text="At least 80 % of the budget of $2.50 is spent."))
+    assert shown(near) == ["· At least 80 % of the budget of $2.50 is spent."]
 
 
 # --- sub-agents and summaries -----------------------------------------------------------------------------------------

@@ -334,6 +334,8 @@ def test_the_end_of_a_run_and_its_answer_become_json() -> None:
         "conversation": "conversations/c",
         "usage": {"output_tokens": "5"},
         "output": None,
+        "stop_detail": "",
+        "truncated": False,
     }
 
 

@@ -444,6 +444,49 @@ def test_the_round_cap_stops_a_run_that_goes_round_and_round() -> None:
     assert messages(talk.last)[-1].kind is SystemKind.ROUND_CAP
 
 
+def test_most_of_the_requests_and_most_of_the_budget_are_noted_once_in_a_run() -> None:
+    talk = asked(max_rounds=5)
+    talk.context = replace(talk.context, budget=Budget(run_tokens=100, conversation_tokens=1_000))
+    noted = []
+    for call in "abcd":
+        talk.call(bash(call), used=21)
+        talk.result(ToolSuccess(call, "ok"))
+        noted.append([text for kind, text in talk.said if kind == "system"])
+    rounds, spent = texts.round_cap_nears(4, 5), texts.budget_nears(0.8, "100 tokens per run")
+    assert noted == [[], [], [], [spent, rounds]]
+    assert spent == "At least 80 % of the budget of 100 tokens per run is spent; the run stops when all of it is."
+    assert not list(violations(talk.messages))
+    talk.call(bash("e"), used=7)
+    talk.result(ToolSuccess("e", "ok"))
+    assert detail(talk) == (StopReason.INTERRUPTED, "round_cap")
+
+
+def test_a_budget_that_nears_is_noted_again_in_the_next_run_and_to_sub_agents() -> None:
+    budget, note = Budget(conversation_tokens=100), ("system", texts.budget_nears(0.8, "100 tokens"))
+    talk = asked()
+    talk.context = replace(talk.context, budget=budget)
+    talk.answer(Text("done"), used=80)
+    talk.say("more")
+    assert note in talk.said
+    talk.call(bash("t1"), used=5)
+    talk.result(ToolSuccess("t1", "ok"))
+    assert note not in talk.said
+    agent = Talk(replace(SUB_AGENT, budget=budget))
+    agent.start()
+    agent.call(bash("t1"), used=80)
+    agent.result(ToolSuccess("t1", "ok"))
+    assert note in agent.said
+
+
+def test_before_the_fourth_edition_no_limit_is_noted() -> None:
+    talk = Talk(replace(OPEN, limits=Limits(max_rounds=5), budget=Budget(run_tokens=100), rules=Rules.OWN_TOOLS))
+    talk.say("go")
+    for call in "abcd":
+        talk.call(bash(call), used=22)
+        talk.result(ToolSuccess(call, "ok"))
+    assert "system" not in [kind for kind, _ in talk.said]
+
+
 def test_the_round_cap_holds_for_continuations_too() -> None:
     talk = asked(max_rounds=1)
 

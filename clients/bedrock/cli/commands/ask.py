@@ -24,7 +24,7 @@ from bedrock.cli.arguments import generation, generation_options
 from bedrock.cli.choose_conversation import open_conversation, opening_options
 from bedrock.cli.commands.answer import fill_in
 from bedrock.cli.connect import connect
-from bedrock.cli.display.labels import interruption
+from bedrock.cli.display.labels import NOT_WHOLE, interruption
 from bedrock.cli.display.progress import Progress
 from bedrock.cli.display.question_form import QuestionForm
 from bedrock.cli.text.line_wrap import flow_of
@@ -109,9 +109,9 @@ def ask(
     """Ask and print the answer. The prompt is taken from the arguments and, if it is piped, from standard input.
 
     The answer goes to standard output, progress to standard error. Exit codes: 0 answered, 1 the run failed, 2 usage,
-    3 a tool call needs approval, 4 no server, 130 cancelled (Ctrl-C, SIGTERM and SIGHUP cancel the run), 141 standard
-    output was closed by its reader (that cancels the run too). What an MCP server asks is asked at the terminal;
-    without one it is declined.
+    3 a tool call needs approval, 4 no server, 5 the answer is not whole (cut off, refused or empty), 130 cancelled
+    (Ctrl-C, SIGTERM and SIGHUP cancel the run), 141 standard output was closed by its reader (that cancels the run
+    too). What an MCP server asks is asked at the terminal; without one it is declined.
     """
     ctx = click.get_current_context()
     streams.ensure_read(sys.stdout)
@@ -278,7 +278,8 @@ def _answer_at_terminal(conversation: Conversation, form: QuestionForm) -> None:
 def _outcome(run: Run) -> Outcome:
     try:
         answer = run.answer()
-        return Outcome(exits.OK, text=answer, value=answer.output)
+        lacks = NOT_WHOLE.get(answer.stop_detail, "")
+        return Outcome(exits.NOT_WHOLE if lacks else exits.OK, text=answer, error=lacks, value=answer.output)
     except RunEnded as error:
         if run.stop is None or run.stop.reason != "interrupted":
             return Outcome(exits.FAILED, error=error.message)
@@ -287,7 +288,7 @@ def _outcome(run: Run) -> Outcome:
 
 def _report(conversation: Conversation, run: Run | None, outcome: Outcome, output: str, *, plain: bool) -> None:
     if output == "text":
-        if outcome.exit_code == exits.OK:
+        if outcome.exit_code == exits.OK or outcome.text:
             _answer(outcome.text, Paint.for_stream(sys.stdout, plain=plain))
     else:
         result = _result(conversation, run, outcome)

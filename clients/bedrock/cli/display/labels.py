@@ -43,6 +43,13 @@ _LABELS = {
     "withdrawn": "taken back",
 }
 
+#: What is wrong with an answer that is not whole, by the detail of the end of its completed run.
+NOT_WHOLE = {
+    "max_tokens": "the answer is cut off at the token limit",
+    "refusal": "the model refused, or a content filter cut the answer off",
+    "empty": "the answer is empty",
+}
+
 #: Messages about changes of the mode, by the `system_kind` of the server's message.
 MODES = {
     "mode_restricted": ("The mode is now restricted: tools can read but not change anything, and have no network."),
@@ -96,8 +103,8 @@ def ending(cycle: RequestCycle) -> str:
     """Return how a run ended, or that it is still running."""
     if cycle.stop_reason == "interrupted":
         return interruption(cycle.stop_detail)
-    reason = cycle.stop_reason
-    return f"{reason} ({cycle.stop_detail})" if cycle.stop_detail else reason or "running"
+    reason, detail = cycle.stop_reason, cycle.stop_detail
+    return f"{reason} ({NOT_WHOLE.get(detail, detail)})" if detail else reason or "running"
 
 
 def fate(name: str) -> str:

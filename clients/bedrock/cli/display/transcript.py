@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bedrock.cli.display.approval_prompt import call_title, question_lines, question_title
 from bedrock.cli.display.images import described
-from bedrock.cli.display.labels import MODES, counted, interruption
+from bedrock.cli.display.labels import MODES, NOT_WHOLE, counted, interruption
 from bedrock.cli.display.question_form import QuestionForm
 from bedrock.cli.display.sub_agent_tree import AgentTree
 from bedrock.cli.display.tool_calls import headline, telling
@@ -318,6 +318,8 @@ class Transcript:
         stop = event.stop
         if stop is not None and stop.reason == "interrupted":
             self._write(self._paint.careful(f"■ {interruption(stop.detail)}"))
+        elif stop is not None and stop.reason == "completed" and stop.detail in NOT_WHOLE:
+            self._write(self._paint.careful(f"■ {NOT_WHOLE[stop.detail]}"))
 
     def _show_context_warning(self, event: Event) -> None:
         usage = event.context_warning
