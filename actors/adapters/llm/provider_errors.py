@@ -166,6 +166,12 @@ def parse_error_body(payload: bytes) -> ErrorBody:
     )
 
 
+def _plain_text(payload: bytes) -> str:
+    """Return a body that is plain text; "" for pages, JSON, and bytes that are no text in UTF-8."""
+    text = payload.decode("utf-8", "replace").strip()
+    return "" if text.startswith(("<", "{", "[")) or "\ufffd" in text or "\0" in text else text
+
+
 def _inner(error: dict[str, Any], outer: str, name: str) -> Any:
     inside = error.get(outer)
     return inside.get(name) if isinstance(inside, dict) else None
@@ -197,6 +203,9 @@ def response_error(
     `now` is in seconds since 1970, for a Retry-After date.
     """
     error_body = parse_error_body(body)
+    if error_body == ErrorBody() and status < 500:  # what a gateway says of servers behind it is not for users
+        said = _plain_text(body)
+        error_body = ErrorBody(said=said, wait_ms=_wait_ms({}, said))
     final = status == 429 and headers.get("x-should-retry", "").lower() == "false"
     wait = retry_after_ms(headers, now)
     return _error(provider, error_body, status, f"HTTP {status}", final=final, header_ms=wait)

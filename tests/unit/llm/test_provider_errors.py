@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -397,8 +398,8 @@ def test_a_message_never_holds_a_secret(said: str) -> None:
         headers={"x-team": Secret("team-secret-1234")},
     )  # fmt: skip
     body = json.dumps({"error": {"message": said}}).encode()
-    for status in (400, 401, 429, 500):
-        text = response_error(secretive, status, {}, body, NOW).failure.message
+    for status, sent in ((400, body), (401, body), (429, body), (500, body), (400, said.encode())):
+        text = response_error(secretive, status, {}, sent, NOW).failure.message
         assert "[redacted]" in text
         for secret in (KEY, KEY[:14], KEY[-10:], "sk-proj", "hunter22", "team-secret"):
             assert secret not in text
@@ -417,6 +418,26 @@ def test_a_long_message_is_cut_and_put_on_one_line() -> None:
 def test_a_body_that_is_no_error_object_says_nothing(body: bytes) -> None:
     failed = response_error(PROVIDER, 502, {}, body, NOW)
     assert failed.failure.message.startswith("Server error at fake (HTTP 502). Send a message later")
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 429])
+def test_the_plain_text_of_a_refusal_is_shown_on_one_line_and_cut(status: int) -> None:
+    for body in (b"404 page not found\n", b"404 page\r\nnot \x1b found", b"404 page not found. " + b"x" * 60_000):
+        message = response_error(PROVIDER, status, {}, body, NOW).failure.message
+        assert re.search(r": 404 page not (\[?)found", message)
+        assert message.isprintable()
+        assert len(message) < MAX_SAID + 200
+    said = b"This model's maximum context length is 4096 tokens"
+    assert response_error(PROVIDER, 400, {}, said, NOW).failure.kind is ErrorKind.CONTEXT_EXHAUSTED
+    assert response_error(PROVIDER, 429, {}, b"Please try again in 20ms", NOW).retry_after_ms == 20
+
+
+@pytest.mark.parametrize(
+    "body", [b"<!DOCTYPE html><title>404 at secret-host</title>", b"\xff\xfeb\0", b'{"trace": "secret"', b""]
+)
+def test_a_page_or_what_is_no_text_is_not_shown(body: bytes) -> None:
+    message = response_error(PROVIDER, 404, {}, body, NOW).failure.message
+    assert message.startswith("The request was refused by fake (HTTP 404). Check")
 
 
 @pytest.mark.parametrize(

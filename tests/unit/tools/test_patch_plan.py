@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from actors.adapters.tools.workers.patching import plan as patch_plan
 from actors.adapters.tools.workers.patching.plan import PatchRefusedError, Plan, plan, reindented
@@ -162,6 +164,27 @@ def test_crlf_is_kept() -> None:
     assert stored.clipboards == {"c": "one\ntwo"}
 
 
+@pytest.mark.parametrize(
+    ("patches", "after"),
+    [
+        ([replace("a\nb", "A\nB")], b"A\r\nB\nc\r\nd\n"),
+        ([replace("b\nc", "b\nnew\nc")], b"a\r\nb\nnew\nc\r\nd\n"),
+        ([replace("a\nb\nc\n", "a\nnew\nb\nc\n")], b"a\r\nnew\r\nb\nc\r\nd\n"),
+        ([replace("a\nb\n", "")], b"c\r\nd\n"),
+        ([replace("b\nc", "B\nx\ny\nC")], b"a\r\nB\nx\ny\nC\r\nd\n"),
+        ([replace("a", "1\n2"), replace("c\nd\n", "C\nD\n")], b"1\r\n2\r\nb\nC\r\nD\n"),
+        ([replace("a\r\nb\r\n", "A\r\nB\r\n")], b"A\r\nB\nc\r\nd\n"),
+        ([prepend("0\n"), append("e\n")], b"0\r\na\r\nb\nc\r\nd\ne\n"),
+        ([overwrite("a\nb\nx\nd\n")], b"a\r\nb\nx\r\nd\n"),
+    ],
+)
+def test_a_line_of_a_file_with_both_line_ends_keeps_its_own(patches: list[dict[str, Any]], after: bytes) -> None:
+    done = apply(b"a\r\nb\nc\r\nd\n", *patches)
+    assert done.content == after
+    assert "\r" not in done.diff
+    assert not done.notes
+
+
 def test_mixed_line_ends_are_left_alone() -> None:
     assert apply(b"a\r\nb\nc\r\n", replace("b\n", "x\n")).content == b"a\r\nx\nc\r\n"
     assert apply(b"a\r\nb\nc\r\n", replace("a\r\n", "x\r\n")).content == b"x\r\nb\nc\r\n"
@@ -222,3 +245,19 @@ def test_names_of_clipboards_count_and_are_listed_briefly(monkeypatch: pytest.Mo
     long = {str(number) + "x" * 10_000: "" for number in range(20)}
     told = refusal(b"", append("", fromClipboard="y" * 10_000), clipboards=long)
     assert len(told) < 3_000
+
+
+LINES = st.lists(st.sampled_from(["a", "b", "c", ""]), max_size=6)
+
+
+@given(
+    kept=st.lists(st.tuples(st.sampled_from(["x", "y"]), st.booleans()), min_size=1, max_size=6), old=LINES, new=LINES
+)
+def test_all_lines_around_a_change_end_as_before(kept: list[tuple[str, bool]], old: list[str], new: list[str]) -> None:
+    around = "".join(line + "\n" * (not crlf) + "\r\n" * crlf for line, crlf in kept).encode()
+    middle = "".join(["[", *(f"{line}\n" for line in old), "]"])
+    changed = "".join(["[", *(f"{line}\n" for line in new), "]"])
+    done = apply(around + middle.encode() + b"\r\n" + around, replace(middle, changed))
+    assert done.content.startswith(around + b"[")
+    assert done.content.endswith(b"]\r\n" + around)
+    assert done.content[len(around) :].replace(b"\r\n", b"\n").startswith(changed.encode())

@@ -413,3 +413,16 @@ def test_whatever_call_fails_everything_is_as_it_was(
             break
     assert failures > 15
     assert target.read_bytes().endswith(b"x")
+
+
+def test_a_file_that_is_mounted_by_itself_is_refused_with_advice(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "a").write_text("1")
+
+    def busy(*arguments: Any, **named: Any) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    monkeypatch.setattr(os, "rename", busy)
+    with pytest.raises(PatchRefusedError, match=r"mount point, as in a container.*`cat > file`"):
+        change("a", [], add_x)
+    assert os.listdir(here) == ["a"]
+    assert (here / "a").read_text() == "1"

@@ -209,10 +209,16 @@ def in_lines(lines: list[str], text: str, position: int) -> tuple[int, int]:
 def unchanged_kept(old: str, new: str, found: str) -> str:
     """Return `new` with the lines that it shares with `old`, at its beginning and its end, as in the text `found`."""
     olds, news, founds = (text.split("\n") for text in (old, new, found))
+    head, tail = equal_edges(olds, news)
+    return "\n".join([*founds[:head], *news[head : len(news) - tail], *founds[len(founds) - tail :]])
+
+
+def equal_edges(olds: list[str], news: list[str]) -> tuple[int, int]:
+    """Return how many lines both begin with, and how many of the others both end with."""
     most = min(len(olds), len(news))
     head = next((number for number in range(most) if olds[number] != news[number]), most)
     tail = next((number for number in range(most - head) if olds[-1 - number] != news[-1 - number]), most - head)
-    return "\n".join([*founds[:head], *news[head : len(news) - tail], *founds[len(founds) - tail :]])
+    return head, tail
 
 
 def otherwise_indented(haystack: Haystack, sought: Sought) -> TextMatch | None:

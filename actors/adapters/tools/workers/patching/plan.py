@@ -4,11 +4,11 @@ All patches are located in the original text.
 """
 
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
-from actors.adapters.tools.workers.patching.diff import Edit, applied, unified
-from actors.adapters.tools.workers.patching.match import Haystack, NoMatchError, Sought, TextMatch, find
+from actors.adapters.tools.workers.patching.diff import Edit, applied, lines_of, unified
+from actors.adapters.tools.workers.patching.match import Haystack, NoMatchError, Sought, TextMatch, equal_edges, find
 
 MAX_FILE = 8 << 20
 """Maximum size of a file in bytes, before and after the change."""
@@ -49,6 +49,8 @@ class Ending(NamedTuple):
 
     crlf: bool
     bom: bool
+    own: list[str]
+    """The end of each line, if some end with CR LF and some with LF; [] otherwise."""
 
 
 def plan(content: bytes | None, patches: list[dict[str, Any]], clipboards: Mapping[str, str], path: str) -> Plan:
@@ -62,7 +64,7 @@ def plan(content: bytes | None, patches: list[dict[str, Any]], clipboards: Mappi
         except (PatchRefusedError, NoMatchError) as refused:
             raise PatchRefusedError(f"{label}{refused}") from None
     edits = work.ordered()
-    new = encoded(applied(text, edits), ending)
+    new = encoded(text, edits, ending)
     if len(new) > MAX_FILE:
         raise PatchRefusedError(f"the file would become larger than {MAX_FILE >> 20} MiB")
     diff = unified(path, text, edits, created=content is None)
@@ -70,7 +72,7 @@ def plan(content: bytes | None, patches: list[dict[str, Any]], clipboards: Mappi
 
 
 def decoded(content: bytes) -> tuple[str, Ending]:
-    """Return the text without byte order mark and, if all line ends were CR LF, with LF; and what `encoded` restores.
+    """Return the text without byte order mark, and with LF for each line end CR LF; and what `encoded` restores.
 
     Raises PatchRefusedError if the content is not UTF-8.
     """
@@ -79,16 +81,58 @@ def decoded(content: bytes) -> tuple[str, Ending]:
     except UnicodeDecodeError as error:
         raise PatchRefusedError(f"the file is not UTF-8 text (byte {error.start}); change it with bash") from None
     bom = text.startswith(BOM)
-    crlf = "\r\n" in text and text.count("\r\n") == text.count("\n")
+    crlf = text.count("\r\n")
+    mixed = 0 < crlf < text.count("\n")
+    own = ["\r\n" if line.endswith("\r") else "\n" for line in text.split("\n")[:-1]] if mixed else []
     text = text.removeprefix(BOM)
-    return text.replace("\r\n", "\n") if crlf else text, Ending(crlf, bom)
+    return text.replace("\r\n", "\n") if crlf else text, Ending(crlf > 0, bom, own)
 
 
-def encoded(text: str, ending: Ending) -> bytes:
-    """Return the text as bytes, with the byte order mark and the line ends that `decoded` removed."""
-    if ending.crlf:
-        text = text.replace("\n", "\r\n")
-    return (BOM * ending.bom + text).encode()
+def encoded(text: str, edits: list[Edit], ending: Ending) -> bytes:
+    """Return the edited text as bytes, with the byte order mark and the line ends that `decoded` removed."""
+    if ending.own:
+        new = with_own_ends(text, edits, ending.own)
+    elif ending.crlf:
+        new = applied(text, edits).replace("\n", "\r\n")
+    else:
+        new = applied(text, edits)
+    return (BOM * ending.bom + new).encode()
+
+
+def with_own_ends(text: str, edits: list[Edit], own: list[str]) -> str:
+    """Return the edited text, in which each line that stays ends as in `own`.
+
+    A new line ends like the one that it replaces, else like the one before it, or that in which its edit begins.
+    """
+    pieces: list[str] = []
+    position = number = 0
+    for edit in [*edits, Edit(len(text), len(text), "")]:
+        kept, old = text[position : edit.start], text[edit.start : edit.end]
+        begin = number + kept.count("\n")
+        end = begin + old.count("\n")
+        before = own[min(begin, len(own) - 1)]
+        pieces += [ended(kept, own[number:begin]), ended(edit.new, new_ends(old, edit.new, own[begin:end], before))]
+        position, number = edit.end, end
+    return "".join(pieces)
+
+
+def new_ends(old: str, new: str, own: list[str], before: str) -> list[str]:
+    """Return the line ends of `new`, which replaces `old` with the line ends `own`; a first new line ends as `before`.
+
+    Lines that both begin or end with keep theirs.
+    """
+    head, tail = equal_edges(lines_of(old), lines_of(new))
+    tail -= tail > 0 and not old.endswith("\n")
+    first, last = own[:head], own[len(own) - tail :]
+    changed = own[head : len(own) - tail]
+    count = new.count("\n") - len(first) - len(last)
+    following = (changed or first or [before])[-1]
+    return [*first, *changed[:count], *[following] * (count - len(changed)), *last]
+
+
+def ended(text: str, ends: list[str]) -> str:
+    """Return a text with these line ends in place of its newlines."""
+    return "".join(map("".join, zip_longest(text.split("\n"), ends, fillvalue="")))
 
 
 def warnings(path: str, content: bytes) -> list[str]:

@@ -27,6 +27,8 @@ LOCK_SECONDS = 10
 
 CHANGED = "another program has changed it this moment; read it again"
 
+MOUNTED = "the file is a mount point, as in a container, and cannot be replaced; write into it with bash (`cat > file`)"
+
 TOO_LARGE = f"the file is larger than {MAX_FILE >> 20} MiB; change it with bash"
 
 KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")
@@ -318,7 +320,7 @@ def store(place: FileLocation, found: FileVersion | None, content: bytes, file: 
             create(directory, temporary, place.name)
         else:
             check_unchanged(directory, place.name, found, file)
-            os.rename(temporary, place.name, src_dir_fd=directory, dst_dir_fd=directory)
+            replace(directory, temporary, place.name)
         undo.pop_all()
         sync(directory)
 
@@ -375,6 +377,16 @@ def create(directory: int, temporary: str, name: str) -> None:
         safe_open.rename_new(directory, temporary, name)
     except FileExistsError:
         raise PatchRefusedError(CHANGED) from None
+
+
+def replace(directory: int, temporary: str, name: str) -> None:
+    """Rename the file `temporary` to `name`. Raises PatchRefusedError if that is mounted, or OSError."""
+    try:
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError as failed:
+        if failed.errno != errno.EBUSY:
+            raise
+        raise PatchRefusedError(MOUNTED) from None
 
 
 def check_unchanged(directory: int, name: str, found: FileVersion, file: int) -> None:
