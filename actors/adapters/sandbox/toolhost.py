@@ -105,8 +105,8 @@ else:
     import _socket as socket
 
 PRELOADED = (
-    "__future__", "array", "bisect", "contextlib", "dataclasses", "difflib", "json", "pathlib", "re", "subprocess",
-    "typing", "unicodedata",
+    "__future__", "array", "base64", "bisect", "contextlib", "dataclasses", "difflib", "json", "pathlib", "re",
+    "subprocess", "typing", "unicodedata",
 )  # fmt: skip
 """Modules of the standard library that the server's own Python programs import; the fork server imports them when it
 starts the first of these programs."""

@@ -161,7 +161,7 @@ def test_a_connection_that_says_nothing_is_closed(
 def test_a_connection_that_calls_nothing_is_closed(
     open_harness: Callable[..., GrpcHarness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grpc_server, "OPTIONS", _soon("grpc.max_connection_idle_ms", 100))
+    monkeypatch.setattr(grpc_server, "IDLE", (("grpc.max_connection_idle_ms", 100),))
     raw = Raw(open_harness().address)
     assert _closed(raw)
     assert any(each.kind == GOAWAY for each in raw.seen), "it is told, so that no call of a client is lost"
@@ -172,7 +172,7 @@ def test_a_connection_that_calls_nothing_is_closed(
 def test_a_connection_carries_a_bounded_number_of_calls_where_strangers_are(
     open_harness: Callable[..., GrpcHarness], monkeypatch: pytest.MonkeyPatch, reachable: bool
 ) -> None:
-    monkeypatch.setattr(grpc_server, "OPTIONS", _soon("grpc.max_connection_idle_ms", 100))
+    monkeypatch.setattr(grpc_server, "IDLE", (("grpc.max_connection_idle_ms", 100),))
     raw = Raw(open_harness(reachable=reachable).address)
     assert _closed(raw)
     assert raw.setting(MAX_CONCURRENT_STREAMS) == (limits.MAX_STREAMS_PER_CONNECTION if reachable else None)
