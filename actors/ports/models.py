@@ -44,7 +44,7 @@ class ModelInfo(Struct, frozen=True):
     images_assumed: bool = False
     """Whether it is not known that the model takes images, but only assumed."""
     known: bool = True
-    """Whether the model's limits are known. If not, the smallest known context window is assumed (REQ-BED-022)."""
+    """Whether the model's limits are known. If not, others are assumed (REQ-BED-022)."""
     lean: bool = False
     """Whether the model reads input slowly: it then gets a short system prompt and only the essential tools."""
     reasoning_efforts: tuple[ReasoningEffort, ...] = ()
@@ -213,7 +213,7 @@ class Model(Protocol):
     def info(self) -> ModelInfo:
         """The model's name, capabilities and limits.
 
-        The limits may change once, when one of the model's first answers reveals them. `images` becomes False when the
+        The limits may change once, when the model's server has stated them. `images` becomes False when the
         provider refuses images.
         """
         ...
@@ -259,6 +259,13 @@ class ModelCatalog(Protocol):
         """Ask those providers that may serve the model `name` which models they have; "": ask all providers.
 
         Blocks for at most some seconds per provider; never raises.
+        """
+        ...
+
+    def measure(self, name: str, cancel: CancelToken) -> None:
+        """Ask the provider of a known model for the model's limits, unless they are known or it was just asked.
+
+        Call it before a request is built for the model. Blocks for at most some seconds; never raises.
         """
         ...
 

@@ -42,9 +42,10 @@ def learn(services: Services, names: Iterable[str], cancel: CancelToken) -> None
 
 
 def find(services: Services, name: str, principal: str, cancel: CancelToken) -> Model:
-    """Return the model of a conversation, asking providers if necessary. Raises ModelFailedError. Blocks.
+    """Return the model of a conversation, and learn its limits, asking providers if necessary. Blocks.
 
     The principal's permission for the model is checked again, because it may have changed since the model was chosen.
+    Raises ModelFailedError.
     """
     if not services.permissions(principal).allows_model(name):
         text = f"This principal may not use the model {name}: give the conversation another one."
@@ -55,6 +56,7 @@ def find(services: Services, name: str, principal: str, cancel: CancelToken) -> 
         model = services.models.get(name)
     if model is None:
         raise ModelFailedError(validation.model_refusal(services, name, principal))
+    services.models.measure(name, cancel)
     return model
 
 

@@ -37,6 +37,9 @@ class OneModelCatalog:
     def learn(self, name: str, cancel: CancelToken) -> None:
         pass
 
+    def measure(self, name: str, cancel: CancelToken) -> None:
+        pass
+
     def refusal(self, name: str) -> LlmFailure:
         text = f"the model {name!r} is not available; there are: {self.default}"
         return LlmFailure(ErrorKind.INVALID_REQUEST, text)

@@ -112,6 +112,12 @@ class Catalog:
         """Find out who serves a model by requesting providers' lists of models; see ports.ModelCatalog. Blocks."""
         self._router.learn(name, cancel)
 
+    def measure(self, name: str, cancel: CancelToken) -> None:
+        """Ask the server of a model for its limits, unless they are known; see ports.ModelCatalog. Blocks."""
+        model = self.get(name)
+        if isinstance(model, HttpModel):
+            model.ask_limits(cancel)
+
     def refusal(self, name: str) -> LlmFailure:
         """Return the failure that tells users why a model is not available; see ports.ModelCatalog."""
         text = self._router.refusal(name, [info.name for info in self.list()])

@@ -11,9 +11,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
 
 from actors.adapters.llm.model_limits import Price, StatedLimits
+from actors.adapters.llm.model_list import entries_of, names_of
 from actors.adapters.llm.protocols.token_usage import token_count
 from actors.adapters.llm.provider import Timeouts
 from actors.adapters.llm.transport.connections import TransportError
@@ -21,6 +21,8 @@ from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from actors.adapters.llm.provider_client import ProviderClient
 
 log = logging.getLogger(__name__)
@@ -33,41 +35,18 @@ AGAIN_SECONDS = 60.0
 _MAX_LIST = 16 << 20
 
 
-class _Meta(Struct):
-    n_ctx: Any = None
-
-
-class _Architecture(Struct):
-    input_modalities: Any = None
-
-
-class _Entry(Struct):
-    """One model in a server's list, with the fields that different servers use.
-
-    The servers are llama.cpp, vLLM, OpenRouter, Anthropic, Ollama and LM Studio.
-    """
-
-    id: Any = None
-    name: Any = None
-    aliases: Any = None
-    type: Any = None
-    loaded_context_length: Any = None
-    meta: _Meta | None = None
-    max_model_len: Any = None
-    context_length: Any = None
-    max_input_tokens: Any = None
-    max_tokens: Any = None
-    top_provider: dict[str, Any] | None = None
-    pricing: dict[str, Any] | None = None
-    architecture: _Architecture | None = None
-
-
-class _List(Struct):
-    data: list[_Entry] | None = None
-    models: list[_Entry] | None = None
-
-
-_LIST = msgspec.json.Decoder(_List)
+#: The fields in which servers state the window of a model, those that hold for the server as it runs first: llama.cpp,
+#: LM Studio, vLLM, Groq, OpenRouter, GitHub Copilot, Mistral, Anthropic and LiteLLM. Ollama's model_info has the name
+#: of the model's family before the field.
+_WINDOWS = (
+    "n_ctx", "loaded_context_length", "max_model_len", "context_window", "context_length", "max_context_window_tokens",
+    "max_context_length", "max_input_tokens", "n_ctx_train",
+)  # fmt: skip
+_OUTPUTS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+#: Those that state what a model could have, not what it has been loaded with.
+_POSSIBLE = frozenset({"max_context_length", "n_ctx_train"})
+#: Where these fields are: in the entry itself, and in objects inside it.
+_PLACES = ("meta", "model_info", "limits", "top_provider")
 
 #: HTTP statuses that mean that a server has no list of models. After one of them the server is not asked again for the
 #: same model; after any other error status it is.
@@ -148,44 +127,48 @@ def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLi
     """Return the limits of `model` in a server's list of models; None if the list states no limits of this model.
 
     In the list, ":latest" may follow the name. If the list has only one entry, that entry is used whatever its name is,
-    except if `loaded` is True, which means that the server lists only the models that it has loaded. Raises
-    msgspec.DecodeError if `body` is no list of models.
+    except if `loaded` is True, which means that the server lists windows of loaded models only. Raises what
+    `entries_of` raises if `body` is no list of models.
     """
-    found = _LIST.decode(body)
-    entries = found.models if found.data is None else found.data
-    if entries is None:
-        raise msgspec.DecodeError("it is no list of models")
-    names = (model, f"{model}:latest")
-    named = [each for each in entries if any(said in names for said in (each.id, each.name, *_texts(each.aliases)))]
+    entries, names = entries_of(body), {model, f"{model}:latest"}
+    named = [each for each in entries if names & {*names_of(each), *filter(_is_text, (each.get("name"),))}]
     entry = next(iter(named or (entries if len(entries) == 1 and not loaded else ())), None)
     if entry is None:
         return None
-    provided = entry.top_provider or {}
-    windows = (
-        entry.meta and entry.meta.n_ctx, entry.max_model_len, entry.loaded_context_length, entry.context_length,
-        entry.max_input_tokens,
-    )  # fmt: skip
-    outputs = (token_count(provided, "max_completion_tokens"), token_count(entry.max_tokens))
-    modalities = entry.architecture and _texts(entry.architecture.input_modalities)
-    sees = "image" in modalities if modalities else None
+    inner = [entry.get(place) for place in _PLACES]
+    capabilities = entry.get("capabilities")
+    if isinstance(capabilities, dict):
+        inner.append(capabilities.get("limits"))
+    places = [entry, *(place for place in inner if isinstance(place, dict))]
+    of_family = [name for place in places for name in place if name.endswith(".context_length")]
+    architecture = entry.get("architecture")
+    modalities = architecture.get("input_modalities") if isinstance(architecture, dict) else None
+    sees = "image" in modalities if isinstance(modalities, list) and any(map(_is_text, modalities)) else None
     stated = StatedLimits(
-        window=next(filter(None, map(token_count, windows)), None),
-        output=next(filter(None, outputs), None),
-        images=True if entry.type == "vlm" else sees,
-        price=_price(entry.pricing or {}),
+        window=_count_in(places, (name for name in (*_WINDOWS, *of_family) if not loaded or name not in _POSSIBLE)),
+        output=_count_in(places, _OUTPUTS),
+        images=True if entry.get("type") == "vlm" else sees,
+        price=_price(entry.get("pricing")),
     )
     return stated if stated != StatedLimits() else None
 
 
-def _texts(value: object) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
-def _price(pricing: dict[str, Any]) -> Price | None:
+def _count_in(places: Sequence[dict[str, Any]], names: Iterable[str]) -> int | None:
+    """Return the count that one of the places has by one of the names, the first name first; None if there is none."""
+    return next(filter(None, (token_count(place.get(name)) for name in names for place in places)), None)
+
+
+def _price(pricing: object) -> Price | None:
     """Return the prices in an OpenRouter entry; None if it has no fixed prices for input and output.
 
     OpenRouter's prices are texts in dollars per token; negative numbers mean that prices vary.
     """
+    if not isinstance(pricing, dict):
+        return None
     names = ("prompt", "completion", "input_cache_read", "input_cache_write")
     prompt, completion, read, write = (_per_million(pricing.get(name)) for name in names)
     return Price(prompt, completion, read, write) if prompt is not None and completion is not None else None

@@ -71,11 +71,15 @@ class HttpModel:
         """The model's description. It changes when the server has stated the model's limits, or has refused images."""
         return self._current()[0]
 
+    def ask_limits(self, cancel: CancelToken) -> None:
+        """Ask the server for the model's limits unless they are known or it was just asked. Never raises. Blocks."""
+        if self._asks_server:
+            self._discovery.ask_server(self._name, cancel)
+
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         """Send one request and return the answer; see ports.Model. Asks the server for unknown limits first."""
         built_with_images = self.info.images
-        if self._asks_server:
-            self._discovery.ask_server(self._name, cancel)
+        self.ask_limits(cancel)
         prepared = self._prepare(request)
         if built_with_images and not prepared.info.images and _has_images(request):
             raise self._without_images(f"{prepared.info.provider} has said that {self._name} takes no images.")

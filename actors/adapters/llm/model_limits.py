@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
+from actors.adapters.llm.provider import ANTHROPIC
 from actors.core.profile import ReasoningEffort
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ Row = TypeVar("Row")
 #: The most tokens of a context window that are reserved for an answer. Requests set this limit for their answers,
 #: unless the model's own limit is lower.
 RESERVED_OUTPUT = 32_000
+#: The context window that is assumed for an unknown model of a server that speaks one of OpenAI's protocols.
+ASSUMED_WINDOW = 32_768
 
 
 class LongPrompt(Struct, frozen=True, forbid_unknown_fields=True, rename={"tokens": "from"}):
@@ -175,8 +178,14 @@ def _begins(name: str, prefix: str) -> bool:
 
 
 @functools.cache
-def smallest_limits() -> ModelLimits:
-    """Return the limits that are assumed for a model that no row of models.toml matches (REQ-BED-022)."""
+def assumed_limits(protocol: str) -> ModelLimits:
+    """Return the limits that are assumed for a model that no row of models.toml matches (REQ-BED-022).
+
+    Servers that speak OpenAI's protocols have new models and those of people's own, hardly any with a smaller window
+    than 32,768 tokens; over Anthropic's the smallest known window is assumed.
+    """
+    if protocol != ANTHROPIC:
+        return ModelLimits(ASSUMED_WINDOW, ASSUMED_WINDOW // 4, temperature=True)
     smallest = min(known_limits().values(), key=lambda row: (row.usable_window, row.output))
     return ModelLimits(smallest.window, smallest.output, smallest.input, temperature=True)
 
@@ -192,7 +201,7 @@ def resolve_limits(
     row = limits_of(model)
     provided = StatedLimits(window=provider.context_window or None, output=provider.max_output or None)
     said = [stated for stated in (server, provided, best_match(operator, model)) if stated is not None]
-    limits, known = row or smallest_limits(), row is not None
+    limits, known = row or assumed_limits(provider.protocol), row is not None
     for stated in said:
         limits = stated.over(limits, roomy=row is None)
         known = known or stated.window is not None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
-from msgspec import Struct
 
 from actors.adapters.llm.provider import Timeouts
 from actors.adapters.llm.transport.connections import TransportError
@@ -31,20 +31,6 @@ OLLAMA_LOADED = "/api/ps"
 _MAX_BYTES = 16 << 20
 #: Maximum number of names that are kept from one list.
 _MAX_NAMES = 5_000
-
-
-class _Entry(Struct):
-    id: object = None
-    name: object = None
-    aliases: object = None
-
-
-class _List(Struct):
-    data: list[_Entry] | None = None
-    models: list[_Entry] | None = None
-
-
-_LIST = msgspec.json.Decoder(_List)
 
 
 class ModelList:
@@ -119,16 +105,33 @@ class ModelList:
             return listed_in(reply.read_all(_MAX_BYTES))
 
 
-def listed_in(body: bytes) -> tuple[str, ...]:
-    """Return the names in a server's list of models, in the server's order.
+def entries_of(body: bytes) -> list[dict[str, Any]]:
+    """Return the models in a server's list, each as an object; what is neither an object nor a name is left out.
 
-    Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError if `body` is no list of models.
+    Lists are in `data` or `models`, or stand alone. Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError if
+    `body` is no list of models.
     """
-    listed = _LIST.decode(body)
-    names: dict[str, None] = {}
-    for entry in (*(listed.data or ()), *(listed.models or ())):
-        aliases = entry.aliases if isinstance(entry.aliases, list) else []
-        names.update((name, None) for name in (entry.id or entry.name, *aliases) if _usable(name))
+    found = msgspec.json.decode(body)
+    if isinstance(found, dict):
+        lists = [found[key] for key in ("data", "models") if isinstance(found.get(key), list)]
+    else:
+        lists = [found] if isinstance(found, list) else []
+    if not lists:
+        raise msgspec.DecodeError("it is no list of models")
+    entries = ({"id": each} if isinstance(each, str) else each for each in itertools.chain(*lists))
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def names_of(entry: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of a model in a server's list: its id, or else another name, and its aliases."""
+    aliases = entry.get("aliases")
+    name = next((entry[key] for key in ("id", "name", "model_name") if entry.get(key)), None)
+    return tuple(filter(_usable, (name, *(aliases if isinstance(aliases, list) else ()))))
+
+
+def listed_in(body: bytes) -> tuple[str, ...]:
+    """Return the names in a server's list of models, in the server's order. Raises what `entries_of` raises."""
+    names = dict.fromkeys(itertools.chain.from_iterable(map(names_of, entries_of(body))))
     return tuple(names)[:_MAX_NAMES]
 
 

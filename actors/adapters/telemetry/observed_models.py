@@ -50,6 +50,9 @@ class ObservedModels:
     def learn(self, name: str, cancel: CancelToken) -> None:
         self._models.learn(name, cancel)
 
+    def measure(self, name: str, cancel: CancelToken) -> None:
+        self._models.measure(name, cancel)
+
     def refusal(self, name: str) -> LlmFailure:
         return self._models.refusal(name)
 

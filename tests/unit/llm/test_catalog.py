@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.llm.catalog import Catalog
-from actors.adapters.llm.model_limits import Price, known_limits, limits_of, smallest_limits
+from actors.adapters.llm.model_limits import Price, assumed_limits, known_limits, limits_of
 from actors.adapters.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
 from actors.core.content import Usage
 
@@ -102,11 +102,17 @@ def test_known_windows(name: str, window: int, usable: int) -> None:
     assert (served.context_window, served.usable_window, served.known) == (window, usable, True)
 
 
-def test_an_unknown_model_gets_the_smallest_known_window() -> None:
-    served = info(Catalog((local(),)), "my-finetune:latest")
+@pytest.mark.parametrize("protocol", ["openai-chat", "openai-responses"])
+def test_an_unknown_model_of_a_server_that_speaks_openais_protocols_gets_32768(protocol: str) -> None:
+    served = info(Catalog((local(protocol=protocol),)), "my-finetune:latest")
+    assert not served.known
+    assert (served.context_window, served.usable_window) == (32_768, 24_576)
+
+
+def test_an_unknown_model_of_another_server_gets_the_smallest_known_window() -> None:
+    served = info(Catalog((local(protocol="anthropic"),)), "my-finetune:latest")
     assert not served.known
     assert served.context_window == min(row.window for row in known_limits().values()) == 8192
-    assert served.usable_window == smallest_limits().usable_window
 
 
 def test_a_prefix_ends_where_a_word_ends() -> None:
@@ -191,7 +197,7 @@ def test_costs_are_in_micro_dollars() -> None:
     row = limits_of("claude-sonnet-5-5")
     assert row is not None
     assert row.cost_micros(Usage(1_000_000, 100_000, 2_000_000, 1_000)) == 2_000_000 + 1_000_000 + 200_000 + 2_500
-    assert smallest_limits().cost_micros(Usage(1000, 1000)) == 0
+    assert assumed_limits("openai-chat").cost_micros(Usage(1000, 1000)) == 0
 
 
 # --- small models -----------------------------------------------------------------------------------------------------

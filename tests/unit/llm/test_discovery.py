@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from actors.adapters.llm import discovery
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.discovery import limits_in_list
 from actors.adapters.llm.model_limits import Price, StatedLimits
+from actors.adapters.llm.model_list import listed_in
 from actors.adapters.llm.provider import Timeouts, provider_from_mapping
 from actors.core.errors import ErrorKind
 from tests.support.model_requests import RequestThread, ask, failure, model, provider
@@ -77,7 +79,7 @@ def test_what_lists_of_models_say(entries: list[dict[str, Any]], stated: StatedL
 def test_the_first_request_asks_and_the_limits_are_known_from_then_on() -> None:
     with ScriptedServer(listing({"id": "my-finetune", "max_model_len": 16_384}), SAID) as server:
         asked = mine(server.url)
-        assert (asked.info.known, asked.info.context_window) == (False, 8192)
+        assert (asked.info.known, asked.info.context_window) == (False, 32_768)
         assert not server.received
         ask(asked)
         assert (asked.info.known, asked.info.context_window, asked.info.usable_window) == (True, 16_384, 12_288)
@@ -225,6 +227,57 @@ def test_a_server_without_such_a_list_is_not_asked_again() -> None:
         ask(asked)
         ask(asked)
     assert [request.path for request in server.received] == ["/api/ps", "/chat/completions", "/chat/completions"]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"context_window": 9_000, "max_completion_tokens": 700},
+        {"max_context_length": 9_000, "max_output_tokens": 700},
+        {"context_length": 9_000.0, "max_output_tokens": "700"},
+        {"max_model_len": 9_000, "max_output_tokens": 700},
+        {"meta": {"n_ctx_train": 9_000}, "max_output_tokens": 700},
+        {"meta": {"n_ctx": 9_000, "n_ctx_train": 131_072}, "max_output_tokens": 700},
+        {"model_info": {"max_input_tokens": 9_000, "max_output_tokens": 700}},
+        {"model_info": {"qwen3.context_length": 9_000}, "max_output_tokens": 700},
+        {"limits": {"context_window": 9_000, "max_output_tokens": 700}},
+        {"limits": {"max_context_length": 9_000, "max_completion_tokens": 700}},
+        {"capabilities": {"limits": {"max_context_window_tokens": 9_000, "max_output_tokens": 700}}},
+        {"top_provider": {"context_length": 9_000, "max_completion_tokens": 700}},
+    ],
+    ids=json.dumps,
+)
+def test_every_field_in_which_servers_state_limits_is_read(entry: dict[str, Any]) -> None:
+    mine, other = {"id": "m", **entry}, {"id": "other", "context_window": 5}
+    for body in ({"data": [other, mine]}, {"models": [mine, other]}, [other, mine]):
+        assert limits_in_list(json.dumps(body).encode(), "m") == StatedLimits(window=9_000, output=700)
+    assert limits_in_list(json.dumps([{"model_name": "m", **entry}, other]).encode(), "m") is not None
+
+
+ODD: tuple[object, ...] = (
+    None, 5, "a name", [], ["m"], {}, {"id": None, "meta": "?"}, {"id": "x", "meta": [], "limits": 7, "pricing": []},
+    {"id": "m2", "architecture": "?", "top_provider": "?", "max_model_len": {}},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_an_odd_entry_does_not_discard_the_others(odd: object) -> None:
+    for entries in ([odd, {"id": "m", "context_length": 9_000}], [{"id": "m", "context_length": 9_000}, odd]):
+        body = json.dumps({"object": "list", "data": entries}).encode()
+        assert limits_in_list(body, "m") == StatedLimits(window=9_000)
+        assert "m" in listed_in(body)
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"data": 5}', b"5", b'"m"', b"<html>"])
+def test_what_is_no_list_is_said_to_be_none(body: bytes) -> None:
+    for read in (listed_in, lambda body: limits_in_list(body, "m")):
+        with pytest.raises(msgspec.DecodeError):
+            read(body)
+
+
+def test_what_a_model_could_have_is_not_the_window_that_it_was_loaded_with() -> None:
+    body = json.dumps({"data": [{"id": "m", "max_context_length": 262_144}]}).encode()
+    assert limits_in_list(body, "m", loaded=True) is None
 
 
 @pytest.mark.parametrize("name", [{"id": ["m"]}, {"id": {}, "name": 5}, {"name": None}])
