@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 MAX_MODEL_RESPONSE_BYTES = 1 << 20
 
 
+#: A model with a smaller context window than this, in tokens, gets a short system prompt and briefer tools.
+SMALL_WINDOW = 16_384
+
+
 class ModelInfo(Struct, frozen=True):
     """A model's identity, capabilities and limits. Limits are in tokens."""
 
@@ -55,6 +59,11 @@ class ModelInfo(Struct, frozen=True):
     """Whether the provider can enforce a JSON Schema for an answer."""
     answer_limit: int = 0
     """The highest limit that a request can set for the length of its answer, in tokens; 0: a request cannot set one."""
+
+    @property
+    def small(self) -> bool:
+        """Whether the window is so small that system prompt and tools are cut to half."""
+        return self.context_window < SMALL_WINDOW
 
 
 class ToolSpec(Struct, frozen=True):

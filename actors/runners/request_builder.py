@@ -13,7 +13,7 @@ from actors.core.window import tokens_of, utf8_size
 from actors.ports import ModelRequest, ToolSpec
 from actors.runners.history_cache import HistoryCache
 from actors.runtime.generation import supported
-from actors.runtime.offered_tools import output_form
+from actors.runtime.offered_tools import for_model, output_form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,9 +117,7 @@ class RequestBuilder:
         )
 
     def _tools(self, record: ConversationRecord, model: Model) -> tuple[ToolSpec, ...]:
-        mode = record.state.ledger.run_mode
-        specs = tuple(spec for spec in self._services.offered(record) if spec.traits.offered_in(mode))
-        return tuple(spec for spec in specs if spec.essential) if model.info.lean else specs
+        return for_model(model.info, self._services.offered(record), record.state.ledger.run_mode)
 
 
 def _generation(record: ConversationRecord) -> Generation:

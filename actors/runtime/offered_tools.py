@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from actors.core.content import Content
+    from actors.core.context import Mode
     from actors.core.profile import ClientTool
     from actors.ports import ModelAnswer, ModelInfo
     from actors.ports.schemas.output_schema import NativeOutput
@@ -43,6 +44,16 @@ _OUTPUT_DESCRIPTION = (
 _NAMESPACE = re.compile(r"[.:/]")
 #: Matches a JSON text that spells a number or a boolean.
 _SPELLED = re.compile(r'"\s*(-?\d[\d.e+-]*|true|false)\s*"', re.IGNORECASE)
+#: Matches the first two sentences of a text's first line.
+_SENTENCES = re.compile(r"(.*?[.](?=\s+[^a-z]|\s*$)){1,2}")
+#: Matches where the first clause of a parameter's description ends.
+_CLAUSE_END = re.compile(r"(?<=[^.])[.;](?=\s|$)| \(")
+#: The keywords of JSON Schema that limit sizes, those whose value is any JSON, and those that have schemas by name.
+_BOUNDS = frozenset({
+    "minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum", "additionalProperties",
+})  # fmt: skip
+_VALUES = frozenset({"enum", "const", "default", "examples", "required"})
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _OUTPUT_TRAITS = ToolTraits(SUBMIT_OUTPUT, ToolGroup.OTHER)
 
 
@@ -60,6 +71,43 @@ def spec_of(tool: ClientTool) -> ToolSpec:
     get only essential tools, are offered it.
     """
     return ToolSpec(tool.description, msgspec.json.decode(tool.input_schema), tool.traits, essential=True)
+
+
+def for_model(model: ModelInfo, offered: tuple[ToolSpec, ...], mode: Mode | None) -> tuple[ToolSpec, ...]:
+    """Return those of the offered tools that requests to a model contain in a run that began in this mode.
+
+    A slow model gets the essential ones, one with a small window short descriptions.
+    """
+    specs = (spec for spec in offered if spec.traits.offered_in(mode) and (spec.essential or not model.lean))
+    return tuple(brief(spec) if model.small and not spec.traits.client else spec for spec in specs)
+
+
+def brief(spec: ToolSpec) -> ToolSpec:
+    """Return a tool with a description of two sentences, and of a clause for each parameter, and without its bounds.
+
+    Calls are checked against the whole schema all the same.
+    """
+    described = _SENTENCES.match(spec.description)
+    description = described[0] if described else spec.description
+    return msgspec.structs.replace(spec, description=description, input_schema=_brief_schema(spec.input_schema))
+
+
+def _brief_schema(schema: Any) -> Any:
+    match schema:
+        case dict():
+            return {key: _brief_value(key, value) for key, value in schema.items() if key not in _BOUNDS}
+        case list():
+            return [_brief_schema(each) for each in schema]
+        case _:
+            return schema
+
+
+def _brief_value(key: str, value: Any) -> Any:
+    if key == "description" and isinstance(value, str):
+        return _CLAUSE_END.split(value)[0]
+    if key in _NAMED and isinstance(value, dict):
+        return {name: _brief_schema(each) for name, each in value.items()}
+    return value if key in _VALUES else _brief_schema(value)
 
 
 def judged(

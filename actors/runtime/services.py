@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.context import ConvContext, Limits, Mode
 from actors.core.steps.approvals import REQUEST_MODE_UPGRADE
+from actors.core.window import tokens_of, utf8_size
 from actors.ports import (
     Clock,
     ConversationRecord,
@@ -29,7 +30,7 @@ from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
 from actors.ports.sandbox.confined_sandbox import ConfinedSandbox
 from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FileRoom
-from actors.runtime.offered_tools import spec_of
+from actors.runtime.offered_tools import for_model, spec_of
 from actors.runtime.quotas.quota_book import QuotaBook, unlimited
 from actors.runtime.quotas.quota_limits import MOST_MODEL_REQUESTS
 from actors.runtime.thread_pool import ThreadPool
@@ -146,6 +147,17 @@ class Services:
         """
         served = self.models.get(model)
         return served.info.usable_window if served else UNKNOWN_MODEL_WINDOW
+
+    def window_assumed(self, model: str) -> bool:
+        """Return whether the model's context window is not known but assumed."""
+        served = self.models.get(model)
+        return served is not None and not served.info.known
+
+    def fixed_tokens(self, record: ConversationRecord) -> int:
+        """Estimate the tokens that each request of a conversation contains: its system prompt and its tools."""
+        served = self.models.get(record.model)
+        tools = for_model(served.info, self.offered(record), record.state.ledger.run_mode) if served else ()
+        return tokens_of(utf8_size(record.system_prompt)) + sum(tool.tokens for tool in tools)
 
     def takes_images(self, model: str) -> bool:
         """Return whether requests to the model contain images; False once its provider has refused one."""

@@ -57,6 +57,10 @@ class ContextUsage(Value[v1.ContextUsage]):
     """Maximum tokens in the context. The server warns at 80 percent, and summarizes the conversation at 90 percent."""
     warning: bool = False
     """Whether at least 80 percent of `usable_window_tokens` are used."""
+    fixed_tokens: int = 0
+    """Estimated tokens of the system prompt and the tools, part of each request; 0 in lists and most events."""
+    assumed: bool = False
+    """Whether the window is assumed, because that of the model is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,7 @@ class CatalogService(v1.CatalogServiceServicer):
         return v1.ListModelsResponse(models=models, next_page_token=more)
 
     async def GetModel(self, request: v1.GetModelRequest, context: Context) -> v1.GetModelResponse:
+        await asyncio.to_thread(self._models.measure, request.name.removeprefix("models/"), CancelToken())
         found = next((each for each in await self._offered() if each.name == request.name), None)
         if found is None:
             raise ConversationNotFoundError(request.name)

@@ -324,7 +324,13 @@ def conversion_context(services: Services) -> ConversionContext:
     specs = (*services.toolbox.specs(sub_agent=False), *services.toolbox.specs(sub_agent=True))
     groups: dict[str, ToolGroup] = {spec.name: spec.traits.group for spec in specs}
     return ConversionContext(
-        groups, services.usable_window, services.limits, services.toolbox.jobs, services.mcp.statuses_of
+        groups,
+        services.usable_window,
+        services.limits,
+        services.toolbox.jobs,
+        services.mcp.statuses_of,
+        services.fixed_tokens,
+        services.window_assumed,
     )
 
 

@@ -18,6 +18,14 @@ def _no_jobs(_conversation_id: str) -> Sequence[str]:
     return ()
 
 
+def _known(_model: str) -> bool:
+    return False
+
+
+def _nothing_fixed(_record: ConversationRecord) -> int:
+    return 0
+
+
 def _no_servers(_record: ConversationRecord) -> Sequence[McpServerStatus]:
     return ()
 
@@ -41,6 +49,13 @@ class ConversionContext:
 
     Safe to call from any thread; must not block.
     """
+
+    fixed_tokens: Callable[[ConversationRecord], int] = _nothing_fixed
+    """Estimates the tokens of a conversation's system prompt and tools. Safe to call from any thread; must not block.
+    """
+
+    window_assumed: Callable[[str], bool] = _known
+    """Returns whether the named model's context window is assumed. Safe to call from any thread; must not block."""
 
     def group_of(self, call: ToolUse) -> ToolGroup:
         """Return the group (such as READ or WRITE) of the tool that a call is for; OTHER if the tool is unknown."""

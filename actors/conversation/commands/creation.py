@@ -12,11 +12,12 @@ import msgspec
 from actors.conversation.commands import profiles, replies, settings
 from actors.conversation.commands.system_prompt import left_out, sub_agent_prompt, system_prompt
 from actors.conversation.pipeline import LoadedConversation
-from actors.core import budget
+from actors.core import budget, window
 from actors.core.content import Message, MessageType, SystemKind, Text, text_of
 from actors.core.context import Budget, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.events import SpawnSubAgents, StartSubAgent
+from actors.core.history import cut_text, shares
 from actors.core.notifications import MessageAdded
 from actors.core.profile import Profile
 from actors.core.states import AgentTask, AwaitingSubAgents, Idle, Ledger
@@ -72,7 +73,7 @@ def conversation(
         principal=request.principal,
         title=request.title,
         labels=request.labels,
-        system_prompt=system_prompt(surroundings, mode, at, profile, lean=info.lean),
+        system_prompt=system_prompt(surroundings, mode, at, profile, lean=info.lean, small=info.small),
         profile=profile,
         approval_policy=request.approval_policy,
         follow_up_policy=request.follow_up_policy,
@@ -96,7 +97,7 @@ def successor(
     The unit of work gets a link to the new conversation; the caller must write both in one commit.
     """
     parent = unit.record
-    lean = validation.served_model(services, parent.model).info.lean
+    info = validation.served_model(services, parent.model).info
     surroundings = services.workspace.surroundings(parent.cwd, services.permissions(parent.principal).roots)
     successor = msgspec.structs.replace(
         parent,
@@ -107,7 +108,7 @@ def successor(
         created_at=at,
         updated_at=at,
         archived_at=None,
-        system_prompt=system_prompt(surroundings, parent.mode, at, parent.profile, lean=lean),
+        system_prompt=system_prompt(surroundings, parent.mode, at, parent.profile, lean=info.lean, small=info.small),
         continued_from=parent.id,
         continued_by="",
         epoch=1,
@@ -118,10 +119,10 @@ def successor(
     summarised = ""
     if request.include_summary:
         summarised = f"This conversation goes on from an earlier one, which was summarised:\n\n{summary}"
-        if unanswered := _unanswered(services, unit):
+        if unanswered := _unanswered(services, unit, info.usable_window // _PART_LEFT_OVER):
             summarised += f"\n\n{_LEFT_OVER}\n\n{unanswered}"
     settings.change(unit, at, continued_by=successor.id)
-    return _created(successor, left_out(surroundings, parent.profile, lean=lean), summarised)
+    return _created(successor, left_out(surroundings, parent.profile, lean=info.lean), summarised)
 
 
 _LEFT_OVER = (
@@ -130,8 +131,15 @@ _LEFT_OVER = (
 )
 
 
-def _unanswered(services: Services, unit: UnitOfWork) -> str:
-    """Return the user messages after the last answer of the exhausted conversation, as a list in Markdown, or ""."""
+_PART_LEFT_OVER = 4
+"""These messages fill one fourth of the usable window at most."""
+
+
+def _unanswered(services: Services, unit: UnitOfWork, most_tokens: int) -> str:
+    """Return the user messages after the last answer of the exhausted conversation, as a list in Markdown, or "".
+
+    The longest are cut if they need more than `most_tokens`.
+    """
     last = unit.record.state.ledger.seq
     most = services.limits.max_queue + 1
     texts: list[str] = []
@@ -140,7 +148,9 @@ def _unanswered(services: Services, unit: UnitOfWork) -> str:
         if message.type is not MessageType.USER:
             break
         texts.append(text_of(message.content) or "(an image)")
-    return "\n\n".join(f"- {text}" for text in reversed(texts))
+    given = shares([window.most_tokens(text) for text in texts], most_tokens)
+    fitting = [cut_text(text, share) for text, share in zip(texts, given, strict=True)]
+    return "\n\n".join(f"- {text}" for text in reversed(fitting))
 
 
 def sub_agent(
@@ -169,7 +179,9 @@ def sub_agent(
         parent_conversation_id=parent.id,
         user_initiated=False,
         title=task.task.strip().partition("\n")[0][:MAX_TITLE],
-        system_prompt=sub_agent_prompt(surroundings, mode, at, task.max_turns, task.timeout_ms, lean=info.lean),
+        system_prompt=sub_agent_prompt(
+            surroundings, mode, at, task.max_turns, task.timeout_ms, lean=info.lean, small=info.small
+        ),
         profile=Profile(generation=supported(parent.profile.generation, info)),
         approval_policy=parent.approval_policy,
         approval_rules=parent.approval_rules,

@@ -18,7 +18,7 @@ from actors.core.history.chain import ChainCheck, open_calls, violations
 from actors.core.history.growing_view import GrowingView
 from actors.core.history.image_budget import ImageBudget, within_limits
 from actors.core.history.provider_view import Prefix, ProviderView, Turn, provider_view
-from actors.core.history.result_budget import UNLIMITED, Room
+from actors.core.history.result_budget import UNLIMITED, Room, cut_text, shares
 from actors.core.history.summary_view import summary_view
 
 __all__ = [
@@ -30,8 +30,10 @@ __all__ = [
     "ProviderView",
     "Room",
     "Turn",
+    "cut_text",
     "open_calls",
     "provider_view",
+    "shares",
     "summary_view",
     "violations",
     "within_limits",

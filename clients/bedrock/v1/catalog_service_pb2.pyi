@@ -98,8 +98,8 @@ class Model(_message.Message):
     """
     limits_assumed: _builtins.bool
     """Whether the limits above are assumed, because neither the provider nor the
-    server's catalogue contains them. They are then those of the smallest known
-    window.
+    server's catalogue contains them. They are then 32,768
+    tokens over OpenAI's protocols, otherwise those of the smallest known window.
     """
     images: _builtins.bool
     """Whether the model is sent images: it accepts them, or it is not known whether it

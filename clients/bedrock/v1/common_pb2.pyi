@@ -1438,6 +1438,8 @@ class ContextUsage(_message.Message):
     USED_TOKENS_FIELD_NUMBER: _builtins.int
     USABLE_WINDOW_TOKENS_FIELD_NUMBER: _builtins.int
     WARNING_FIELD_NUMBER: _builtins.int
+    FIXED_TOKENS_FIELD_NUMBER: _builtins.int
+    ASSUMED_FIELD_NUMBER: _builtins.int
     used_tokens: _builtins.int
     """The tokens in the context after the last response that reported them; zero before
     the first one.
@@ -1451,16 +1453,26 @@ class ContextUsage(_message.Message):
     """Whether at least 80 percent of the usable window are used. At 90 percent the
     server asks the model for a summary, and the conversation ends.
     """
+    fixed_tokens: _builtins.int
+    """The estimated tokens of the system prompt and the tools, which each request
+    contains. Set by GetConversation and in snapshots of Subscribe; zero elsewhere.
+    """
+    assumed: _builtins.bool
+    """Whether the window is assumed, because neither the provider nor the server knows
+    that of the model.
+    """
     def __init__(
         self,
         *,
         used_tokens: _builtins.int = ...,
         usable_window_tokens: _builtins.int = ...,
         warning: _builtins.bool = ...,
+        fixed_tokens: _builtins.int = ...,
+        assumed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["usable_window_tokens", b"usable_window_tokens", "used_tokens", b"used_tokens", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assumed", b"assumed", "fixed_tokens", b"fixed_tokens", "usable_window_tokens", b"usable_window_tokens", "used_tokens", b"used_tokens", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -65,6 +65,7 @@ def conversation(
             used_tokens=ledger.used_tokens,
             usable_window_tokens=conversion.usable_window(record.model),
             warning=ledger.warned,
+            assumed=conversion.window_assumed(record.model),
         ),
         total_usage=usage(ledger.total_usage),
         aside_usage=usage(ledger.aside_usage),
@@ -141,10 +142,12 @@ def _client_tool(tool: ClientTool) -> v1.ClientTool:
 def present(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
     """Return a stored conversation as an API message, with its running jobs and the present states of its MCP servers.
 
+    Also with the tokens of its system prompt and tools.
     Safe to call from any thread.
     """
     answer = in_full(conversion, record, conversion.mcp_servers(record) if record.profile.mcp_servers else ())
     answer.background_jobs.extend(conversion.background_jobs(record.id))
+    answer.context_usage.fixed_tokens = conversion.fixed_tokens(record)
     return answer
 
 

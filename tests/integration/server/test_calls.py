@@ -447,6 +447,7 @@ def test_a_conversation_is_read_by_id_and_by_slug(harness: GrpcHarness, author: 
         .models[0]
         .usable_window_tokens
     )
+    assert by_id.conversation.context_usage.fixed_tokens > 0, "of its tools"
 
 
 def pages(harness: GrpcHarness, method: str, request: Message, field: str) -> list[list[Any]]:

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.tools.registry import StandardToolbox
+from actors.conversation.commands.system_prompt import system_prompt
 from actors.core.content import Text, ToolUse
-from actors.core.context import ToolGroup, ToolTraits
+from actors.core.context import Mode, ToolGroup, ToolTraits
 from actors.core.profile import ClientTool
-from actors.ports import ToolSpec
-from actors.runtime.offered_tools import judged
+from actors.core.window import tokens_of, utf8_size
+from actors.ports import ModelInfo, ToolSpec, WorkspaceContext
+from actors.ports.models import SMALL_WINDOW
+from actors.runtime.offered_tools import brief, for_model, judged, spec_of
 
 PROPERTIES: dict[str, Any] = {
     "command": {"type": "string"},
@@ -32,6 +36,51 @@ def spec(name: str) -> ToolSpec:
 
 
 OFFERED = tuple(map(spec, ("bash", "mcp__files__read", "mcp__a__bash", "a__b", "b")))
+
+
+def test_a_small_window_gets_half_of_what_system_prompt_and_tools_take() -> None:
+    place = WorkspaceContext("/srv/work")
+
+    def cost(window: int) -> int:
+        model = ModelInfo("m", "m", "p", "openai-chat", window, 2_048, window - 2_048)
+        tools = for_model(model, StandardToolbox().specs(sub_agent=False), None)
+        return sum(tool.tokens for tool in tools) + tokens_of(
+            utf8_size(system_prompt(place, Mode.RESTRICTED, 0, small=model.small))
+        )
+
+    assert cost(SMALL_WINDOW - 1) <= cost(SMALL_WINDOW) / 2
+
+
+def test_a_brief_tool_is_described_in_two_sentences_and_its_values_are_kept() -> None:
+    schema = {
+        "type": "object",
+        "description": "All. Of it.",
+        "additionalProperties": False,
+        "required": ["minimum"],
+        "properties": {
+            "minimum": {"type": "integer", "minimum": 3, "description": "The least; 3 if left out."},
+            "description": {"type": "string", "enum": ["a. b", "c"], "default": "a. b"},
+            "many": {"type": "array", "items": {"type": "string", "maxLength": 9, "description": "One (of many)."}},
+        },
+    }
+    told = brief(ToolSpec("First. Second, e.g. so. Third.\nMore.", schema, ToolTraits("t", ToolGroup.OTHER)))
+    assert told.description == "First. Second, e.g. so."
+    assert told.input_schema == {
+        "type": "object",
+        "description": "All",
+        "required": ["minimum"],
+        "properties": {
+            "minimum": {"type": "integer", "description": "The least"},
+            "description": {"type": "string", "enum": ["a. b", "c"], "default": "a. b"},
+            "many": {"type": "array", "items": {"type": "string", "description": "One"}},
+        },
+    }
+
+
+def test_tools_of_clients_are_described_in_full_in_a_small_window() -> None:
+    tool = spec_of(ClientTool("t", "One. Two. Three.", '{"type": "object"}'))
+    model = ModelInfo("m", "m", "p", "openai-chat", 8_192, 2_048, 6_144)
+    assert for_model(model, (tool,), None) == (tool,)
 
 
 def read(name: str, given: Any = None, *tools: ClientTool) -> ToolUse:

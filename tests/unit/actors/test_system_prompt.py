@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from actors.adapters.tools.registry import StandardToolbox
 from actors.conversation.commands.system_prompt import (
@@ -81,6 +82,16 @@ def test_instructions_that_replace_the_prompt_keep_the_notices_the_mode_and_the_
         assert "- working directory: /srv/work\n" in prompt
         assert prompt.endswith(f"- mode: {Mode.RESTRICTED.value}")
         assert not any(part in prompt for part in (ROLE, WORK, TOOLS, LEAN, "Be kind."))
+
+
+def test_a_prompt_for_a_small_window_names_the_files_of_the_repository_and_says_that_there_is_little_room() -> None:
+    told = replace(TOLD, instructions=(Instructions("/srv/work/AGENTS.md", "Be kind. " * 500),))
+    full, small = (system_prompt(told, Mode.RESTRICTED, MIDNIGHT, small=small) for small in (False, True))
+    assert len(small) < len(full) / 4
+    assert MODES in small
+    assert "left out: the context window is small: read this file before you change others" in small
+    assert "Be kind." not in small
+    assert "Your context window is small" in sub_agent_prompt(TOLD, Mode.RESTRICTED, 0, 3, 1_000, small=True)
 
 
 def test_a_lean_prompt_has_the_creators_instructions() -> None:

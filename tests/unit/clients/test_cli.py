@@ -450,6 +450,17 @@ def test_mcp_servers_of_a_conversation_are_shown(program: Program, fake: FakeBed
     assert "files (ready; the tool without a name is left out: it has no name), web (failed: HTTP 503)" in shown
 
 
+def test_the_tokens_of_prompt_and_tools_and_an_assumed_window_are_shown(program: Program, fake: FakeBedrock) -> None:
+    assert "each request" not in program("show", SLUG).stdout
+    usage = v1.ContextUsage(used_tokens=5, usable_window_tokens=24_576, fixed_tokens=3_635, assumed=True)
+    fake.conversation.context_usage.CopyFrom(usage)
+    fake.conversation.model = "models/mine"
+    shown = " ".join(program("show", SLUG).stdout.split())
+    assert "each request about 3,635 tokens of system prompt and tools" in shown
+    assert "The context window of mine is not known: 24,576 usable tokens are assumed;" in shown
+    assert 'set window in [models."mine"] of the server\'s settings' in shown
+
+
 def test_what_the_creator_chose_is_shown(program: Program, fake: FakeBedrock) -> None:
     fake.conversation.instructions.CopyFrom(v1.Instructions(text="A poet.", replace=True))
     fake.conversation.tools.CopyFrom(v1.ToolSelection(tools=["tools/bash"]))

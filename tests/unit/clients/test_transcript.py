@@ -72,6 +72,19 @@ def shown(*events: v1.Event, live: bool = False) -> list[str]:
     return lines
 
 
+def test_that_a_window_is_assumed_is_said_once_after_the_first_answer() -> None:
+    def updated(used: int) -> v1.Event:
+        usage = v1.ContextUsage(used_tokens=used, usable_window_tokens=24_576, assumed=True)
+        return v1.Event(conversation_updated=v1.Conversation(model="models/mine", context_usage=usage))
+
+    assert shown(updated(0)) == []
+    (line,) = shown(updated(0), updated(5), updated(9))
+    assert line == (
+        "· The context window of mine is not known: 24,576 usable tokens are assumed; "
+        'set window in [models."mine"] of the server\'s settings'
+    )
+
+
 def told(kind: v1.SystemMessageKind.ValueType, said: str, *, sequence: int = 7) -> v1.Event:
     event = stored("system", v1.ContentBlock(text=said))
     event.message_added.system_kind = kind

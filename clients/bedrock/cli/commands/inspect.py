@@ -15,7 +15,16 @@ from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME, complete_mo
 from bedrock.cli.connect import connect, connect_or_spawn
 from bedrock.cli.display import sub_agent_list as sub_agents
 from bedrock.cli.display.approval_prompt import rule_id, rule_title
-from bedrock.cli.display.labels import APPROVAL, NO_RUNS, in_words, state_in_words, tool_left_out, waits_for
+from bedrock.cli.display.labels import (
+    APPROVAL,
+    NO_RUNS,
+    assumed_window,
+    in_words,
+    set_window,
+    state_in_words,
+    tool_left_out,
+    waits_for,
+)
 from bedrock.cli.display.timeline import timeline_of
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.display.undelivered import fates_since
@@ -212,12 +221,13 @@ def _about_model(model: Model, output: str) -> None:
         "output": model.max_output_tokens,
         "usable": model.usable_window_tokens,
     }
+    name = model.name.removeprefix("models/")
     facts = [
-        ("model", model.name.removeprefix("models/") + (" (the default)" if model.default else "")),
+        ("model", name + (" (the default)" if model.default else "")),
         ("called", one_line(model.display_name, 100)),
         ("provider", f"{model.provider} ({model.protocol})"),
         *((label, f"{count:,} tokens") for label, count in tokens.items() if count),
-        ("limits", "assumed, because they are not known" if model.limits_assumed else ""),
+        ("limits", f"assumed, because they are not known; {set_window(name)}" if model.limits_assumed else ""),
         ("images", _images(model)),
         ("effort", ", ".join(model.reasoning_efforts) or "cannot be set"),
         ("temperature", "can be set" if model.temperature else "cannot be set"),
@@ -289,6 +299,8 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("approval", conversation.approval_policy),
         *(("rule", _rule(rule)) for rule in conversation.approval_rules),
         ("context", f"{usage.used_tokens:,} of {usage.usable_window_tokens:,} tokens{share}"),
+        ("window", assumed_window(usage, conversation.model)),
+        ("each request", _fixed(usage.fixed_tokens)),
         ("used", _used(conversation.total_usage)),
         ("side queries", _used(conversation.aside_usage)),
         ("when full", "goes on by itself" * conversation.auto_continue),
@@ -297,6 +309,10 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("forked from", conversation.forked_from.removeprefix("conversations/")),
     ]
     return [(label, value) for label, value in facts if value]
+
+
+def _fixed(tokens: int) -> str:
+    return f"about {tokens:,} tokens of system prompt and tools" if tokens else ""
 
 
 def _offered(conversation: ConversationInfo) -> str:

@@ -9,7 +9,7 @@ from bedrock.cli.text.style import one_line
 if TYPE_CHECKING:
     from bedrock.catalog import McpToolLeftOut
     from bedrock.cli.text.safe_text import SafeText
-    from bedrock.conversations import ConversationInfo, Generation
+    from bedrock.conversations import ContextUsage, ConversationInfo, Generation
     from bedrock.messages import ToolResult
     from bedrock.request_cycles import RequestCycle
     from bedrock.states import ConversationState
@@ -69,6 +69,22 @@ def nothing_to_cancel(*, jobs: bool) -> str:
 def unoffered_names(conversation: ConversationInfo) -> str:
     """Return the names of the client tools that the conversation's mode does not offer to the agent; "" if none."""
     return ", ".join(tool.name for tool in conversation.unoffered_tools)
+
+
+def assumed_window(usage: ContextUsage, model: str) -> str:
+    """Return a notice that a model's window is assumed, and how to set it; "" if it is known."""
+    if not usage.assumed:
+        return ""
+    name = model.removeprefix("models/")
+    return (
+        f"The context window of {name} is not known: {usage.usable_window_tokens:,} usable tokens are assumed; "
+        f"{set_window(name)}"
+    )
+
+
+def set_window(name: str) -> str:
+    """Return how to set the window of a model, as the end of a sentence."""
+    return f'set window in [models."{name}"] of the server\'s settings'
 
 
 def for_people(result: ToolResult) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bedrock.cli.display.approval_prompt import call_title, question_lines, question_title
 from bedrock.cli.display.images import described
-from bedrock.cli.display.labels import MODES, NOT_WHOLE, counted, interruption
+from bedrock.cli.display.labels import MODES, NOT_WHOLE, assumed_window, counted, interruption
 from bedrock.cli.display.question_form import QuestionForm
 from bedrock.cli.display.sub_agent_tree import AgentTree
 from bedrock.cli.display.tool_calls import headline, telling
@@ -69,6 +69,7 @@ class Transcript:
         """The ids of denied tool calls. That they were denied is printed already, so their results are not printed."""
         self._summing = False
         """Whether the model is writing the summary of a full conversation, below a heading that is already printed."""
+        self._assumed_shown = False
         self.goes_on = False
         """Whether the chat continues in a successor conversation once the conversation is summarized."""
         self.agents = AgentTree()
@@ -137,6 +138,8 @@ class Transcript:
                 self._show_retrying(event)
             case "run_stopped":
                 self._show_run_stopped(event)
+            case "conversation_updated":
+                self._show_assumed_window(event)
             case "context_warning":
                 self._show_context_warning(event)
             case "background_job_changed":
@@ -320,6 +323,15 @@ class Transcript:
             self._write(self._paint.careful(f"■ {interruption(stop.detail)}"))
         elif stop is not None and stop.reason == "completed" and stop.detail in NOT_WHOLE:
             self._write(self._paint.careful(f"■ {NOT_WHOLE[stop.detail]}"))
+
+    def _show_assumed_window(self, event: Event) -> None:
+        """Print once, after the first answer, that the window is assumed: before it, the provider was not asked."""
+        updated = event.conversation_updated
+        if updated is None or self._assumed_shown or not updated.context_usage.used_tokens:
+            return
+        if text := assumed_window(updated.context_usage, updated.model):
+            self._assumed_shown = True
+            self._write(self._paint.careful(f"· {text}"))
 
     def _show_context_warning(self, event: Event) -> None:
         usage = event.context_warning
