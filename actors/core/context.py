@@ -51,6 +51,7 @@ class Rules(IntEnum):
     rules match commands differently.
     After a request that the provider found too long, a summary is requested.
     A run fails when its calls have failed in the same way three times in a row, and says if its answer is empty.
+    Reasoning that is cut off at the token limit ends the run.
     The agent is told when most of the budget, or of the requests of a run, is used up.
     """
 

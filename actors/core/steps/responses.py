@@ -74,7 +74,7 @@ def handle_response(builder: TransitionBuilder, state: LlmRequesting, event: Llm
     full = event.context_full or window.full(used, builder.context)
     answer = Answer(event, tool_uses(event.content), text_of(event.content).strip(), full)
     empty = not answer.calls and not answer.text
-    if empty and not event.end_turn and not answer.full:
+    if empty and not event.end_turn and not answer.full and not _is_cut_reasoning(builder, answer):
         account_usage(builder, event.usage, fills_window=False)
         return request_failed(builder, state, LlmFailure(ErrorKind.SERVER_ERROR, texts.EMPTY_ANSWER))
     if empty:
@@ -139,13 +139,13 @@ def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
         return ask(builder, answer.calls, judged, answer.subjects, state.request_id)
     if answer.calls:
         return run_next_call(builder, answer.calls, answer.call_ids, (), _PROCESSING)
-    if _is_unfinished(builder, state, answer):
+    if _is_unfinished(builder, state, answer) and not _is_cut_reasoning(builder, answer):
         return _continue(builder, state)
     if with_output:
         return take_output(builder, answer.event, ())
     if builder.ledger.steers:
         return builder.finish(AwaitingLlm(builder.ledger, LlmReason.STEER), _PROCESSING)
-    return become_idle(builder, StopReason.COMPLETED, _detail(builder, answer), _PROCESSING)
+    return become_idle(builder, StopReason.COMPLETED, _detail(builder, state, answer), _PROCESSING)
 
 
 def _run_unasked(builder: TransitionBuilder, answer: Answer) -> TransitionResult:
@@ -189,6 +189,12 @@ def _refuse_calls(builder: TransitionBuilder, answer: Answer, text: str) -> Tran
     return end_round(builder, (Failure(text),), _PROCESSING)
 
 
+def _is_cut_reasoning(builder: TransitionBuilder, answer: Answer) -> bool:
+    """Return whether the answer was cut off before its text began. It then ends the run: nothing can be continued."""
+    cut = answer.event.truncated and not answer.text and not answer.calls
+    return cut and not builder.context.is_sub_agent and builder.context.rules >= Rules.NOTHING_LOST
+
+
 def _is_unfinished(builder: TransitionBuilder, state: LlmRequesting, answer: Answer) -> bool:
     return not answer.event.end_turn and state.continuations < builder.context.limits.max_continuations
 
@@ -212,9 +218,10 @@ def _fail_sub_agent(builder: TransitionBuilder, kind: ErrorKind, text: str) -> T
     return fail_sub_agent(builder, kind, text, StopReason.ERROR, kind.value, _PROCESSING)
 
 
-def _detail(builder: TransitionBuilder, answer: Answer) -> str:
+def _detail(builder: TransitionBuilder, state: LlmRequesting, answer: Answer) -> str:
     if answer.event.refusal:
         return "refusal"
-    if builder.context.rules >= Rules.NOTHING_LOST and not answer.text:
-        return "empty"
-    return "" if answer.event.end_turn else "max_tokens"
+    if not answer.event.end_turn:
+        return "max_tokens"
+    is_empty = not answer.text and not state.continuations
+    return "empty" if is_empty and builder.context.rules >= Rules.NOTHING_LOST else ""

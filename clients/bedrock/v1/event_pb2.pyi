@@ -224,7 +224,8 @@ class Event(_message.Message):
         """A more detailed reason. Empty if there is nothing to add; otherwise one of
 
         * with STOP_REASON_COMPLETED: "max_tokens" (the answer was cut off at its token
-          limit, and the server has asked for the rest as often as it may), "refusal"
+          limit, and the server has asked for the rest as often as it may; or the limit
+          was used up before the text began), "refusal"
           (the model declined to answer, or its provider's content filter cut the answer
           off), "empty" (the answer has no text, at most reasoning), "context_exhausted"
           (the answer was complete, but the context is full now);

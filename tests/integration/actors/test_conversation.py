@@ -27,6 +27,7 @@ from actors.core.notifications import (
     ToolTreeReaped,
 )
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmPhase, LlmRequesting, ToolExecuting
+from actors.core.steps import texts
 from actors.core.summary import run_id
 from actors.messages.commands import (
     ArchiveConversationCommand,
@@ -575,4 +576,31 @@ def test_the_model_is_told_of_a_new_day_and_the_prompt_stays(make_world: Callabl
     told = [message for message in world.truth.history(talk.id, 100) if message.type is MessageType.SYSTEM]
     assert [text_of(message.content) for message in told] == [f"The date is now {date_of(clock.now_ms())} (UTC)."]
     assert told[0].sequence == 5
+    assert differences(world.truth, talk.record) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "cut", "words"),
+    [
+        (BASH, True, "cut off at the output token limit"),
+        (ToolUse("", "fly", "{}"), False, "fly: there is no tool fly"),
+        (LOOK, False, "look: there is nothing"),
+    ],
+    ids=["cut off", "unknown tool", "same error"],
+)
+def test_a_failure_that_repeats_is_paid_for_three_times_at_most(
+    world: World, call: ToolUse, cut: bool, words: str
+) -> None:
+    talk = world.create()
+    talk.send("go")
+    for number in range(3):
+        asked = talk.exchange()
+        asked.say(msgspec.structs.replace(call, id=f"t{number}"), end_turn=False, truncated=cut)
+        if call is LOOK:
+            talk.tool("look").finish.put(ToolOutput("there is nothing", is_error=True))
+    told = asked.request.turns[-1].content[-1]
+    assert texts.REPEATED in told.output
+    talk.rest(Error)
+    assert talk.state.error_kind is ErrorKind.REPEATED_FAILURE
+    assert words in talk.state.message
     assert differences(world.truth, talk.record) == []

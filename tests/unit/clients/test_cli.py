@@ -281,7 +281,7 @@ def test_refusals_say_what_to_do(
 @pytest.mark.parametrize(
     ("said", "detail", "words"),
     [
-        ("One, two,", "max_tokens", "the answer is cut off at the token limit"),
+        ("One, two,", "max_tokens", "the answer, or the reasoning before it, is cut off at the token limit"),
         ("One, two,", "refusal", "the model refused, or a content filter cut the answer off"),
         ("", "empty", "the answer is empty"),
     ],

@@ -94,11 +94,39 @@ def test_an_empty_end_is_no_message_and_a_completed_run_that_says_so(content: tu
     assert detail(talk) == (StopReason.COMPLETED, "empty")
 
 
-def test_before_the_fourth_edition_an_empty_end_says_nothing() -> None:
+def test_before_the_fourth_edition_an_empty_end_says_nothing_and_cut_reasoning_is_tried_again() -> None:
     talk = Talk(replace(OPEN, rules=Rules.OWN_TOOLS))
     talk.say("go")
     talk.text("")
     assert detail(talk) == (StopReason.COMPLETED, "")
+    talk.say("again")
+    talk.answer(Reasoning("hm"), end_turn=False, truncated=True)
+    assert isinstance(talk.state, LlmRequesting)
+
+
+def test_an_empty_end_of_a_text_that_was_continued_adds_nothing_to_it() -> None:
+    talk = asked()
+    talk.answer(Text("all of it"), end_turn=False, truncated=True)
+    talk.text("")
+    assert detail(talk) == (StopReason.COMPLETED, "")
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_reasoning_that_uses_up_the_token_limit_is_not_paid_for_again(before: int) -> None:
+    talk = asked()
+    for _ in range(before):
+        talk.answer(Text("more"), end_turn=False, truncated=True)
+    talk.answer(Reasoning("hm"), end_turn=False, truncated=True)
+    assert detail(talk) == (StopReason.COMPLETED, "max_tokens")
+    assert talk.said == []
+
+
+def test_a_sub_agent_whose_reasoning_uses_up_the_token_limit_tries_again() -> None:
+    talk = Talk(SUB_AGENT)
+    talk.start()
+    talk.answer(Reasoning("hm"), end_turn=False, truncated=True)
+    assert isinstance(talk.state, LlmRequesting)
+    assert talk.state.phase is LlmPhase.BACKOFF
 
 
 def test_a_refusal_is_persisted_and_says_so() -> None:

@@ -45,7 +45,7 @@ _LABELS = {
 
 #: What is wrong with an answer that is not whole, by the detail of the end of its completed run.
 NOT_WHOLE = {
-    "max_tokens": "the answer is cut off at the token limit",
+    "max_tokens": "the answer, or the reasoning before it, is cut off at the token limit",
     "refusal": "the model refused, or a content filter cut the answer off",
     "empty": "the answer is empty",
 }
