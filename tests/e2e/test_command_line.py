@@ -131,6 +131,16 @@ def test_the_prompt_may_be_piped_and_the_answer_be_json(ask: Callable[..., Asked
     assert (result["text"], result["stop_reason"], result["exit_code"]) == ("Forty-two.", "completed", 0)
 
 
+def test_instructions_that_are_left_out_are_said_at_the_terminal(
+    ask: Callable[..., Asked], fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    (tmp_path / "AGENTS.md").write_bytes("Use tabs.".encode("utf-16"))
+    part = fake_provider.part(says("Hello."), says("Hello."))
+    warning = f"{tmp_path}/AGENTS.md is not used as instructions: it is not text in UTF-8.\n"
+    assert warning in ask(prompt(part)).errors.replace("\n  ", " ")
+    assert warning not in ask("--quiet", prompt(part)).errors
+
+
 def test_every_event_can_be_had_as_a_line_of_json(ask: Callable[..., Asked], fake_provider: FakeProvider) -> None:
     answer = dribbles("So", ".", seconds=0.2)  # what arrives as a whole has no text deltas
     asked = ask("--output", "stream-json", prompt(fake_provider.part(calls(("think", {"thoughts": "x"})), answer)))

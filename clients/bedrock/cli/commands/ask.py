@@ -123,6 +123,9 @@ def ask(
     how = generation(effort, temperature, max_output_tokens)
     run: Run | None = None
     try:
+        if not (quiet or opening["latest"] or opening["resume"]):
+            for message in conversation.messages():  # a new conversation has only what its creation had to say
+                exits.print_message(message.text)
         with (
             as_ctrl_c(),
             conversation.question(
