@@ -83,13 +83,14 @@ export class ClientTools {
     return Boolean(running?.deadline) && running.current.toolUseId === toolUseId;
   }
 
-  /** Send an answer. One that is not accepted, as too long, is replaced by an error that says so. */
+  /** Send an answer. One that is not accepted, or cannot be sent, as too long, is replaced by an error that says so. */
   async #submit({ toolUseId }, result) {
     const name = `${this.#name}/toolCalls/${toolUseId}`;
     try {
       await this.#insist('submitToolResult', { name, ...result });
     } catch (error) {
-      if (error.code !== 'INVALID_ARGUMENT') throw error;
+      const tooLarge = error.code === 'RESOURCE_EXHAUSTED' && !error.reason; // for a request, says gRPC
+      if (error.code !== 'INVALID_ARGUMENT' && !tooLarge) throw error;
       await this.#insist('submitToolResult', { name, error: `The result was not accepted: ${error.message}` });
     }
   }

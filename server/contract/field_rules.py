@@ -317,10 +317,15 @@ def mcp_servers(value: Any) -> str | None:
     return None
 
 
+TOOL_OUTPUT_TOO_LARGE = (
+    f"must have at most {limits.MAX_TOOL_OUTPUT_BYTES} bytes in UTF-8; the call still waits: answer with less of it, "
+    "or with an error"
+)
+
+
 def tool_output(value: str) -> str | None:
     """Check the size of a client's answer to a tool call, in bytes of UTF-8. Return what is wrong, or None."""
-    most = limits.MAX_TOOL_OUTPUT_BYTES
-    return f"must have at most {most} bytes in UTF-8" if len(value.encode()) > most else None
+    return TOOL_OUTPUT_TOO_LARGE if len(value.encode()) > limits.MAX_TOOL_OUTPUT_BYTES else None
 
 
 def generation(value: v1.Generation) -> str | None:

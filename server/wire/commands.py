@@ -18,6 +18,7 @@ from actors.ports.terminal_text import without_escapes
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
+from server.contract.field_rules import TOOL_OUTPUT_TOO_LARGE
 from server.contract.update_mask import key_of_label, paths_to_set
 from server.contract.validation import UPDATABLE
 from server.wire import enums
@@ -238,7 +239,7 @@ def _json_output(value: Struct) -> str:
     except ValueError:
         raise MalformedRequestError(("json", "must hold finite numbers only")) from None
     if len(text.encode()) > limits.MAX_TOOL_OUTPUT_BYTES:
-        raise MalformedRequestError(("json", f"must have at most {limits.MAX_TOOL_OUTPUT_BYTES} bytes as text"))
+        raise MalformedRequestError(("json", TOOL_OUTPUT_TOO_LARGE))
     return text
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 ImageSource = v1.Image | bytes | str | os.PathLike[str]
 """An image: its bytes, the path of its file, or a protobuf message."""
+
+MAX_REQUEST_BYTES = 32 * 1024 * 1024
+"""The largest request that a server accepts."""
 
 LONGEST_WAIT = 600.0
 """The longest wait in seconds that one WaitRequestCycle call may ask for."""
@@ -473,19 +478,35 @@ def image_messages(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Imag
     return [image(source) for source in sources]
 
 
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a file or a pipe that a user has named.
+
+    Raises:
+        OSError: It cannot be read, is a device or a directory, or is larger than a request can be.
+    """
+    with open(path, "rb") as file:
+        kind = os.fstat(file.fileno()).st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)):
+            raise OSError(errno.EINVAL, "it is neither a file nor a pipe", os.fspath(path))
+        content = file.read(MAX_REQUEST_BYTES + 1)
+    if len(content) > MAX_REQUEST_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {MAX_REQUEST_BYTES >> 20} MiB", os.fspath(path))
+    return content
+
+
 def image(source: ImageSource) -> v1.Image:
     """Convert an image source to a protobuf message.
 
     Raises:
         TypeError: `source` is not an image source.
         ValueError: The bytes are not PNG, JPEG, GIF or WebP.
-        OSError: The file cannot be read.
+        OSError: As for `read_file`.
     """
     if isinstance(source, v1.Image):
         return source
     if not isinstance(source, bytes | str | os.PathLike):
         raise TypeError(f"images: must be paths or bytes, not {source!r}")
-    content = source if isinstance(source, bytes) else Path(source).read_bytes()
+    content = source if isinstance(source, bytes) else read_file(source)
     for magic, media_type in _MAGIC:
         if content.startswith(magic):
             return v1.Image(media_type=media_type, data=content)

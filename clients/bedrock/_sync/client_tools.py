@@ -12,7 +12,7 @@ from bedrock._shared import requests
 from bedrock._shared.client_tools.functions import answer_of, check_offered, failure_of
 from bedrock._sync.retries import insist
 from bedrock._sync.sending import carried_out
-from bedrock.errors import InvalidArgument, NotFound, UnknownOrDecided
+from bedrock.errors import BedrockError, InvalidArgument, NotFound, UnknownOrDecided
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +117,10 @@ class ClientTools:
         with suppress(UnknownOrDecided, NotFound):  # call cancelled or timed out, or conversation deleted
             try:
                 insist(self._transport, method, request, deadline)
-            except InvalidArgument as error:
+            except BedrockError as error:
+                too_large = (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "")  # for a request, says gRPC
+                if not (isinstance(error, InvalidArgument) or too_large):
+                    raise
                 _log.warning("a result of a tool was not accepted: %s", error)
                 call = request.name.rpartition("/")[2]
                 refused = requests.tool_result(self._conversation, call, error=f"The result was not accepted: {error}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bedrock import Instructions
+from bedrock._shared.requests import read_file
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, POLICY, complete_model
 from bedrock.cli.mcp_server_file import servers_in
@@ -174,9 +175,10 @@ def _text(given: str) -> str:
     if not given.startswith("@"):
         return given
     try:
-        return Path(given[1:]).read_text("utf-8-sig")
+        return read_file(given[1:]).decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        raise click.BadParameter(f"{given[1:]}: {error}", param_hint="--instructions") from None
+        why = getattr(error, "strerror", None) or error
+        raise click.BadParameter(f"{given[1:]}: {why}", param_hint="--instructions") from None
 
 
 def open_conversation(client: Client, *, latest: bool, resume: str | None, **creating: Any) -> Conversation:

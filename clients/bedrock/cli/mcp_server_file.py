@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bedrock import McpHttp, McpServer, McpStdio
+from bedrock._shared.requests import read_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,12 +23,12 @@ def servers_in(path: Path) -> list[McpServer]:
     Raises BadParameter, which names what is wrong.
     """
     try:
-        tables = tomllib.loads(path.read_text("utf-8-sig")).get("mcp_servers", [])
+        tables = tomllib.loads(read_file(path).decode("utf-8-sig")).get("mcp_servers", [])
         if not isinstance(tables, list) or not tables:
             raise ValueError("has no tables [[mcp_servers]]")
         return [_server(table) for table in tables]
     except (OSError, ValueError, TypeError) as error:
-        raise click.BadParameter(f"{path}: {error}", param_hint=HINT) from None
+        raise click.BadParameter(f"{path}: {getattr(error, 'strerror', None) or error}", param_hint=HINT) from None
 
 
 def _server(table: dict[str, Any]) -> McpServer:

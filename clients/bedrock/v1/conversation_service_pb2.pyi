@@ -579,7 +579,9 @@ class SubmitToolResultRequest(_message.Message):
     name: _builtins.str
     """The call, `conversations/{conversation}/toolCalls/{tool_use_id}`. Required."""
     output: _builtins.str
-    """The result as text. At most 256 KiB in UTF-8."""
+    """The result as text. At most 256 KiB in UTF-8. A longer one is refused, and the call
+    waits on: answer with less of it, or with an error.
+    """
     error: _builtins.str
     """Why the tool failed, for the model. At most 256 KiB in UTF-8."""
     request_id: _builtins.str

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from bedrock import ClientTool, Conversation, RunInterrupted, ToolAnswer
-from bedrock.errors import ToolNotOffered
+from bedrock.errors import InvalidArgument, ToolNotOffered
 from bedrock.testing.plays import calls, says
 
 from tests.support.patience import PATIENCE
@@ -131,6 +132,37 @@ def test_a_message_is_not_sent_while_the_mode_does_not_offer_a_function(bedrock:
     conversation.set_mode("unrestricted")
     bedrock.model.then(calls(("ship", {})), says("Done."))
     assert conversation.ask("And now?") == "Done."
+
+
+@pytest.mark.parametrize("length", [(256 << 10) + 1, 33 << 20], ids=["no answer", "no request"])
+@pytest.mark.parametrize("how", ["result", "error"])
+def test_an_answer_that_is_too_large_is_an_error_for_the_model_and_nothing_waits(
+    bedrock: Bedrock, tmp_path: Path, length: int, how: str
+) -> None:
+    def fetch() -> str:
+        """Fetch all."""
+        if how == "error":
+            raise ValueError("x" * length)
+        return "x" * length
+
+    conversation = bedrock.client.create(tmp_path, mode="unrestricted", tools=[], client_tools=[fetch])
+    bedrock.model.then(calls(("fetch", {})), says("Too much."))
+    assert conversation.ask("Go.") == "Too much."
+    (got,) = results(bedrock)
+    assert re.search(r"was not accepted: .*(at most 262144 bytes|larger than max)|^.{,2000}$", got), got[:200]
+
+
+def test_the_refusal_of_an_answer_says_that_its_call_waits_on(bedrock: Bedrock, tmp_path: Path) -> None:
+    conversation = bedrock.client.create(
+        tmp_path, mode="unrestricted", tools=[], client_tools=[ClientTool("fetch", "Fetches all.")]
+    )
+    bedrock.model.then(calls(("fetch", {})), says("Thank you."))
+    run = conversation.send("Go.")
+    call = next(event.client_tool_call_changed for event in run if event.client_tool_call_changed).call
+    with pytest.raises(InvalidArgument, match="the call still waits: answer with less of it, or with an error"):
+        conversation.submit_tool_result(call, "x" * ((256 << 10) + 1))
+    conversation.submit_tool_result(call, "x")
+    assert run.answer() == "Thank you."
 
 
 def test_on_an_event_loop_plain_functions_have_threads_and_others_are_awaited(bedrock: Bedrock, tmp_path: Path) -> None:

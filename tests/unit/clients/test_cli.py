@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -14,6 +15,7 @@ import click
 import grpc
 import pytest
 from bedrock import Approval, Conversation, ConversationInfo, v1
+from bedrock._shared.requests import MAX_REQUEST_BYTES
 from bedrock.cli import app
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
@@ -1192,3 +1194,47 @@ def test_rules_are_made_listed_and_revoked(program: Program, fake: FakeBedrock) 
     assert [rule.command for rule in fake.conversation.approval_rules] == ["rm \x1b[2J"]
     assert program("rules", SLUG, "--revoke", "r1").exit_code != 0
     assert program("rules", SLUG, "--add", "permit", "tool", "bash").exit_code == exits.USAGE
+
+
+NOT_WANTED = {
+    "/dev/zero": r"it is neither a file nor a pipe|line 1 is longer than any event",
+    "/dev": r"[Ii]s a directory",
+    "{tmp}/large": r"it is larger than 32 MiB|line 1 is longer than any event",
+}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ask", "--image", "{}", "What is it?"),
+        ("ask", "--output-schema", "{}", "Count"),
+        ("new", "--instructions", "@{}"),
+        ("new", "--mcp-servers", "{}"),
+        ("cycles", "{}"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("file", NOT_WANTED)
+def test_a_file_that_cannot_be_what_is_wanted_is_refused(
+    program: Program, fake: FakeBedrock, tmp_path: Path, command: tuple[str, ...], file: str
+) -> None:
+    with (tmp_path / "large").open("wb") as large:
+        large.truncate(MAX_REQUEST_BYTES + 1)
+    path = file.format(tmp=tmp_path)
+    result = program(*(word.format(path) for word in command))
+    assert result.exit_code in {1, 2}
+    assert path in result.stderr
+    assert re.search(NOT_WANTED[file], result.stderr), result.stderr
+    assert not fake.created
+
+
+def test_a_pipe_is_read_as_a_file_is(program: Program, fake: FakeBedrock) -> None:
+    """As of the shell's <(…)."""
+    there, here = os.pipe()
+    os.write(here, b"Be brief.")
+    os.close(here)
+    try:
+        assert program("new", "--instructions", f"@/dev/fd/{there}").exit_code == 0
+    finally:
+        os.close(there)
+    assert fake.created[0].instructions.text == "Be brief."

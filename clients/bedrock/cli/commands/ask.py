@@ -10,13 +10,12 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bedrock._interrupts import as_ctrl_c
-from bedrock._shared.requests import image
+from bedrock._shared.requests import MAX_REQUEST_BYTES, image, read_file
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
@@ -184,7 +183,10 @@ def _input(*, beside_words: bool, quiet: bool) -> str:
         if beside_words and _is_silent():
             exits.print_message("Standard input stays silent and open, so it is left out.")
             return ""
-        return sys.stdin.read().strip()
+        text = sys.stdin.read(MAX_REQUEST_BYTES + 1)
+        if len(text) > MAX_REQUEST_BYTES:
+            raise click.UsageError(f"standard input is larger than {MAX_REQUEST_BYTES >> 20} MiB")
+        return text.strip()
     except UnicodeDecodeError as error:
         raise click.UsageError(f"standard input is no {error.encoding.upper()} text") from None
     finally:
@@ -201,14 +203,15 @@ def _image(path: str) -> v1.Image:
     try:
         return image(path)
     except (OSError, ValueError) as error:
-        raise click.BadParameter(f"{path}: {error}", param_hint="--image") from None
+        raise click.BadParameter(f"{path}: {getattr(error, 'strerror', None) or error}", param_hint="--image") from None
 
 
 def _schema(path: str) -> dict[str, Any]:
     try:
-        schema = json.loads(Path(path).read_text("utf-8-sig"))
+        schema = json.loads(read_file(path).decode("utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise click.BadParameter(f"{path}: {error}", param_hint="--output-schema") from None
+        why = getattr(error, "strerror", None) or error
+        raise click.BadParameter(f"{path}: {why}", param_hint="--output-schema") from None
     if not isinstance(schema, dict):
         raise click.BadParameter(f"{path}: it is no JSON object", param_hint="--output-schema")
     return schema

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from importlib.metadata import entry_points
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from bedrock._interrupts import ending_at_once
 from bedrock._shared.deadline import Deadline
+from bedrock._shared.requests import MAX_REQUEST_BYTES
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, NAME
 from bedrock.cli.connect import connect
@@ -52,11 +53,11 @@ def cycles(
 ) -> None:
     """List the runs of a conversation: what was asked, and how each run ended.
 
-    A path that ends in .jsonl, or - for standard input, is read as a file of events, as --events prints them, without
-    a server.
+    A path with a slash or that ends in .jsonl, or - for standard input, is read as a file of events, as --events prints
+    them, without a server.
     """
     view: CycleView = "events" if events else "full"
-    if source == "-" or source.endswith(".jsonl"):
+    if source == "-" or source.endswith(".jsonl") or ("/" in source and not source.startswith("conversations/")):
         found = _of_file(source, strict=strict)
     else:
         newest_first = connect(ctx).conversation(source).cycles(view=view, newest_first=True)
@@ -162,7 +163,7 @@ def event_list(cycles: Iterable[RequestCycle]) -> Iterator[str]:
 def _of_file(source: str, *, strict: bool) -> list[RequestCycle]:
     try:
         with click.open_file(source, "rb") as file:
-            found, skipped = _fold()(file, strict=strict)
+            found, skipped = _fold()(_lines(file), strict=strict)
     except (OSError, ValueError) as error:
         name = "standard input" if source == "-" else source
         raise exits.CommandError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
@@ -170,6 +171,16 @@ def _of_file(source: str, *, strict: bool) -> list[RequestCycle]:
         what = "event was" if skipped == 1 else "events were"
         print_text(f"{skipped} {what} skipped: out of order (--strict says which)", err=True)
     return [RequestCycle.from_proto(cycle) for cycle in found]
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file. Raises ValueError for a line that is longer than any event."""
+    number = 0
+    while line := file.readline(MAX_REQUEST_BYTES):
+        number += 1
+        if len(line) == MAX_REQUEST_BYTES:
+            raise ValueError(f"line {number} is longer than any event")
+        yield line
 
 
 def _fold() -> Any:
