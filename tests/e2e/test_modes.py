@@ -124,6 +124,29 @@ def test_an_agent_asks_for_the_workspace_mode_edits_and_gets_no_further(
     chat.assert_valid()
 
 
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_person_is_asked_only_for_what_can_be_had(
+    server: ServerProcess, fake_provider: FakeProvider, tmp_path: Path, everywhere: bool
+) -> None:
+    assert REPORT.workspace_available, f"this machine can keep no workspace mode: {REPORT.workspace_reason}"
+    wrong = ("request_mode_upgrade", {"reason": "to write", "mode": "everything"})
+    asks = ("request_mode_upgrade", {"reason": "to write", "mode": "workspace"})
+    with server.client() as client:
+        part = fake_provider.part(calls(wrong), *([calls(asks)] if everywhere else []), calls(UPGRADE), says("Done."))
+        chat = Chat(client, part, Path("/") if everywhere else tmp_path, approval_policy="ask_all")
+        run = chat.send("Write it.")
+        asked = question(run)
+        assert asked.mode_upgrade is not None
+        assert (asked.mode_upgrade.mode, asked.mode_upgrade.workspace_available) == ("unrestricted", not everywhere)
+        refused = outputs(chat)
+        assert "does not fit its schema" in refused[0]
+        if everywhere:
+            assert "The workspace mode cannot be kept here" in refused[1]
+        chat.conversation.deny(asked)
+        assert within(run.answer) == "Done."
+        chat.assert_valid()
+
+
 def test_where_nothing_can_be_restricted_the_server_says_why(
     start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import shlex
 from enum import IntEnum
+from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -156,32 +158,42 @@ def _match_command(rule: ApprovalRule, command: ShellCommand) -> RuleMatch:
     wanted, words = _named(rule.words), command.words
     if not wanted:
         return RuleMatch.NO
-    ends = [_named(words[begin:]) for begin in range(len(words))]
-    if any(end[: len(wanted)] == wanted and (rule.command_prefix or len(end) == len(wanted)) for end in ends):
+    program, *arguments = wanted
+    begun = [position for position, word in enumerate(words, 1) if word.rpartition("/")[2] == program]
+    behind = [words[position : position + len(arguments)] for position in begun]
+    if tuple(arguments) in behind if rule.command_prefix else wanted == _named(words[-len(wanted) :]):
         return RuleMatch.MAYBE if rule.command and command.open else RuleMatch.YES
-    if command.open and any(wanted[: len(end)] == end for end in ends):
+    if command.open and any(wanted[1:][: len(seen)] == seen for seen in behind):
         return RuleMatch.MAYBE
-    return RuleMatch.MAYBE if _may_run(wanted, command) else RuleMatch.NO
+    if _may_run(wanted, command) or (rule.command_prefix and not runs_no_other(command) and _in_order(wanted, words)):
+        return RuleMatch.MAYBE
+    return RuleMatch.NO
 
 
 def _may_run(wanted: tuple[str, ...], command: ShellCommand) -> bool:
-    """Return whether the command may run these words as a part of its arguments, for example of a script."""
-    parts, sought = _parts(command.words), _parts(wanted)
-    if sought and any(parts[begin : begin + len(sought)] == sought for begin in range(len(parts))):
+    """Return whether the command may run these words as a part of an argument, for example of a script."""
+    parts, sought = _parts(command.words), sum(_parts(wanted), ())
+    if sought and any(part[begin : begin + len(sought)] == sought for part in parts for begin in range(len(part))):
         return True
     if runs_no_other(command):
         return False
-    if sought and any(part.startswith("-") and part.endswith(sought[0]) for part in parts):  # as in `env -S'git push'`
+    names = [*chain.from_iterable(parts)]
+    if sought and any(name.startswith("-") and name.endswith(sought[0]) for name in names):  # as in `env -S'git push'`
         return True
-    rest = iter(parts)
-    in_order = bool(sought) and all(part in rest for part in sought)
-    expanded = any(map(_EXPANDED.search, command.words))
-    return in_order or expanded or command.open or not SHELLS.isdisjoint(parts)
+    return command.open or any(map(_EXPANDED.search, command.words)) or not SHELLS.isdisjoint(names)
 
 
-def _parts(words: tuple[str, ...]) -> list[str]:
-    """Return the names in the words, also those in quoted texts; of programs without their directories."""
-    return [part.rpartition("/")[2] or part for word in words for part in _PART.findall(_QUOTES.sub("", word))]
+def _in_order(wanted: tuple[str, ...], words: tuple[str, ...]) -> bool:
+    sought, rest = sum(_parts(wanted), ()), chain.from_iterable(_parts(words))
+    return bool(sought) and all(part in rest for part in sought)
+
+
+@lru_cache(maxsize=16)
+def _parts(words: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Return the names in each word, also those in a quoted text; of programs without their directories."""
+    return tuple(
+        tuple(part.rpartition("/")[2] or part for part in _PART.findall(_QUOTES.sub("", word))) for word in words
+    )
 
 
 def _named(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -125,7 +125,6 @@ def command(text: str, *, runs_others: bool = False) -> CallSubject:
         (prefix(DENY, "git push"), command("sudo git push", runs_others=True), "ask", "deny"),
         (prefix(DENY, "git push"), command("git -C . push", runs_others=True), "ask", "ask"),
         (rule(DENY, command="rm x"), command("ssh-agent rm x"), "ask", "deny"),
-        (rule(DENY, command="rm x"), command("ssh-agent rm x y"), "ask", "ask"),
     ],
 )
 def test_an_old_log_is_judged_by_the_rules_that_wrote_it(
@@ -134,6 +133,20 @@ def test_an_old_log_is_judged_by_the_rules_that_wrote_it(
     context = under(ApprovalPolicy.ASK_WRITES, one)
     assert judge(replace(context, rules=Rules.OWN_TOOLS), BASH, subject).verdict == before
     assert judge(context, BASH, subject).verdict == now
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("./x rm y", "deny"),
+        ("./x rm y z", "run"),
+        ("./x rm all y", "run"),
+        ("watch 'rm y'", "ask"),
+    ],
+)
+def test_an_exact_command_is_denied_wherever_it_begins_and_nothing_longer(text: str, verdict: str) -> None:
+    subject = CallSubject(text, (ShellCommand(tuple(shlex.split(text))),))
+    assert judge(under(ApprovalPolicy.AUTO, rule(DENY, command="rm y")), BASH, subject).verdict == verdict
 
 
 @pytest.mark.parametrize(
