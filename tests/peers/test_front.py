@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STORM_SECONDS = 2
+WHAT_IT_IS = "This port speaks gRPC: use a client of Bedrock, or buf curl."
 GROWTH_MIB = 96
 """Of the server, which without a front and bounds takes hundreds."""
 
@@ -76,12 +77,18 @@ def test_only_what_clients_need_gets_through(envoy: Front, behind: ServerProcess
         with pytest.raises(grpc.RpcError) as refused:
             list(health.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE))
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert refused.value.details() == f"{WHAT_IT_IS}\n"
         forged = (*behind.metadata, ("x-forwarded-for", "203.0.113.7"))
         stub = v1.ConversationServiceStub(channel)
         wanted = v1.Conversation(working_directory=str(behind.folder), labels={"told": "otherwise"})
         stub.CreateConversation(v1.CreateConversationRequest(conversation=wanted), metadata=forged, timeout=PATIENCE)
     assert behind.log_text().count('"CreateConversation"') >= 1
     assert "203.0.113.7" not in behind.log_text()
+
+
+def test_what_is_not_grpc_learns_what_the_port_is(envoy: Front) -> None:
+    command = ["curl", "--silent", "--max-time", str(PATIENCE), "--cacert", str(envoy.certificate), envoy.address]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{WHAT_IT_IS}\n"
 
 
 def _presented(address: str) -> bytes:
