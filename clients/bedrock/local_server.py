@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -134,13 +135,21 @@ def check_entries(directory: Path) -> None:
     """Make sure that no other user has put a file into a directory before it was closed to others.
 
     Raises:
-        NotPrivateError: A file is a link or belongs to another user, or others may write to it.
+        NotPrivateError: A file is a link, has a name elsewhere or belongs to another user, or others may write to it.
         OSError: The directory cannot be read.
     """
+    files: dict[Path, os.stat_result] = {}
     for path in directory.iterdir():
         with suppress(FileNotFoundError):  # a running server has removed it since
             if not stat.S_ISDIR((found := path.lstat()).st_mode):  # such as lost+found
                 _check_file(path, found)
+                files[path] = found
+    names = Counter(found.st_ino for found in files.values())
+    for path, found in files.items():
+        if stat.S_ISREG(found.st_mode) and found.st_nlink > names[found.st_ino]:
+            raise NotPrivateError(
+                f"{path} is a file that has a name elsewhere, too (a hard link): look at it, and remove it"
+            )
 
 
 def open_believed(path: Path, *, named: bool = False) -> int:

@@ -114,6 +114,19 @@ def test_a_directory_in_which_one_is_planted_is_not_used(planted: tuple[Path, st
         claim_directory(file.parent)
 
 
+def test_a_file_with_a_name_elsewhere_is_not_used(tmp_path: Path) -> None:
+    """Another user may have linked a file of this user, which the server would overwrite; a restore links within."""
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    (folder / "bedrock.db").touch(0o600)
+    (folder / "bedrock.db.before").hardlink_to(folder / "bedrock.db")
+    claim_directory(folder)
+    (tmp_path / "passwd").touch(0o644)
+    (folder / "lock").hardlink_to(tmp_path / "passwd")
+    with pytest.raises(NotPrivateError, match="lock is a file that has a name elsewhere"):
+        claim_directory(folder)
+
+
 def test_a_link_is_not_followed_where_it_replaces_a_file_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
