@@ -318,6 +318,15 @@ def test_a_job_s_output_is_shown_as_a_terminal_leaves_it(harness: JobHarness) ->
     assert harness.call(peek="b-1", since=1).text.startswith("a: 9%\nb: \u00e9\n[")
 
 
+def test_what_replaces_more_lines_than_it_has_is_new_output(harness: JobHarness) -> None:
+    process = harness.job()
+    process.write(b"begin\n" + b"working\n" * 9)
+    assert "[lines 0 to 9; what comes next: since=10]" in harness.call(peek="b-1", since=0).text
+    process.write(b"\x1b[9A\x1b[Jdone\n")
+    assert harness.call(peek="b-1", since=10).text.startswith("begin\ndone\n[")
+    process.end()
+
+
 def test_states_of_a_progress_bar_leave_no_gap_in_long_output(harness: JobHarness) -> None:
     process = harness.job()
     frames = b"".join(b"\r%d%% of the work" % percent for percent in range(100)) * 100

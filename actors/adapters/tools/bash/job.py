@@ -115,9 +115,13 @@ class Job:
             return self._lines().tail(lines)
 
     def since(self, line: int) -> LineWindow:
-        """Return the output from line number `line` on, as far as it fits into one LineWindow."""
+        """Return the output from line number `line` on, as far as it fits into one LineWindow.
+
+        If the output has fewer lines, because some were erased, return all lines that may have changed.
+        """
         with self._writing:
-            return self._lines().since(line)
+            lines = self._lines()
+            return lines.since(line if line <= lines.end else self._scrollback.end)
 
     def _lines(self) -> Scrollback:
         """Return the lines as a terminal would show them now, with those that may still change."""
