@@ -336,8 +336,9 @@ def test_a_chat_that_is_not_to_go_on_says_what_is_not_sent_and_does_not_ask_agai
     assert not fake.asked(v1.ContinueConversationRequest)
 
 
+@pytest.mark.parametrize("refusal", [FULL, SUMMING], ids=["full", "summing when it was sent"])
 def test_a_message_to_a_full_conversation_waits_for_the_answer_and_goes_to_the_successor(
-    address: str, fake: FakeBedrock
+    address: str, fake: FakeBedrock, refusal: Refusal
 ) -> None:
     fake.answers.append(says("Done."))
 
@@ -345,7 +346,7 @@ def test_a_message_to_a_full_conversation_waits_for_the_answer_and_goes_to_the_s
         await chat.until(lambda: chat.session.view.slug)
         fake.happen(state("context_exhausted"))
         await chat.until(lambda: chat.session.view.state.kind == "context_exhausted")
-        fake.refuse("SendMessage", FULL)
+        fake.refuse("SendMessage", refusal)
         chat.session.enter("One more thing")
         await chat.until(lambda: chat.session.question)
         answer(chat, "y")
@@ -363,7 +364,7 @@ def test_a_message_that_waits_is_not_sent_to_another_conversation(
         before = chat.session.view
         await chat.until(lambda: before.slug)
         fake.happen(state("awaiting_continuation"))
-        await chat.shows("? when the context is full")
+        await chat.shows("? when the context is used up")
         fake.refuse("SendMessage", SUMMING)
         chat.session.enter("typed meanwhile")
         await chat.shows("waits until the summary is written")
@@ -909,6 +910,32 @@ def test_an_image_goes_with_what_is_said_next(address: str, fake: FakeBedrock, t
     play(address, story)
     requests = [request for request in fake.asked(v1.SendMessageRequest) if isinstance(request, v1.SendMessageRequest)]
     assert [[image.media_type for image in request.images] for request in requests] == [["image/gif"], []]
+
+
+def test_an_image_that_is_attached_while_a_message_waits_goes_with_the_next_one(
+    address: str, fake: FakeBedrock, tmp_path: Path
+) -> None:
+    (tmp_path / "a.gif").write_bytes(b"GIF89a")
+    fake.conversation.model = "models/big"
+    fake.answers += [says("Yes."), says("A cat.")]
+
+    async def story(chat: Chat) -> None:
+        await chat.until(lambda: chat.session.view.slug)
+        fake.happen(state("awaiting_continuation"))
+        await chat.until(lambda: chat.session.view.state.kind == "awaiting_continuation")
+        fake.refuse("SendMessage", SUMMING)
+        chat.session.enter("typed meanwhile")
+        await chat.shows("waits until the summary is written")
+        chat.session.enter(f"/image {tmp_path}/a.gif")
+        await chat.shows("an image will be sent with your next message")
+        fake.happen(state("idle"))
+        await chat.shows("Yes.")
+        chat.session.enter("Look.")
+        await chat.until(lambda: len(sent(fake)) == 3)
+
+    play(address, story)
+    requests = [request for request in fake.asked(v1.SendMessageRequest) if isinstance(request, v1.SendMessageRequest)]
+    assert [len(request.images) for request in requests] == [0, 0, 1]
 
 
 def test_an_image_is_attached_only_if_the_model_may_take_it(address: str, fake: FakeBedrock, tmp_path: Path) -> None:

@@ -345,13 +345,15 @@ class ChatSession:
     async def _deliver(self, message: Unsent) -> None:
         try:
             await self.conversation.send(message.text, delivery=message.delivery, images=message.images)
-            self.images = []
-        except ContinuationInProgress:
-            self._keep(message)
-            self.say(self.paint.dim(f"· “{one_line(message.text, 60)}” waits until the summary is written"))
+            self._detach(message)
         except BedrockError as error:
+            summing = isinstance(error, ContinuationInProgress)
+            if summing and self.view.state.kind != "context_exhausted":
+                self._keep(message)
+                self.say(self.paint.dim(f"· “{one_line(message.text, 60)}” waits until the summary is written"))
+                return
             asks = self._going_on is None or self._offer is self._going_on
-            if isinstance(error, ContextExhausted) and (self._goes_on or asks):
+            if (summing or isinstance(error, ContextExhausted)) and (self._goes_on or asks):
                 self._keep(message)
                 if self._goes_on:
                     self._begin_to_go_on()
@@ -365,7 +367,11 @@ class ChatSession:
 
     def _keep(self, message: Unsent) -> None:
         self._unsent.append(message)
-        self.images = []
+        self._detach(message)
+
+    def _detach(self, message: Unsent) -> None:
+        if message.images is self.images:  # and not those attached while the message waited
+            self.images = []
 
     def _tell_unsent(self, text: str) -> None:
         self.say(self.paint.bad(f"✗ not sent: “{one_line(text, 60)}” (↑ brings it back)"))
