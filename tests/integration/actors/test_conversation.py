@@ -593,12 +593,13 @@ def test_a_failure_that_repeats_is_paid_for_three_times_at_most(
 ) -> None:
     talk = world.create()
     talk.send("go")
+    exchanges = []
     for number in range(3):
-        asked = talk.exchange()
+        exchanges.append(asked := talk.exchange())
         asked.say(msgspec.structs.replace(call, id=f"t{number}"), end_turn=False, truncated=cut)
         if call is LOOK:
             talk.tool("look").finish.put(ToolOutput("there is nothing", is_error=True))
-    told = asked.request.turns[-1].content[-1]
+    told = exchanges[-1].request.turns[-1].content[-1]
     assert texts.REPEATED in told.output
     talk.rest(Error)
     assert talk.state.error_kind is ErrorKind.REPEATED_FAILURE
