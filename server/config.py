@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -143,6 +144,16 @@ class Config:
     def without_extra(self, setting: str, extra: str) -> ConfigError:
         """Return the error for a setting that needs an extra of the package that is not installed."""
         return self.refusal(f"{setting}: needs the extra `{extra}`: `pip install ./clients '.[{extra}]'` in a checkout")
+
+    def check_extra(self, setting: str, extra: str, *modules: str) -> None:
+        """Raise ConfigError if one of the modules is not installed, for which a setting needs an extra."""
+        for module in modules:
+            try:
+                found = find_spec(module)
+            except ModuleNotFoundError:  # nor is the package of the module
+                found = None
+            if found is None:
+                raise self.without_extra(setting, extra)
 
     @property
     def several(self) -> bool:

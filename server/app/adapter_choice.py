@@ -5,7 +5,6 @@ A function raises CannotStartError or ConfigError, whose text is for the operato
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from typing import TYPE_CHECKING
 
@@ -74,8 +73,7 @@ def exporters(
         ConfigError: The package extra of an exporter is not installed.
     """
     if config.metrics_listen is not None:
-        if importlib.util.find_spec("prometheus_client") is None:
-            raise config.without_extra("metrics_listen", "metrics")
+        config.check_extra("metrics_listen", "metrics", "prometheus_client")
         from actors.adapters.telemetry.opentelemetry_exporters import prometheus  # noqa: PLC0415 -- only with metrics
 
         where = config.metrics_listen
@@ -87,8 +85,7 @@ def exporters(
         log.info("metrics: http://%s/metrics", Listen(where.host, port).target)
         yield metrics.Metrics(exporter, clock, gauges)
     if config.otlp_endpoint:
-        if importlib.util.find_spec("opentelemetry.exporter.otlp") is None:
-            raise config.without_extra("otlp_endpoint", "otel")
+        config.check_extra("otlp_endpoint", "otel", "opentelemetry.exporter.otlp")
         from actors.adapters.telemetry.opentelemetry_exporters import otlp  # noqa: PLC0415 -- only if asked for
 
         yield from otlp(config.otlp_endpoint, config.otlp_contents, clock, gauges)
@@ -126,8 +123,7 @@ def mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
     setting = "mcp_servers" if config.mcp_servers else "mcp_from_clients"
     if not config.mcp_servers and not config.mcp_from_clients:
         return (), FromClients()
-    if importlib.util.find_spec("mcp") is None:
-        raise config.without_extra(setting, "mcp")
+    config.check_extra(setting, "mcp", "mcp")
     try:
         servers = servers_from_tables(config.mcp_servers, config.environ)
         return servers, from_clients(config.mcp_from_clients, config.environ)
@@ -221,8 +217,8 @@ def authentication_of(config: Config, opened: ExitStack) -> Authentication:
     issuers = config.issuers
     own = read_or_create_token(config.data_dir / TOKEN_FILE)
     asked = any(each.client_ca for each in config.listeners)
-    if config.client_certificates and importlib.util.find_spec("cryptography") is None:
-        raise config.without_extra("client_certificates", "mtls")
+    if config.client_certificates:
+        config.check_extra("client_certificates", "mtls", "cryptography")
     certificates = ClientCertificates(config.client_certificates) if asked else None
     issued = issued_tokens(config) if issuers else None
     return Authentication(
@@ -275,8 +271,7 @@ def issued_tokens(config: Config) -> Issued:
     Raises:
         ConfigError: The package extra `jwt` is not installed, or an issuer's key file cannot be used.
     """
-    if importlib.util.find_spec("jwt") is None or importlib.util.find_spec("cryptography") is None:
-        raise config.without_extra("issuers", "jwt")
+    config.check_extra("issuers", "jwt", "jwt", "cryptography")
     from server.auth.issuers.issued_tokens import IssuedTokens  # noqa: PLC0415 -- only with issuers
     from server.auth.issuers.issuer_keys import KeysUnusableError, keys_in, read_file  # noqa: PLC0415
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import socket
@@ -103,8 +102,7 @@ def _shared(
 
 def check_postgres(config: Config) -> None:
     """Raise ConfigError if the packages for PostgreSQL are not installed."""
-    if importlib.util.find_spec("psycopg") is None:
-        raise config.without_extra("database", "postgres")
+    config.check_extra("database", "postgres", "psycopg")
 
 
 def own_address(config: Config) -> str:

@@ -408,3 +408,8 @@ def test_a_wrong_quota_is_named(tmp_path: Path, text: str, said: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match=f"^{file}: {said}"):
         load({}, {}, file)
+
+
+def test_a_missing_extra_is_named_also_if_the_package_of_its_module_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^otlp_endpoint: needs the extra `otel`"):
+        Config(data_dir=tmp_path).check_extra("otlp_endpoint", "otel", "no_such_package.exporter.otlp")
