@@ -177,7 +177,7 @@ fault-kill: $(STAMP)
 	  $(BIN)/python -m pytest --timeout 0 tests/integration/sandbox/test_kill_many.py tests/e2e/test_server_killed.py
 	$(RECORD) kill TREES=$(TREES) KILLS=$(KILLS)
 
-# RACES attempts of patch while somebody exchanges its directories for links, and in each mode PATCHES of eight writers.
+# RACES attempts of patch while another program exchanges its directories for links, and in each mode PATCHES of eight writers.
 fault-races: $(STAMP)
 	BEDROCK_RACES=$(RACES) BEDROCK_PATCHES=$(PATCHES) $(BIN)/python -m pytest --timeout 0 \
 	  tests/integration/tools/test_patch_race.py tests/integration/tools/test_parallel_patches.py

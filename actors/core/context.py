@@ -47,12 +47,12 @@ class Rules(IntEnum):
     NOTHING_LOST = 4
     """New: a summary by command that fails leaves the conversation as it was, unless its context is full.
 
-    The agent is told that its model does not see the images of its history, and the date when it has changed. Approval
+    The agent gets a notice if its model does not see the images of its history, and when the date has changed. Approval
     rules match commands differently.
     After a request that the provider found too long, a summary is requested.
     A run fails when its calls have failed in the same way three times in a row, and says if its answer is empty.
     Reasoning that is cut off at the token limit ends the run.
-    The agent is told when most of the budget, or of the requests of a run, is used up.
+    The agent gets a notice when most of the budget, or of the requests of a run, is used up.
     """
 
 

@@ -176,7 +176,7 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     budget_warned: bool = False
     """Whether the latest run got the notice that most of the budget is spent."""
     hidden_from: str | None = None
-    """The model that was told that it does not see the images of the history.
+    """The model that has had the notice that it does not see the images of the history.
 
     "" if the latest image is newer than that, or the model sees it; None if there are no images.
     """

@@ -91,7 +91,7 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
 def logout(name: str, file: Path | None, data_dir: str | None) -> None:
     """Forget the login at an MCP server.
 
-    A running server ends its connections within a second. The provider is told to make the tokens invalid, if it offers
+    A running server ends its connections within a second. The provider is asked to revoke the tokens, if it offers
     that.
     """
     logins = _logins(_config(file, data_dir))

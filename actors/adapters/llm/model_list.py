@@ -43,7 +43,7 @@ class ModelList:
         self.names: tuple[str, ...] | None = None
         """The listed names; None if the server was not asked yet, or has never answered with a list."""
         self.loaded: tuple[str, ...] = ()
-        """Those of several models that the server has in memory; only Ollama's tells."""
+        """Those of several models that the server has in memory; only Ollama's reports them."""
         self.failure = ""
         """Why the last fetch failed, as the end of a sentence; "" if it succeeded."""
 

@@ -72,7 +72,7 @@ def deliver_notices(builder: TransitionBuilder, kinds: Collection[SystemKind] = 
 
 
 def notice_hidden_images(builder: TransitionBuilder) -> None:
-    """Add the notice that the model of the next request does not see the history's images, unless it was told before.
+    """Add the notice that the model of the next request does not see the history's images, unless it had it before.
 
     People read it, too. Until its provider refuses an image, a model may count as one that takes images.
     """
@@ -100,7 +100,7 @@ def deliver_interruption_notice(builder: TransitionBuilder) -> None:
 
 
 def notice_date(builder: TransitionBuilder) -> None:
-    """Tell the model the date if it is not the one that it was last told. Call this before a message of a person.
+    """Add the date to the history if it is not the one that the model knows. Call this before a message of a person.
 
     The date in the system prompt stays as it is, because a provider's cache holds only for an unchanged beginning.
     """

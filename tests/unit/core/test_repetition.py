@@ -1,4 +1,4 @@
-"""A run ends when its calls fail in the same way three times in a row (C61)."""
+"""A run ends when its calls fail in the same way three times in a row."""
 
 from __future__ import annotations
 

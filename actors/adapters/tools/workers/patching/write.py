@@ -267,7 +267,7 @@ def read(file: int) -> FileVersion:
 
 
 def content_of(file: int) -> bytes:
-    """Return the content of an open file, as far as its size can be told from one beyond MAX_FILE. Raises OSError."""
+    """Return the content of an open file, of a larger one at least one byte more than MAX_FILE. Raises OSError."""
     content = b""
     while len(content) <= MAX_FILE and (block := os.pread(file, MAX_FILE, len(content))):
         content += block
