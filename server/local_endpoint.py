@@ -13,7 +13,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from bedrock.local_server import ADDRESS_FILE, NotPrivateError, open_believed
+from bedrock.local_server import ADDRESS_FILE, NotPrivateError, read_believed
 
 from actors.ports.machine.resources import exhausted_resource
 from server.auth.local_token import TokenUnusableError, write_private
@@ -155,8 +155,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 def _holds(path: Path, text: str) -> bool:
     try:
-        with os.fdopen(open_believed(path), "rb") as file:
-            return file.read(4096) == text.encode()
+        return read_believed(path, most=4096) == text.encode()
     except NotPrivateError:
         return False
     except OSError as error:

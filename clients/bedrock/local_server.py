@@ -173,6 +173,12 @@ def open_believed(path: Path, *, named: bool = False) -> int:
     return descriptor
 
 
+def read_believed(path: Path, *, named: bool = False, most: int = -1) -> bytes:
+    """Return the content of a file, or its first `most` bytes. Raises the errors of `open_believed`."""
+    with os.fdopen(open_believed(path, named=named), "rb") as file:
+        return file.read(most)
+
+
 def _check_file(path: Path, found: os.stat_result, *, named: bool = False) -> None:
     if not hasattr(os, "geteuid"):  # on Windows, where the mode says nothing about others
         return

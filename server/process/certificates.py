@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
-from bedrock.local_server import NotPrivateError, open_believed
+from bedrock.local_server import NotPrivateError, read_believed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,8 +108,7 @@ def authorities_in(path: Path) -> bytes:
 
 def _content(path: Path) -> bytes:
     try:
-        with os.fdopen(open_believed(path, named=True), "rb") as file:
-            return file.read()
+        return read_believed(path, named=True)
     except NotPrivateError as error:
         raise CertificateUnusableError(str(error)) from None
 

@@ -12,11 +12,10 @@ if TYPE_CHECKING:
 
     from server.settings.setting_values import Listen
 
-_CONNECTED, _LISTENS = (
-    frozenset({("unix", "03"), ("tcp", "01"), ("tcp6", "01")}),
-    frozenset({("tcp", "0A"), ("tcp6", "0A")}),
-)
-"""The kind and the state of sockets that are connected, and of those that listen on a port."""
+_CONNECTED = frozenset({("unix", "03"), ("tcp", "01"), ("tcp6", "01")})
+"""The tables and states of sockets that are connected."""
+_LISTENS = frozenset({("tcp", "0A"), ("tcp6", "0A")})
+"""The tables and states of sockets that listen on a port."""
 
 
 class _Socket(NamedTuple):

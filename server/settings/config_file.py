@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bedrock.local_server import NotPrivateError, open_believed, xdg_directory
+from bedrock.local_server import NotPrivateError, read_believed, xdg_directory
 
 from actors.ports.settings.settings_checks import expanded
 from server.settings.config_error import ConfigError
@@ -41,8 +40,7 @@ def read_settings(path: Path | None) -> tuple[dict[str, Any], str]:
     if path is None:
         return {}, ""
     try:
-        with os.fdopen(open_believed(path, named=True), "rb") as file:
-            return tomllib.loads(file.read().decode("utf-8-sig")), str(path)
+        return tomllib.loads(read_believed(path, named=True).decode("utf-8-sig")), str(path)
     except NotPrivateError as error:  # the server runs commands from this file
         raise ConfigError(str(error)) from None
     except OSError as error:

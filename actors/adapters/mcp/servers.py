@@ -398,8 +398,11 @@ class McpServerHub:
 
     def _outdated(self, record: ConversationRecord) -> list[McpSession]:
         """Return the sessions of these servers. The caller holds the lock."""
-        own = [session for session in self._of(record.id) if session.mode is not record.mode]
-        return [session for session in own if not session.server.url and not session.over]
+        return [session for session in self._programs(record.id) if session.mode is not record.mode]
+
+    def _programs(self, conversation_id: str) -> list[McpSession]:
+        """Return the sessions of a conversation's servers that run as programs. The caller holds the lock."""
+        return [session for session in self._of(conversation_id) if not session.server.url and not session.over]
 
     def wider_than(self, conversation_id: str, mode: Mode) -> tuple[str, ...]:
         """Return the names of a conversation's servers whose programs have more rights than the mode gives."""
@@ -408,8 +411,7 @@ class McpServerHub:
 
     def _wider(self, conversation_id: str, mode: Mode) -> list[McpSession]:
         """Return the sessions of these servers. The caller holds the lock."""
-        own = [session for session in self._of(conversation_id) if wider(session.mode, mode)]
-        return [session for session in own if not session.server.url and not session.over]
+        return [session for session in self._programs(conversation_id) if wider(session.mode, mode)]
 
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         """Close a conversation's connections; with `wider_than`, only those with more rights. See ports.McpServers."""

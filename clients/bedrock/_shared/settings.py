@@ -17,7 +17,7 @@ from bedrock.local_server import (
     check_private,
     check_socket,
     data_directory,
-    open_believed,
+    read_believed,
     server_process,
 )
 
@@ -255,14 +255,12 @@ def _host(target: str) -> str:
 
 
 def _read(path: Path) -> str:
-    with os.fdopen(open_believed(path), "rb") as file:
-        return file.read().decode(errors="replace").strip()
+    return read_believed(path).decode(errors="replace").strip()
 
 
 def _read_file(what: str, path: str | os.PathLike[str]) -> bytes:
     try:
-        with os.fdopen(open_believed(Path(path), named=True), "rb") as file:
-            return file.read()
+        return read_believed(Path(path), named=True)
     except NotPrivateError as error:
         raise _misconfigured(f"the {what} file cannot be believed: {error}") from None
     except OSError as error:

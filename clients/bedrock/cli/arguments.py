@@ -34,6 +34,11 @@ PATIENCE = 1.0
 MOST = 100
 
 
+def unreadable(path: str, error: Exception, option: str) -> click.BadParameter:
+    """Return the error for a file that an option names and that cannot be read."""
+    return click.BadParameter(f"{path}: {getattr(error, 'strerror', None) or error}", param_hint=option)
+
+
 def complete_model(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return completions: the models whose names begin with the typed text."""
     return _complete(ctx, incomplete, _models)

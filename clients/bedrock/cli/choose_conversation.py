@@ -13,7 +13,7 @@ import click
 from bedrock import Instructions
 from bedrock._shared.requests import read_file
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import CONVERSATION, POLICY, complete_model
+from bedrock.cli.arguments import CONVERSATION, POLICY, complete_model, unreadable
 from bedrock.cli.mcp_server_file import servers_in
 from bedrock.cli.text.output import print_text
 from bedrock.errors import ModelUnavailable
@@ -177,8 +177,7 @@ def _text(given: str) -> str:
     try:
         return read_file(given[1:]).decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise click.BadParameter(f"{given[1:]}: {why}", param_hint="--instructions") from None
+        raise unreadable(given[1:], error, "--instructions") from None
 
 
 def open_conversation(client: Client, *, latest: bool, resume: str | None, **creating: Any) -> Conversation:

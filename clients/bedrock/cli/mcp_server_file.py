@@ -5,10 +5,9 @@ from __future__ import annotations
 import tomllib
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from bedrock import McpHttp, McpServer, McpStdio
 from bedrock._shared.requests import read_file
+from bedrock.cli.arguments import unreadable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +27,7 @@ def servers_in(path: Path) -> list[McpServer]:
             raise ValueError("has no tables [[mcp_servers]]")
         return [_server(table) for table in tables]
     except (OSError, ValueError, TypeError) as error:
-        raise click.BadParameter(f"{path}: {getattr(error, 'strerror', None) or error}", param_hint=HINT) from None
+        raise unreadable(str(path), error, HINT) from None
 
 
 def _server(table: dict[str, Any]) -> McpServer:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
 import jwt
 import requests
 import urllib3
-from bedrock.local_server import NotPrivateError, open_believed
+from bedrock.local_server import NotPrivateError, read_believed
 
 from server.auth.issuers.issuer_tables import ALGORITHMS
 from server.process.certificates import CertificateUnusableError, authorities_in
@@ -161,8 +160,7 @@ def read_file(path: Path) -> bytes:
     Raises KeysUnusableError if the file cannot be read or is too large.
     """
     try:
-        with os.fdopen(open_believed(path, named=True), "rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content = read_believed(path, named=True, most=MAX_BYTES + 1)
     except NotPrivateError as error:
         raise KeysUnusableError(str(error)) from None
     except OSError as error:

@@ -17,20 +17,12 @@ def typing_ahead(stream: TextIO) -> Generator[None]:
     Otherwise Enter would reach the prompt as Ctrl-J, which begins a new line. Ctrl-C stays a signal.
     """
     try:
-        descriptor = stream.fileno()
-        before = termios.tcgetattr(descriptor)
+        termios.tcgetattr(stream.fileno())
     except (OSError, ValueError, termios.error):  # not a terminal, or closed
         yield
         return
-    changed = termios.tcgetattr(descriptor)
-    changed[0] &= ~termios.ICRNL
-    changed[3] &= ~(termios.ECHO | termios.ICANON)
-    termios.tcsetattr(descriptor, termios.TCSANOW, changed)
-    try:
+    with _editing(stream, False, termios.TCSANOW):
         yield
-    finally:
-        with suppress(termios.error):  # the terminal may be closed
-            termios.tcsetattr(descriptor, termios.TCSANOW, before)
 
 
 @contextmanager
@@ -39,12 +31,18 @@ def asking(stream: TextIO) -> Generator[None]:
 
     What was typed before the question is dropped, so that it is not taken for the answer.
     """
+    with _editing(stream, True, termios.TCSAFLUSH):
+        yield
+
+
+@contextmanager
+def _editing(stream: TextIO, on: bool, when: int) -> Generator[None]:
+    """Let the terminal edit and echo lines, or neither, until the end of the context."""
     descriptor = stream.fileno()
-    before = termios.tcgetattr(descriptor)
-    changed = termios.tcgetattr(descriptor)
-    changed[0] |= termios.ICRNL
-    changed[3] |= termios.ECHO | termios.ICANON
-    termios.tcsetattr(descriptor, termios.TCSAFLUSH, changed)
+    before, changed = termios.tcgetattr(descriptor), termios.tcgetattr(descriptor)
+    for index, flags in ((0, termios.ICRNL), (3, termios.ECHO | termios.ICANON)):
+        changed[index] = changed[index] | flags if on else changed[index] & ~flags
+    termios.tcsetattr(descriptor, when, changed)
     try:
         yield
     finally:

@@ -19,7 +19,7 @@ from bedrock._shared.requests import MAX_REQUEST_BYTES, image, read_file
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
-from bedrock.cli.arguments import generation, generation_options
+from bedrock.cli.arguments import generation, generation_options, unreadable
 from bedrock.cli.choose_conversation import open_conversation, opening_options
 from bedrock.cli.commands.answer import fill_in
 from bedrock.cli.connect import connect
@@ -203,15 +203,14 @@ def _image(path: str) -> v1.Image:
     try:
         return image(path)
     except (OSError, ValueError) as error:
-        raise click.BadParameter(f"{path}: {getattr(error, 'strerror', None) or error}", param_hint="--image") from None
+        raise unreadable(path, error, "--image") from None
 
 
 def _schema(path: str) -> dict[str, Any]:
     try:
         schema = json.loads(read_file(path).decode("utf-8-sig"))
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise click.BadParameter(f"{path}: {why}", param_hint="--output-schema") from None
+        raise unreadable(path, error, "--output-schema") from None
     if not isinstance(schema, dict):
         raise click.BadParameter(f"{path}: it is no JSON object", param_hint="--output-schema")
     return schema
