@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from bedrock import AsyncClient, Event, v1
-from bedrock.cli.chat.session import ChatSession
+from bedrock.cli.chat.session import ChatSession, Unsent
 from bedrock.cli.display.approval_prompt import WORKSPACE_INSTEAD
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.text.style import Paint
@@ -376,6 +376,31 @@ def test_a_message_that_waits_is_not_sent_to_another_conversation(
 
     play(address, story)
     assert len(sent(fake)) == 1
+
+
+def test_messages_that_wait_are_not_sent_once_the_chat_has_moved(address: str, fake: FakeBedrock) -> None:
+    async def story(chat: Chat) -> None:
+        session = chat.session
+        await chat.until(lambda: session.view.slug)
+        fake.happen(state("awaiting_continuation"))
+        await chat.until(lambda: session.view.state.kind == "awaiting_continuation")
+        fake.refuse("SendMessage", SUMMING, SUMMING)
+        for words in ("first", "second"):
+            session.enter(words)
+            await chat.shows(f"“{words}” waits until the summary is written")
+        deliver = session._deliver
+
+        async def delivered(message: Unsent) -> None:
+            await deliver(message)
+            session.move_to(NAME)
+
+        session._deliver = delivered  # type: ignore[method-assign]
+        fake.happen(state("idle"))
+        await chat.shows("✗ not sent: “second”")
+
+    fake.answers.append(says("Done."))
+    play(address, story)
+    assert [text for text, _ in sent(fake)] == ["first", "second", "first"]
 
 
 def test_a_message_that_waits_is_reported_when_the_chat_stays(address: str, fake: FakeBedrock) -> None:

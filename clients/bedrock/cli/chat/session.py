@@ -242,9 +242,9 @@ class ChatSession:
         await self._send_again()
 
     async def _send_again(self) -> None:
-        unsent, self._unsent = self._unsent, []
-        for message in unsent:
-            await self._deliver(message)
+        for _ in tuple(self._unsent):
+            if self._unsent:  # and none was given up meanwhile, because the chat has moved or ended
+                await self._deliver(self._unsent.pop(0))
 
     async def work(self) -> None:
         """Process entered lines one after the other, until cancelled."""
