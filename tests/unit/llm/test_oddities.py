@@ -5,6 +5,7 @@ tests/peers/README.md lists the oddities with these tests.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from typing import Any
@@ -175,6 +176,7 @@ def test_a_text_as_a_list_of_parts_is_read(protocol: str, given: Any) -> None:
         RESPONSES: [{"type": "message", "content": given}],
     }[protocol]
     assert content_of_body(protocol, whole(protocol, block)) == (Text("Hello"),)
+    assert content_of_body(protocol, codecs.BOM_UTF8 + whole(protocol, block)) == (Text("Hello"),)
 
 
 def test_parts_of_reasoning_in_a_chat_message_are_reasoning() -> None:
@@ -280,6 +282,7 @@ PAGES = [
     (b"<!doctype html><html>Sign in</html>", "text/html; charset=utf-8", "text/html came instead of a stream"),
     (b"\n <html>Sign in</html>", "application/json", "a page came instead of a stream"),
     (b"<html>Sign in</html>", "text/event-stream", "a page came instead of a stream"),
+    (b"\xef\xbb\xbf<html>Sign in</html>", "text/html", "text/html came instead of a stream"),
     (b"<html>Sign in</html>", "", "a page came instead of a stream"),
     (b"ok", "text/plain", "text/plain came instead of a stream"),
     (b"", "text/html", "text/html came instead of a stream"),
