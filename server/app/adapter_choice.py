@@ -5,6 +5,7 @@ A function raises CannotStartError or ConfigError, whose text is for the operato
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from server.auth.mcp_login_file import McpLoginFile
 from server.auth.tokens.principal_tokens import FILE as PRINCIPALS_TOKENS
 from server.auth.tokens.principal_tokens import PrincipalTokens, TokenFile
 from server.auth.tokens.shared_tokens import SharedTokens
+from server.process import sockets
 from server.process.certificates import CertificateFiles, CertificateUnusableError
 from server.process.process_settings import running_on
 from server.settings.setting_values import Listen
@@ -81,6 +83,8 @@ def exporters(
             exporter, port = prometheus(where.host, where.port)
         except OSError as error:
             reason = (error.strerror or "unknown host").lower()
+            if error.errno == errno.EADDRINUSE and (holder := sockets.listener(where.port)):
+                reason += f" by {holder}"
             raise CannotStartError(f"cannot listen on {where.target} for metrics: {reason}") from None
         log.info("metrics: http://%s/metrics", Listen(where.host, port).target)
         yield metrics.Metrics(exporter, clock, gauges)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -149,6 +150,23 @@ def works(screen: list[str]) -> bool:
     return any(row.startswith("bash 1/1 ") for row in screen)
 
 
+def servers(data: Path) -> list[int]:
+    """The servers that were started for this data directory, without the processes that they have started."""
+    return [pid for pid in processes_of(data) if b"--until-unused" in read(pid, "cmdline")]
+
+
+def test_terminals_that_are_opened_at_the_same_moment_have_one_server(environ: dict[str, str], tmp_path: Path) -> None:
+    with ExitStack() as terminals:
+        opened = [terminals.enter_context(Terminal(environ=environ, cwd=tmp_path)) for _ in range(2)]
+        for terminal in opened:
+            terminal.until(idle)
+        assert len(servers(tmp_path / "data")) == 1
+        for terminal in opened:
+            terminal.keys("/quit\r")
+            assert terminal.ends() == 0
+    ended(tmp_path / "data")
+
+
 def waiting_for(gate: Path) -> str:
     """What makes the demo model run a command that ends when there is a file."""
     return f"run until [ -e {gate} ]; do sleep 0.1; done\r"
@@ -156,13 +174,12 @@ def waiting_for(gate: Path) -> str:
 
 def test_the_server_goes_on_for_a_second_terminal_and_ends_after_it(environ: dict[str, str], tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    with (
-        Terminal("chat", environ=environ, cwd=tmp_path) as first,
-        Terminal(environ=environ, cwd=tmp_path) as second,
-    ):
+    with ExitStack() as terminals:
+        first = terminals.enter_context(Terminal("chat", environ=environ, cwd=tmp_path))
         first.until(idle)
+        second = terminals.enter_context(Terminal(environ=environ, cwd=tmp_path))
         second.until(idle)
-        (server,) = [pid for pid in processes_of(tmp_path / "data") if b"--until-unused" in read(pid, "cmdline")]
+        (server,) = servers(tmp_path / "data")
         second.keys(waiting_for(gate))
         second.until(works)
         first.keys("/quit\r")

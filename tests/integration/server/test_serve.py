@@ -287,6 +287,15 @@ def test_a_run_that_has_no_time_left_is_interrupted(start: Callable[..., Server]
     watch.cancel()
 
 
+def test_a_port_for_metrics_that_is_taken_names_who_has_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = f"127.0.0.1:{taken.getsockname()[1]}"
+        data = ("--data-dir", str(tmp_path / "data"), "--listen", "none")
+        code, line = refuses_to_start(tmp_path, *data, "--metrics-listen", port)
+    assert code == 1
+    assert f"cannot listen on {port} for metrics: address already in use by process {os.getpid()} (" in line
+
+
 def test_a_second_server_on_the_same_data_says_one_line(start: Callable[..., Server], tmp_path: Path) -> None:
     server = start()
     code, line = refuses_to_start(tmp_path, "--data-dir", str(server.data), "--listen", "127.0.0.1:0")
