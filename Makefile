@@ -281,7 +281,7 @@ STUBS = PYTHONPATH=.:clients python -m tests.generate.stubs
 
 .PHONY: protos
 protos: $(STAMP)  ## Generate the Python stubs from protos/
-	$(STUBS) clients
+	$(STUBS) .
 
 .PHONY: released
 released: $(STAMP)  ## Write protos/released.binpb, which the contract is held to, from protos/; with a release only
@@ -290,8 +290,9 @@ released: $(STAMP)  ## Write protos/released.binpb, which the contract is held t
 
 .PHONY: protos-drift
 protos-drift: $(STAMP)
-	@fresh=$$(mktemp -d) && trap "rm -rf $$fresh" EXIT && $(STUBS) $$fresh && \
-	  diff -r -x __init__.py -x __pycache__ $$fresh/bedrock/v1 clients/bedrock/v1
+	@fresh=$$(mktemp -d) && trap "rm -rf $$fresh" EXIT && mkdir -p $$fresh/clients $$fresh/server/contract && $(STUBS) $$fresh && \
+	  diff -r -x __init__.py -x __pycache__ $$fresh/clients/bedrock/v1 clients/bedrock/v1 && \
+	  for stub in $$fresh/server/contract/*; do diff $$stub server/contract/; done
 
 .PHONY: clean
 clean:  ## Remove the environment and everything generated that is not committed

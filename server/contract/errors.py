@@ -9,7 +9,6 @@ from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
 
 import grpc
-from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2 as details
 from google.rpc.status_pb2 import Status
@@ -153,9 +152,6 @@ class ImageRefusedError(MalformedRequestError):
 class UnauthenticatedError(Exception):
     """The call had no valid token."""
 
-    def __init__(self) -> None:
-        super().__init__("a valid token is needed: send it as the metadata 'authorization: Bearer <token>'")
-
 
 class AuthorizerUnavailableError(Exception):
     """The authorizer, a class of the operator, has failed, so that it is unknown whether the call is allowed."""
@@ -175,9 +171,6 @@ class RequestTimeoutError(Exception):
 class AnswerTimeoutError(Exception):
     """The conversation's actor did not answer a call in time. The call may still take effect."""
 
-    def __init__(self) -> None:
-        super().__init__("no answer in time; the call may still take effect: repeat it with the same request_id")
-
 
 class SlowReaderError(Exception):
     """A client did not read its stream for too long, so the server ended the stream."""
@@ -191,25 +184,13 @@ class SlowReaderError(Exception):
 class OwnerLostError(Exception):
     """The connection to the node that owns the conversation was lost during a call that cannot safely be repeated."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "the server that owns the conversation was lost during the call, which may have taken effect: "
-            "look, or send a request_id, with which it may be repeated"
-        )
-
 
 class ListInterruptedError(Exception):
     """Changes of the list of conversations may have been missed, because a node joined the cluster or was lost."""
 
-    def __init__(self) -> None:
-        super().__init__("the servers have changed, and something may have been missed: watch the list anew")
-
 
 class ClientDisconnectedError(Exception):
     """A response could not be sent, usually because the client has disconnected."""
-
-    def __init__(self) -> None:
-        super().__init__("the connection was lost; resume after the last revision seen")
 
 
 def status_of(error: BaseException, *, reading: bool = False) -> Status:
@@ -234,13 +215,8 @@ def status_of(error: BaseException, *, reading: bool = False) -> Status:
         case UnknownConversationError() | UnknownApprovalRuleError():
             return _missing("", str(error) or "there is no such conversation")
         case RevisionTooOldError(oldest=oldest):
-            metadata = {"oldest_revision": str(oldest)}
-            return make(
-                CODES[Reason.REVISION_TOO_OLD],
-                REFUSAL_TEXTS[Reason.REVISION_TOO_OLD],
-                Reason.REVISION_TOO_OLD.value,
-                metadata,
-            )
+            lost = Reason.REVISION_TOO_OLD
+            return make(CODES[lost], REFUSAL_TEXTS[lost], lost.value, {"oldest_revision": str(oldest)})
         case SlugTakenError():
             return _refusal(Reason.SLUG_TAKEN, "")
         case StoreDamagedError() | StoreUnusableError():
@@ -273,18 +249,23 @@ _TEXTS: dict[type[BaseException], str] = {
     EtagMismatchError: "the conversation has changed since it was read: read it again",
     DeadlineExceededError: "the deadline passed before the call was carried out; nothing was changed",
     CancelledError: "cancelled",
+    UnauthenticatedError: "a valid token is needed: send it as the metadata 'authorization: Bearer <token>'",
+    OwnerLostError: (
+        "the server that owns the conversation was lost during the call, which may have taken effect: "
+        "look, or send a request_id, with which it may be repeated"
+    ),
+    AnswerTimeoutError: "no answer in time; the call may still take effect: repeat it with the same request_id",
+    ListInterruptedError: "the servers have changed, and something may have been missed: watch the list anew",
+    ClientDisconnectedError: "the connection was lost; resume after the last revision seen",
 }
 
 
 def _plain(error: BaseException) -> Status:
     """Return the status of an error that has no reason of its own; the name of the status code is its reason."""
     code = _PLAIN.get(type(error))
-    if code is None and (lacked := exhausted_resource(error)):
-        return _exhausted(lacked)
     if code is None:
-        return _internal(error)
-    text = str(error) or _TEXTS.get(type(error), code.name)
-    return make(code, text, code.name)
+        return _exhausted(lacked) if (lacked := exhausted_resource(error)) else _internal(error)
+    return make(code, str(error) or _TEXTS.get(type(error), code.name), code.name)
 
 
 def _ownerless() -> Status:
@@ -328,9 +309,7 @@ def _refusal(
     reason: Reason, text: str, prefix: str = "", run: tuple[str, str] | None = None, cause: str = ""
 ) -> Status:
     text = text or str(Rejected(reason))
-    more: list[Message] = []
-    if reason in FIELDS:
-        more.append(_bad_request(((prefix + FIELDS[reason], text),)))
+    more = [_bad_request(((prefix + FIELDS[reason], text),))] if reason in FIELDS else []
     metadata = {"cause": cause} if cause else {}
     if run and reason in RUN_NAMED:
         metadata["run"] = names.cycle(*run)
@@ -348,14 +327,9 @@ def _rejected(error: Rejected, *, reading: bool) -> Status:
 def _quota_exceeded(error: QuotaExceededError) -> Status:
     """Return the status for an exceeded quota: the quota's name, limit and usage, and when the client may try again."""
     metadata = {"quota": error.quota, "limit": str(error.limit), "used": str(error.used), "principal": error.principal}
-    failure = details.QuotaFailure(
-        violations=[
-            details.QuotaFailure.Violation(
-                subject=f"principal:{error.principal}" if error.principal else "server",
-                description=str(error)[:MAX_VIOLATION_CHARS],
-            )
-        ]
-    )
+    subject = f"principal:{error.principal}" if error.principal else "server"
+    violation = details.QuotaFailure.Violation(subject=subject, description=str(error)[:MAX_VIOLATION_CHARS])
+    failure = details.QuotaFailure(violations=[violation])
     seconds, milliseconds = divmod(error.retry_ms, 1_000)
     retry = details.RetryInfo(retry_delay=Duration(seconds=seconds, nanos=milliseconds * 1_000_000))
     return make(CODES[error.reason], str(error), error.reason.value, metadata, retry, failure)
@@ -372,26 +346,19 @@ def _missing(name: str, text: str) -> Status:
 
 
 def _bad_request(violations: Sequence[tuple[str, str]]) -> details.BadRequest:
-    found = violations[:MAX_VIOLATIONS]
-    return details.BadRequest(
-        field_violations=[
-            details.BadRequest.FieldViolation(field=field, description=text[:MAX_VIOLATION_CHARS])
-            for field, text in found
-        ]
-    )
+    kind, found = details.BadRequest.FieldViolation, violations[:MAX_VIOLATIONS]
+    described = [kind(field=field, description=text[:MAX_VIOLATION_CHARS]) for field, text in found]
+    return details.BadRequest(field_violations=described)
 
 
 def make(
     code: grpc.StatusCode, text: str, reason: str, metadata: dict[str, str] | None = None, *more: Message
 ) -> Status:
     """Return a status with an ErrorInfo, a RetryInfo if the reason is in RETRY_SECONDS, and the details in `more`."""
-    number: int = code.value[0]
-    status = Status(code=number, message=text[:MAX_MESSAGE_CHARS])
+    status = Status(code=code.value[0], message=text[:MAX_MESSAGE_CHARS])
     info: list[Message] = [details.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata or {})]
     if seconds := RETRY_SECONDS.get(reason):
         info.append(details.RetryInfo(retry_delay=Duration(seconds=seconds)))
     for detail in (*info, *more):
-        packed = Any()
-        packed.Pack(detail)
-        status.details.append(packed)
+        status.details.add().Pack(detail)
     return status

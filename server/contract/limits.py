@@ -35,36 +35,11 @@ STORE_PAGE_EVENTS = 256
 
 MAX_TEXT_BYTES = 256 * 1024
 """The most bytes of UTF-8 in a message's text. A full queue of such messages still fits into a snapshot."""
-MAX_INSTRUCTIONS_BYTES = 64 * 1024
-"""Maximum size of the instructions of a conversation, in bytes of UTF-8."""
 MAX_TOOL_OUTPUT_BYTES = 256 * 1024
 """The most bytes of UTF-8 in the output with which a client answers a tool call."""
-MAX_CLIENT_TOOLS = 64
-MAX_MCP_SERVERS = 8
-MAX_TOOL_DESCRIPTION_CHARS = 4_096
-CLIENT_TOOL_SECONDS = (1, 24 * 60 * 60)
-"""The shortest and the longest time in seconds that the server waits for a client to answer a tool call."""
-MAX_TEMPERATURE = 2
-MAX_PATH_BYTES = 4_096
 MAX_NAME_CHARS = 512
 """Maximum length of a resource name, in characters."""
-MAX_SLUG_CHARS = 63
-MAX_PRINCIPAL_CHARS = 256
-MAX_ETAG_CHARS = 64
-MAX_TITLE_CHARS = 256
-MAX_NOTE_CHARS = 1_024
 MAX_REASON_CHARS = 256
-MAX_LABELS = 64
-MAX_LABEL_KEY_CHARS = 63
-MAX_LABEL_VALUE_CHARS = 256
-MAX_TOOL_NAMES = 256
-MAX_RULE_CHARS = 4_096
-"""The most characters of the command or path that an approval rule matches."""
-MAX_PAGE_TOKEN_CHARS = 2_048
-"""The most characters of a page token. The token of a list that is ordered by title contains a title."""
-MAX_FILTER_BYTES = 8_192
-"""The most bytes of UTF-8 in a filter. A path of MAX_PATH_BYTES fits."""
-MAX_ORDER_BY_CHARS = 64
 
 MAX_IMAGE_BYTES = images.MAX_IMAGE_BYTES
 MAX_IMAGE_PIXELS = images.MAX_IMAGE_PIXELS
@@ -75,14 +50,10 @@ CONVERSATIONS_PAGE = (50, 1_000)
 
 The other constants whose names end with _PAGE are pairs like this one, for other lists.
 """
-MESSAGES_PAGE = (100, 1_000)
+MESSAGES_PAGE = QUEUE_PAGE = APPROVALS_PAGE = RULES_PAGE = AUDIT_PAGE = (100, 1_000)
 CYCLES_PAGE = (20, 100)
-QUEUE_PAGE = (100, 1_000)
-APPROVALS_PAGE = (100, 1_000)
 CATALOG_PAGE = (1_000, 1_000)
 """The default and the maximum number of models, tools or directory entries on a page."""
-RULES_PAGE = (100, 1_000)
-AUDIT_PAGE = (100, 1_000)
 RECENT_MESSAGES = (50, 200)
 
 SUB_AGENTS = AgentLimits()

@@ -1,4 +1,4 @@
-"""Validates requests: each field by its own rules, and fields that are only valid in certain combinations.
+"""Validates requests by the rules in the contract, and by the few that its options cannot express.
 
 All violations in a request are reported together. Checks that need the server's state come later.
 """
@@ -8,116 +8,73 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bedrock import v1
+from google.api.field_behavior_pb2 import OPTIONAL, field_behavior
 
 from server.contract.errors import MalformedRequestError
-from server.contract.field_rules import NO_SUBJECT, client_tools, generation, labels, not_negative, tasks
-from server.contract.request_rules import CLIENT_TOOL_FIELDS, RULES, TASK_FIELDS, UPDATABLE_FIELDS
+from server.contract.filters.fields import meaning
+from server.contract.filters.syntax import FilterError, parse
+from server.contract.rules import rules_of
 from server.contract.update_mask import ALL, key_of_label, paths_to_set
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from google.protobuf.message import Message
 
-UPDATABLE = tuple(UPDATABLE_FIELDS)
-"""The names of the fields of a conversation that UpdateConversation may set."""
+    from server.contract.rules import Violation
+
+_BEHAVIOR: Any = field_behavior
+_SETTINGS = rules_of(v1.Conversation.DESCRIPTOR).fields
+UPDATABLE = tuple(
+    field.name
+    for field in v1.Conversation.DESCRIPTOR.fields
+    if list(field.GetOptions().Extensions[_BEHAVIOR]) == [OPTIONAL] and field.name not in {"mode", "etag"}
+)
+"""The names of the fields of a conversation that UpdateConversation may set; a mode has a call of its own."""
+
+for _name in dir(v1):
+    if _name.endswith("Request"):
+        rules_of(getattr(v1, _name).DESCRIPTOR)  # so that a rule that cannot be judged ends the start, not a call
 
 
 def check(request: Message) -> None:
-    """Raise MalformedRequestError, with all violations, if fields of the request are invalid."""
-    violations = [
-        (field, text) for field, rule in RULES.get(type(request), ()) if (text := rule(_value(request, field)))
-    ]
-    if isinstance(request, v1.UpdateConversationRequest):
-        violations.extend(_update(request))
-    if isinstance(request, v1.CreateConversationRequest) and not client_tools(request.conversation.client_tools):
-        violations.extend(_client_tools(request.conversation))
-    if isinstance(request, v1.AnswerQuestionRequest) and request.decline and request.HasField("content"):
-        violations.append(("content", "a question that is declined gets no content"))
-    if isinstance(request, v1.SubmitToolResultRequest) and (text := _answer(request)):
-        violations.append(("output", text))
-    if isinstance(request, v1.SpawnSubAgentsRequest) and not tasks(request.tasks):
-        violations.extend(_tasks(request))
-    if isinstance(request, v1.SendMessageRequest) and not request.text.strip() and not request.images:
-        violations.append(("text", "must not be empty, unless there is an image"))
-    if isinstance(request, v1.SendMessageRequest) and request.delivery == v1.DELIVERY_STEER:
-        violations.extend(_of_a_steer(request))
-    if isinstance(request, v1.ResolveApprovalRequest) and request.HasField("rule") and not request.rule.ByteSize():
-        violations.append(("rule", NO_SUBJECT))
-    if violations:
-        raise MalformedRequestError(*violations)
+    """Raise MalformedRequestError, with the first violation in each field, if fields of the request are invalid."""
+    found: dict[str, str] = {}
+    for field, text in _update(request) if isinstance(request, v1.UpdateConversationRequest) else _violations(request):
+        found.setdefault(field, text)
+    if found:
+        raise MalformedRequestError(*found.items())
 
 
-def _of_a_steer(request: v1.SendMessageRequest) -> Iterator[tuple[str, str]]:
-    """Yield a violation for each field that a steer (a message for a run in progress) sets, but must not set."""
-    if request.HasField("generation"):
-        yield "generation", "cannot be set with a steer, which goes into a run that has its settings"
-    if request.HasField("output_schema"):
-        yield "output_schema", "cannot be set with a steer, which goes into a run that has its output"
+def _violations(request: Message) -> Iterator[Violation]:
+    found = list(rules_of(request.DESCRIPTOR).violations(request))
+    if isinstance(request, v1.ListConversationsRequest | v1.WatchConversationsRequest) and "filter" not in dict(found):
+        try:
+            parse(request.filter, meaning)  # a grammar, which no option can express
+        except FilterError as error:
+            yield "filter", str(error)
+    yield from found
 
 
-def _value(request: Message, field: str) -> Any:
-    value: Any = request
-    for part in field.split("."):
-        value = getattr(value, part)
-    return value
+def _update(request: v1.UpdateConversationRequest) -> Iterator[Violation]:
+    """Yield the violations in the fields that an update sets: no option can express what a mask selects.
 
-
-def _update(request: v1.UpdateConversationRequest) -> Iterator[tuple[str, str]]:
-    """Yield the violations in the fields that an update sets. Other fields are ignored.
-
-    So a client may send a whole conversation in order to change a single field.
+    Other fields are ignored, so that a client may send a whole conversation in order to change a single field.
     """
-    wanted = request.conversation
+    wanted, whole = request.conversation, rules_of(request.DESCRIPTOR).fields["conversation"]
+    yield from ((f"conversation.{path}", text) for path, text in filter(None, (each(wanted) for each in whole.checks)))
     for each in paths_to_set(request, UPDATABLE):
         field, _, inner = each.partition(".")
-        if field == "labels" and inner:
-            key = key_of_label(each)
-            text = labels({key: wanted.labels.get(key, "")})
-        elif field == "budget" and inner in v1.Budget.DESCRIPTOR.fields_by_name:
-            text = not_negative(getattr(wanted.budget, inner))
-        elif field == "generation" and inner in v1.Generation.DESCRIPTOR.fields_by_name:
-            text = generation(_only(wanted.generation, inner))
-        elif each in UPDATABLE_FIELDS:
-            text = UPDATABLE_FIELDS[each](getattr(wanted, each))
+        part = getattr(wanted, field) if field in {"budget", "generation"} else None
+        found: Iterable[Violation] = ()
+        if each in UPDATABLE:
+            found = _SETTINGS[each].of_the_value(getattr(wanted, each)) if each in _SETTINGS else ()
+        elif field == "labels" and inner:
+            label = {(key := key_of_label(each)): wanted.labels.get(key, "")}
+            found = ((each, text) for _, text in _SETTINGS[field].of_the_value(label))
+        elif part is not None and inner in part.DESCRIPTOR.fields_by_name:
+            found = ((each, text) for _, text in rules_of(part.DESCRIPTOR).fields[inner].violations(part))
         else:
             paths = f"{', '.join(UPDATABLE)}, labels.KEY, budget.FIELD, generation.FIELD, or {ALL} alone"
             yield "update_mask", f"{each!r} cannot be updated; these can: {paths}"
-            continue
-        if text:
-            yield f"conversation.{each}", text
-        elif each == "client_tools":
-            yield from _client_tools(wanted)
-
-
-def _only(value: v1.Generation, field: str) -> v1.Generation:
-    """Return a copy of generation settings in which only this field is set, if it is set in `value`."""
-    one = v1.Generation()
-    one.MergeFrom(value)
-    for other, _ in value.ListFields():
-        if other.name != field:
-            one.ClearField(other.name)  # type: ignore[arg-type]
-    return one
-
-
-def _client_tools(wanted: v1.Conversation) -> Iterator[tuple[str, str]]:
-    """Yield the violations in each client tool, with the position of the tool in the path of the field."""
-    for index, tool in enumerate(wanted.client_tools):
-        for field, rule in CLIENT_TOOL_FIELDS:
-            if text := rule(getattr(tool, field)):
-                yield f"conversation.client_tools[{index}].{field}", text
-
-
-def _answer(request: v1.SubmitToolResultRequest) -> str | None:
-    """Return what is wrong if an answer to a tool call contains results that exclude each other; otherwise None."""
-    if bool(request.output) + request.HasField("json") + bool(request.error) > 1:
-        return "only one of output, json and error can be set"
-    return "images belong to a result, not to an error" if request.error and request.images else None
-
-
-def _tasks(request: v1.SpawnSubAgentsRequest) -> Iterator[tuple[str, str]]:
-    """Yield the violations in each task, with the task's position in the path of the field, as in `tasks[2].model`."""
-    for index, task in enumerate(request.tasks):
-        for field, rule in TASK_FIELDS:
-            if text := rule(getattr(task, field)):
-                yield f"tasks[{index}].{field}", text
+        yield from ((f"conversation.{path}", text) for path, text in found)

@@ -18,7 +18,6 @@ from actors.ports.terminal_text import without_escapes
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
-from server.contract.field_rules import TOOL_OUTPUT_TOO_LARGE
 from server.contract.update_mask import key_of_label, paths_to_set
 from server.contract.validation import UPDATABLE
 from server.wire import enums
@@ -239,7 +238,8 @@ def _json_output(value: Struct) -> str:
     except ValueError:
         raise MalformedRequestError(("json", "must hold finite numbers only")) from None
     if len(text.encode()) > limits.MAX_TOOL_OUTPUT_BYTES:
-        raise MalformedRequestError(("json", TOOL_OUTPUT_TOO_LARGE))
+        most = f"must have at most {limits.MAX_TOOL_OUTPUT_BYTES} bytes as text; the call still waits: "
+        raise MalformedRequestError(("json", f"{most}answer with less of it, or with an error"))
     return text
 
 

@@ -1,11 +1,13 @@
-"""Write the Python stubs of the contract into a folder: `python -m tests.generate.stubs clients`.
+"""Write the Python stubs of the contract into a folder: `python -m tests.generate.stubs .`.
 
 The contract's rules are options of protovalidate. The stubs keep them, but do not import the file that defines these
-options: a client then needs nothing of protovalidate, and who has it can validate their messages all the same.
+options: a client then needs nothing of protovalidate, and who has it can validate their messages all the same. The
+server, which reads the rules, has the stub of that file.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ from tests.generate.contract import PROTOS, contract_files
 
 ONLY_OPTIONS = "buf/validate/"
 """Files that are imported for their options alone, and are in no package that the client could depend on."""
+RULES = f"{ONLY_OPTIONS}validate.proto"
 SECONDS = 60
 
 
@@ -30,10 +33,21 @@ def without_rules_imports(files: FileDescriptorSet) -> FileDescriptorSet:
     return kept
 
 
-def write(target: Path) -> None:
-    """Write the stubs of messages and services, and their types."""
+def rules_alone(files: FileDescriptorSet) -> FileDescriptorSet:
+    """The same files; the one with the rules says only what rules there are, and not in CEL what each means."""
+    reduced = FileDescriptorSet.FromString(files.SerializeToString())
+    for file in reduced.file:
+        file.ClearField("source_code_info")
+        for message in file.message_type if file.name == RULES else ():
+            for field in message.field:
+                field.ClearField("options")
+    return reduced
+
+
+def write(root: Path) -> None:
+    """Write the stubs of messages and services, and their types, beneath the root of a checkout."""
     protoc = [sys.executable, "-m", "grpc_tools.protoc"]
-    names = contract_files()
+    names, target = contract_files(), root / "clients"
     with tempfile.TemporaryDirectory() as folder:
         described = Path(folder) / "contract"
         with_all = ["--include_imports", "--include_source_info", f"--descriptor_set_out={described}"]
@@ -43,6 +57,11 @@ def write(target: Path) -> None:
         outputs = [f"--{kind}_out={target}" for kind in ("python", "grpc_python")]
         outputs += [f"--{kind}_out=quiet:{target}" for kind in ("mypy", "mypy_grpc")]
         subprocess.run([*protoc, f"--descriptor_set_in={described}", *outputs, *names], check=True, timeout=SECONDS)
+        described.write_bytes(rules_alone(files).SerializeToString())
+        outputs = [f"--python_out={folder}", f"--mypy_out=quiet:{folder}"]
+        subprocess.run([*protoc, f"--descriptor_set_in={described}", *outputs, RULES], check=True, timeout=SECONDS)
+        for stub in (Path(folder) / ONLY_OPTIONS).iterdir():
+            shutil.copyfile(stub, root / "server" / "contract" / stub.name)
 
 
 if __name__ == "__main__":

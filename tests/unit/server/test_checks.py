@@ -17,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
-from server.contract.request_rules import RULES, TASK_FIELDS
+from server.contract.rules import rules_of
 from server.contract.validation import check
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.ListNodesRequest: {},
 }
 
-TOO_MANY = {f"k{n}": "" for n in range(limits.MAX_LABELS + 1)}
+TOO_MANY = {f"k{n}": "" for n in range(65)}
 BAD_NAMES = (
     "",
     "calm-cove",
@@ -94,20 +94,20 @@ BAD_NAMES = (
     "conversations/a\0",
     "c" * 600,
 )
-BAD_FILTERS = ("x" * (limits.MAX_FILTER_BYTES + 1), "é" * limits.MAX_FILTER_BYTES, 'title = "a\0"')
-BAD_ORDERS = ("state", "title down", "title desc desc", "t" * 99)
+BAD_FILTERS = ("x" * 8_193, "é" * 8_192, 'title = "a\0"')
+BAD_ORDERS = ("state", "title down", "title desc desc", "title,create_time", "desc", "\ttitle", "title\n", "t" * 99)
 BAD_CYCLES = ("", NAME, f"{NAME}/requestCycles/", f"{NAME}/messages/m")
 BAD_RULES = (
     v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW),
     v1.ApprovalRule(action=9, command="make"),  # type: ignore[arg-type]
     v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW, command=" "),
     v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW, command="a\0"),
-    v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW, command_prefix="x" * (limits.MAX_RULE_CHARS + 1)),
+    v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW, command_prefix="x" * 4_097),
     v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW, path="src"),
     v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW, tool="bash"),
     v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW, mcp_server="Jira"),
 )
-BAD_TOKENS = ("x" * (limits.MAX_PAGE_TOKEN_CHARS + 1),)
+BAD_TOKENS = ("x" * 2_049,)
 
 BAD_GENERATIONS = (
     v1.Generation(reasoning_effort=cast("v1.ReasoningEffort.ValueType", 99)),
@@ -119,17 +119,17 @@ BAD_GENERATIONS = (
 
 WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.CreateConversationRequest: {
-        "conversation.working_directory": ("", "/a\0b", "/" + "x" * limits.MAX_PATH_BYTES),
+        "conversation.working_directory": ("", "/a\0b", "/" + "x" * 4_096),
         "conversation.model": ("demo", "models/", "models/a b"),
         "conversation.slug": ("Upper", "a_b", "-a", "a-", "x" * 64, "ä", "b" * 16, "b" * 16 + "-a1"),
-        "conversation.title": ("x" * (limits.MAX_TITLE_CHARS + 1), "two\nlines", "a\0"),
+        "conversation.title": ("x" * 257, "two\nlines", "a\0"),
         "conversation.mode": (99,),
         "conversation.labels": (TOO_MANY, {"k" * 64: ""}, {"": "x"}, {"k": "v" * 257}, {"k": "a\0"}, {"a\n": "x"}),
         "request_id": ("1", "not-a-uuid", UUID.replace("-", "")),
         "conversation.approval_policy": (99,),
         "conversation.follow_up_policy": (-1,),
         "conversation.instructions": (
-            v1.Instructions(text="é" * (limits.MAX_INSTRUCTIONS_BYTES // 2 + 1)),
+            v1.Instructions(text="é" * 32_769),
             v1.Instructions(text="a\0"),
             v1.Instructions(replace=True),
         ),
@@ -137,10 +137,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "conversation.tools": (v1.ToolSelection(tools=["bash"]), v1.ToolSelection(tools=["tools/a"] * 257)),
         "conversation.budget": (v1.Budget(run_tokens=-1), v1.Budget(conversation_cost_micros=-1)),
         "conversation.client_tools": ([v1.ClientTool(name=f"tool-{number}") for number in range(65)],),
-        "conversation.mcp_servers": (
-            [v1.McpServer(name=f"server-{number}") for number in range(9)],
-            *([v1.McpServer(name=name)] for name in ("", "Files", "-files", "f" * 33, "my_files")),
-        ),
+        "conversation.mcp_servers": ([v1.McpServer(name=f"server-{number}") for number in range(9)],),
     },
     v1.GetConversationRequest: {"name": BAD_NAMES},
     v1.ListConversationsRequest: {
@@ -215,7 +212,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.ReplayConversationRequest: {"name": BAD_NAMES, "until_revision": (-1,)},
     v1.ExportConversationRequest: {"name": BAD_NAMES},
     v1.BrowseDirectoryRequest: {
-        "path": ("/x\0y", "/" + "x" * limits.MAX_PATH_BYTES),
+        "path": ("/x\0y", "/" + "x" * 4_096),
         "page_size": (-1,),
         "page_token": BAD_TOKENS,
     },
@@ -251,6 +248,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.ListQueueRequest: {"parent": BAD_NAMES, "page_size": (-1,), "page_token": BAD_TOKENS},
     v1.WithdrawMessageRequest: {"name": ("", NAME, f"{NAME}/messages/", f"{NAME}/attachments/x")},
     v1.SubscribeRequest: {"name": BAD_NAMES, "after_revision": (-1,), "recent_messages": (-1,)},
+    v1.WatchConversationsRequest: {"filter": BAD_FILTERS, "order_by": BAD_ORDERS},
     v1.ListModelsRequest: {"page_size": (-1,), "page_token": BAD_TOKENS},
     v1.ListToolsRequest: {"page_size": (-1,), "page_token": BAD_TOKENS},
     v1.GetModelRequest: {"name": ("", "demo", "models/", "models/a b")},
@@ -310,8 +308,10 @@ def test_what_the_server_sets_is_ignored_when_a_conversation_is_created() -> Non
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
 def test_every_rule_has_a_wrong_value(kind: type[Message]) -> None:
-    rules = {field for field, _ in RULES[kind]}
-    assert rules - set(WRONG[kind]) <= {"conversation.name"}
+    rules = rules_of(kind.DESCRIPTOR).fields
+    settings = rules_of(v1.Conversation.DESCRIPTOR).fields if kind is v1.CreateConversationRequest else {}
+    ruled = {*rules, *(f"conversation.{field}" for field in settings)}
+    assert ruled - set(WRONG[kind]) <= {"conversation"}
 
 
 @pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
@@ -324,12 +324,12 @@ def test_every_text_enum_and_number_of_a_request_has_a_rule(kind: type[Message])
         FieldDescriptor.TYPE_MESSAGE,
         FieldDescriptor.TYPE_BYTES,
     }
-    ruled = {field.split(".")[0] for field, _ in RULES[kind]} | {"update_mask", "json", "output_schema", "content"}
+    ruled = rules_of(kind.DESCRIPTOR).fields.keys() | {"update_mask", "json", "output_schema", "content"}
     assert {field.name for field in kind.DESCRIPTOR.fields if field.type in judged} <= ruled
 
 
 def test_every_call_is_checked() -> None:
-    checked = {kind.__name__.removesuffix("Request") for kind in RULES}
+    checked = {kind.__name__.removesuffix("Request") for kind in GOOD.keys() & WRONG.keys()}
     services = ("ConversationService", conversation_service_pb2), ("CatalogService", catalog_service_pb2)
     methods = {method.name for name, file in services for method in file.DESCRIPTOR.services_by_name[name].methods}
     assert checked == methods
@@ -360,6 +360,14 @@ def test_a_wrong_tool_of_clients_is_named_by_its_position(field: str, tool: v1.C
         with pytest.raises(MalformedRequestError) as refused:
             check(request)
         assert [path for path, _ in refused.value.violations] == [f"conversation.client_tools[1].{field}"]
+
+
+@pytest.mark.parametrize("name", ["", "Files", "-files", "f" * 33, "my_files"])
+def test_a_wrong_mcp_server_is_named_by_its_position(name: str) -> None:
+    servers = [v1.McpServer(name="files"), v1.McpServer(name=name)]
+    created = v1.Conversation(working_directory="/", mcp_servers=servers)
+    assert violated(v1.CreateConversationRequest(conversation=created)) == ["conversation.mcp_servers[1].name"]
+    assert violated(update("mcp_servers", mcp_servers=servers)) == ["conversation.mcp_servers[1].name"]
 
 
 @pytest.mark.parametrize(
@@ -415,7 +423,7 @@ def spawn(**fields: Any) -> v1.SpawnSubAgentsRequest:
         ("read_first", ["a"] * (limits.SUB_AGENTS.files + 1)),
         ("read_first", ["a", ""]),
         ("read_first", ["a\0"]),
-        ("read_first", ["x" * (limits.MAX_PATH_BYTES + 1)]),
+        ("read_first", ["x" * 4_097]),
         ("working_directory", "/a\0b"),
     ],
 )
@@ -438,7 +446,8 @@ def test_tasks_may_go_to_the_bounds() -> None:
 
 
 def test_every_field_of_a_task_has_a_rule() -> None:
-    assert {field for field, _ in TASK_FIELDS} == set(v1.SpawnSubAgentsRequest.Task.DESCRIPTOR.fields_by_name)
+    task = v1.SpawnSubAgentsRequest.Task.DESCRIPTOR
+    assert set(rules_of(task).fields) == set(task.fields_by_name)
 
 
 # --- updates --------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
-"""The rules that stand in the contract, for protovalidate, and the server's table judge requests alike.
+"""The server reads protovalidate's options in the contract as protovalidate does: both judge requests alike.
 
-A client that validates before it sends is refused by its own library exactly where the server would refuse it. What
-only the server can say is listed here, with the reason.
+A client that validates before it sends is refused by its own library exactly where the server would refuse it.
 """
 
 from __future__ import annotations
@@ -11,21 +10,22 @@ from typing import TYPE_CHECKING, Any
 import protovalidate
 import pytest
 from bedrock import v1
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.contract import validate_pb2
 from server.contract.errors import MalformedRequestError
-from server.contract.request_rules import RULES
+from server.contract.rules import rules_of
 from server.contract.validation import check
 from tests.unit.server.test_checks import CASES, GOOD, made
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from google.protobuf.message import Message
-
-RULE = 1159
-"""The number of protovalidate's options, on messages and on fields."""
 
 
 def refused_by_server(request: Message) -> set[str]:
@@ -37,35 +37,18 @@ def refused_by_server(request: Message) -> set[str]:
     return set()
 
 
-OF_MESSAGES = {
-    "generation.steer": "generation",
-    "output_schema.steer": "output_schema",
-    "message.empty": "text",
-    "result.one": "output",
-    "result.images": "output",
-}
-"""The field that the server refuses for each rule of a whole message."""
-
-
 def refused_by_contract(request: Message) -> set[str]:
     """The first parts of the paths of the fields that the contract's rules refuse, also by a rule for a message."""
     found = set()
     for violation in protovalidate.collect_violations(request):
         path = violation.proto.field
         named = path.elements[0].field_name if path is not None and path.elements else ""
-        found.add(named or OF_MESSAGES[violation.proto.rule_id])
+        found.add(named or first(violation.proto.rule_id))
     return found
 
 
 def first(path: str) -> str:
     return path.partition(".")[0].partition("[")[0]
-
-
-def has_rule(options: Any) -> bool:
-    """Whether one of protovalidate's options is set; the stubs do not know their names."""
-    data = options.SerializeToString()
-    tag = (RULE << 3) | 2
-    return bytes([tag & 0x7F | 0x80, tag >> 7]) in data
 
 
 @pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
@@ -98,7 +81,7 @@ def messages(kind: type[Message], depth: int = 0) -> st.SearchStrategy[Message]:
     return chosen.map(lambda given: kind(**given))
 
 
-SERVER_SIDE = {"state", "context_usage", "total_usage", "aside_usage", "images", "update_mask", "filter"}
+SERVER_SIDE = {"context_usage", "total_usage", "aside_usage", "images", "update_mask", "filter"}
 """Fields that the server sets or looks at elsewhere: images when it decodes them, masks in tests of their own. No rule
 of the contract knows the language of filters."""
 
@@ -124,7 +107,7 @@ def values(field: Any, depth: int) -> st.SearchStrategy[Any] | None:
 
 @given(st.data())
 def test_any_request_is_judged_alike(data: st.DataObject) -> None:
-    kind = data.draw(st.sampled_from([kind for kind in RULES if kind is not v1.UpdateConversationRequest]))
+    kind = data.draw(st.sampled_from([kind for kind in GOOD if kind is not v1.UpdateConversationRequest]))
     request = data.draw(messages(kind))
     server, contract = refused_by_server(request), refused_by_contract(request)
     assert server == contract, request
@@ -138,15 +121,22 @@ def test_a_steer_brings_no_settings_not_even_empty_ones() -> None:
     assert refused_by_server(request) == refused_by_contract(request) == {"generation", "output_schema"}
 
 
+def fields(kind: Any, prefix: str = "") -> Iterator[tuple[str, FieldDescriptor]]:
+    """Every field of a request with its path, and those of the conversation in it."""
+    for field in kind.fields:
+        yield prefix + field.name, field
+        if field.name == "conversation" and field.message_type is not None:
+            yield from fields(field.message_type, "conversation.")
+
+
 LENGTHS = (63, 64, 65, 255, 256, 257, 1023, 1024, 1025, 4095, 4096, 4097, 262_143, 262_144, 262_145)
 
 
 @pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
 def test_lengths_near_a_bound_are_judged_alike(kind: type[Message]) -> None:
-    for path, _ in RULES[kind]:
-        field: Any = kind.DESCRIPTOR
-        for each in path.split("."):
-            field = (field.message_type if hasattr(field, "message_type") else field).fields_by_name[each]
+    for path, field in fields(kind.DESCRIPTOR):
+        if kind is v1.UpdateConversationRequest and path != "conversation.name":  # only what the mask names is judged
+            continue
         if field.type != field.TYPE_STRING or field.is_repeated or field.name == "filter":  # which has a grammar
             continue
         for length in LENGTHS:
@@ -154,46 +144,27 @@ def test_lengths_near_a_bound_are_judged_alike(kind: type[Message]) -> None:
             assert refused_by_server(request) == refused_by_contract(request), (path, length)
 
 
-def nested(kind: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field of a request with its path, and those of our messages within that clients write."""
-    for field in kind.fields:
-        yield prefix + field.name, field
-        inner = field.message_type
-        if inner is not None and inner.full_name in WRITTEN:
-            yield from nested(inner, f"{prefix}{field.name}.")
+def described(option: validate_pb2.FieldRules) -> Descriptor:
+    """A message with one field, and this rule for it."""
+    field = FieldDescriptorProto(name="text", number=1, type=FieldDescriptorProto.TYPE_STRING)
+    extension: Any = validate_pb2.field
+    field.options.Extensions[extension].CopyFrom(option)
+    file = FileDescriptorProto(name="a.proto", message_type=[DescriptorProto(name="A", field=[field])])
+    pool = DescriptorPool()
+    pool.Add(file)
+    return pool.FindMessageTypeByName("A")
 
 
-WRITTEN = {"bedrock.v1.SpawnSubAgentsRequest.Task"}
-
-
-WITHIN = {
-    "conversation.budget",
-    "conversation.name",
-    "conversation.instructions",
-    "conversation.tools",
-    "conversation.generation",
-    "generation",
-    "rule",
-}
-"""Fields whose rule is within their message, or in that of the field before the dot."""
-
-
-@pytest.mark.parametrize("kind", RULES, ids=lambda kind: kind.__name__)
-def test_every_field_that_the_server_judges_has_a_rule_in_the_contract(kind: type[Message]) -> None:
-    for path, _ in RULES[kind]:
-        outer, *inner = path.split(".")
-        field: Any = kind.DESCRIPTOR.fields_by_name[outer]
-        for each in inner:
-            field = field.message_type.fields_by_name[each]
-        ruled = has_rule(field.GetOptions()) or path in WITHIN
-        assert ruled, (
-            f"{kind.__name__}.{path} needs a (buf.validate.field), as its rule in server/contract/request_rules.py"
-        )
-
-
-@pytest.mark.parametrize("kind", RULES, ids=lambda kind: kind.__name__)
-def test_every_rule_in_the_contract_is_one_of_the_server(kind: type[Message]) -> None:
-    judged = {first(path) for path, _ in RULES[kind]}
-    for path, field in nested(kind.DESCRIPTOR):
-        if has_rule(field.GetOptions()):
-            assert first(path) in judged, path
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ({"string": {"email": True}}, "A.text, email"),
+        ({"string": {"not_in": ["b"]}}, "for enums"),
+        ({"cel_expression": ["size(this) == 1"]}, "A.text, cel_expression"),
+        ({"string": {"pattern": "^a+$"}}, "make it a cel rule with a message"),
+        ({"cel": [{"id": "text.odd", "message": "must be odd", "expression": "size(this) % 2 == 1"}]}, "text.odd"),
+    ],
+)
+def test_a_rule_that_the_server_cannot_judge_ends_the_start(rule: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        rules_of(described(validate_pb2.FieldRules(**rule)))
