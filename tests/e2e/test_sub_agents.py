@@ -68,7 +68,7 @@ def test_sub_agents_work_in_their_own_conversations_and_their_results_come_back(
 
 
 def test_a_full_sub_agent_fails_at_once(open_chat: Callable[..., Chat], fake_provider: FakeProvider) -> None:
-    full = fake_provider.part(says("I have read everything.", input_tokens=10_000_000))
+    full = fake_provider.part(says("I have read everything.", input_tokens=900_000))
     chat = open_chat(spawns(full), says("Too much."))
     assert chat.ask("Read.") == "Too much."
     assert results(chat) == [

@@ -190,7 +190,7 @@ def test_sub_agents_are_a_tree_while_they_work_and_lines_when_they_have_ended(
 def test_a_long_chat_asks_once_and_goes_on_in_successors_without_a_lost_message(
     server: ServerProcess, fake_provider: FakeProvider, at_terminal: Callable[..., Terminal]
 ) -> None:
-    full = says("That is all.", input_tokens=1_000_000)
+    full = says("That is all.", input_tokens=900_000)
     first, second = (held(says(f"Summary {number}.")) for number in (1, 2))
     part = fake_provider.part(full, first, full, second, says("Done."))
     terminal = at_terminal(server, (120, 40))
