@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _SMALLEST_PART = 64
 """The tokens of a block below which blocks are left out instead of being cut further."""
+_FEWEST_PARTS = 8
 _LEFT_OUT = "[{count} parts of the conversation are left out here, because the context window has no room for them]"
 
 
@@ -90,15 +91,18 @@ def _tokens(parts: Iterable[_Part], room: Room) -> int:
 
 
 def _shortened(parts: list[_Part], tokens: int, room: Room) -> list[_Part]:
-    """Return parts of at most about `tokens`: the longest are cut, and those in the middle left out if too many."""
+    """Return parts of at most about `tokens`: the longest are cut, and those in the middle left out if too many.
+
+    _FEWEST_PARTS of _SMALLEST_PART are left whatever `tokens` is.
+    """
     if _tokens(parts, room) <= tokens:
         return parts
-    most = max(tokens // _SMALLEST_PART, 2)
+    most = max(tokens // _SMALLEST_PART, _FEWEST_PARTS)
     if (lost := len(parts) - most) > 0:
         first = most // 4
         parts = [*parts[:first], _Part(0, "user", Text(_LEFT_OUT.format(count=lost))), *parts[first + lost :]]
     wanted = [_tokens((part,), room) for part in parts]
-    given = shares(wanted, tokens)
+    given = [max(share, _SMALLEST_PART) for share in shares(wanted, tokens)]
     return [
         part if want <= share else part._replace(block=_cut(part.block, share))
         for part, want, share in zip(parts, wanted, given, strict=True)

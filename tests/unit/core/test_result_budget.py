@@ -287,3 +287,11 @@ def test_a_history_of_very_many_parts_loses_those_in_the_middle() -> None:
     text = "".join(text_of(turn.content) for turn in turns)
     assert "parts of the conversation are left out here" in text
     assert "2999 word" in text
+
+
+def test_short_parts_are_summed_up_whole_however_much_the_provider_counts() -> None:
+    script = Script()
+    script.say(MessageType.USER, Text("Add one and one."))
+    script.say(MessageType.AGENT, Text("That is two."))
+    room = Room(usable=8_000, fixed=4_000)
+    assert summary(script, room, used=80_000) == summary(script, Room())
