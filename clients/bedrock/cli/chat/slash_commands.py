@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast, get_args
 from bedrock import Generation
 from bedrock._shared.requests import image
 from bedrock.cli.display.approval_prompt import Offer, rule_id, rule_title
-from bedrock.cli.display.labels import unoffered_names
+from bedrock.cli.display.labels import unoffered_notice
 from bedrock.cli.display.queue_rows import queue_lines
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
@@ -181,8 +181,8 @@ async def _mode(chat: ChatActions, mode: str) -> None:
     answer = await chat.attempt(chat.conversation.set_mode(cast("Mode", mode)))
     if answer is None:
         return
-    if unoffered := unoffered_names(answer.conversation):
-        chat.say(chat.paint.careful(f"· not offered to the agent in this mode: {unoffered}"))
+    if unoffered := unoffered_notice(answer.conversation):
+        chat.say(chat.paint.careful(f"· {unoffered}"))
     # Read now, because the transcript drops the title of a call when the call ends.
     titles = {call: chat.transcript.call_title(call) for call in answer.surviving_tool_use_ids}
     left = [*titles.values(), *_titles(answer.surviving_jobs, answer.surviving_mcp_servers)]

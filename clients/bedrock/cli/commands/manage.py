@@ -12,7 +12,7 @@ from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import NAME, POLICY, complete_model, generation, generation_options
 from bedrock.cli.connect import connect
 from bedrock.cli.display.approval_prompt import RULE_KINDS, made_rule, rule_line
-from bedrock.cli.display.labels import UNRECORDED, counted, in_words, nothing_to_cancel, unoffered_names
+from bedrock.cli.display.labels import UNRECORDED, counted, in_words, nothing_to_cancel, unoffered_notice
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.style import one_line
 from bedrock.errors import AgentBusy
@@ -128,8 +128,8 @@ def mode(ctx: click.Context, name: str, mode: Mode | None, stop_running: bool) -
     answer = conversation.set_mode(mode, stop_running=stop_running)
     slug = answer.conversation.slug
     print_text(f"{slug} is {answer.conversation.mode}")
-    if unoffered := unoffered_names(answer.conversation):
-        print_text(f"not offered to the agent in this mode: {unoffered}")
+    if unoffered := unoffered_notice(answer.conversation):
+        print_text(unoffered)
     left = _named(answer.surviving_tool_use_ids, answer.surviving_jobs, answer.surviving_mcp_servers)
     if left and sys.stdin.isatty():
         print_text(f"still running with wider rights: {left}")

@@ -66,9 +66,10 @@ def nothing_to_cancel(*, jobs: bool) -> str:
     return "there is nothing to cancel" + (", and no background job is running" if jobs else "")
 
 
-def unoffered_names(conversation: ConversationInfo) -> str:
-    """Return the names of the client tools that the conversation's mode does not offer to the agent; "" if none."""
-    return ", ".join(tool.name for tool in conversation.unoffered_tools)
+def unoffered_notice(conversation: ConversationInfo) -> str:
+    """Return the notice that names the client tools which the conversation's mode does not offer; "" if none."""
+    names = ", ".join(tool.name for tool in conversation.unoffered_tools)
+    return f"not offered to the agent in this mode: {names}" if names else ""
 
 
 def assumed_window(usage: ContextUsage, model: str) -> str:
