@@ -172,7 +172,7 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     repeats: int = 0
     """How many responses in a row had calls that failed in the same way as those of the response before."""
     date: str = ""
-    """The date that the model was last told, as YYYY-MM-DD; "" for that in the system prompt."""
+    """The latest date that the model knows, as YYYY-MM-DD; "" for that in the system prompt."""
     budget_warned: bool = False
     """Whether the latest run got the notice that most of the budget is spent."""
     hidden_from: str | None = None

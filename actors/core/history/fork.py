@@ -67,8 +67,8 @@ def first_ledger(
         context: The context of the fork.
         messages: The messages that were copied to the fork.
         last_run: The id of the last copied run.
-        notices: What the model is to be told at the fork's first request.
-        date: The date that the model was last told, as YYYY-MM-DD.
+        notices: What the model learns at the fork's first request.
+        date: The date that the model knows, as YYYY-MM-DD.
     """
     used = used_tokens(messages)
     return Ledger(

@@ -142,7 +142,7 @@ def test_a_presumed_default_is_the_first_that_its_server_has(
     ],
 )
 def test_of_several_models_the_only_one_in_memory_is_the_default(loaded: dict[str, Any], default: str) -> None:
-    """As Ollama tells, at an address beside that of the protocol."""
+    """As Ollama lists them, at an address beside that of the protocol."""
     with ScriptedServer(
         listing({"id": "llama3:latest"}, {"id": "qwen3:8b"}), answer(200, json.dumps(loaded).encode())
     ) as server:
