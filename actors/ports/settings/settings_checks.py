@@ -22,18 +22,20 @@ def check_keys(where: str, table: Mapping[str, Any], keys: Collection[str]) -> N
 
 def is_loopback(host: str) -> bool:
     """Return whether a host name or IP address (without brackets) means this machine."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return (address := _address(host)) is not None and address.is_loopback
 
 
 def is_nearby(host: str) -> bool:
     """Return whether a host name or IP address (without brackets) means this machine, or is a private address."""
+    return (address := _address(host)) is not None and address.is_private
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an IP address, for localhost one of this machine; None for any other name."""
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_private
+        return ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
-        return False
+        return None
 
 
 def host_and_port(text: str) -> tuple[str, int] | None:

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from array import array
 from collections import Counter
+from functools import cached_property
 from typing import NamedTuple
 
 from actors.adapters.tools.workers.patching.diff import lines_of
@@ -92,31 +93,22 @@ class Haystack:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._levels: list[str] | None = None
-        self._folded: Folded | None = None
-        self._stripped: str | None = None
 
-    @property
+    @cached_property
     def levels(self) -> list[str]:
         """Return the indentations of the file's lines, most frequent first."""
-        if self._levels is None:
-            found = Counter(re.findall(r"^[ \t]*(?=[^\s])", self.text, re.MULTILINE))
-            self._levels = [level for level, _ in found.most_common(MAX_LEVELS)]
-        return self._levels
+        found = Counter(re.findall(r"^[ \t]*(?=[^\s])", self.text, re.MULTILINE))
+        return [level for level, _ in found.most_common(MAX_LEVELS)]
 
-    @property
+    @cached_property
     def folded(self) -> Folded:
         """Return the text with its lookalike characters normalised."""
-        if self._folded is None:
-            self._folded = Folded(self.text)
-        return self._folded
+        return Folded(self.text)
 
-    @property
+    @cached_property
     def stripped(self) -> str:
         """Return the text without blanks at the ends of its lines."""
-        if self._stripped is None:
-            self._stripped = stripped(self.text)
-        return self._stripped
+        return stripped(self.text)
 
 
 def stripped(text: str) -> str:
