@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -87,6 +87,11 @@ class ToolSpec(Struct, frozen=True):
         """The estimated tokens of its definition in a request."""
         texts = (self.name, self.description, json.dumps(self.input_schema))
         return tokens_of(sum(map(utf8_size, texts)))
+
+
+def fixed_tokens(system: str, tools: Iterable[ToolSpec]) -> int:
+    """Estimate the tokens of what each request of a conversation begins with: the system prompt and the tools."""
+    return tokens_of(utf8_size(system)) + sum(tool.tokens for tool in tools)
 
 
 def no_view(_image: Image) -> ImageView | None:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from actors.core.effects import RequestContinuation, RequestLlm
 from actors.core.history import ProviderView, Room, summary_view, within_limits
 from actors.core.profile import Generation
-from actors.core.window import tokens_of, utf8_size
 from actors.ports import ModelRequest, ToolSpec
+from actors.ports.models import fixed_tokens
 from actors.runners.history_cache import HistoryCache
 from actors.runtime.generation import supported
 from actors.runtime.offered_tools import for_model, output_form
@@ -75,7 +75,7 @@ class RequestBuilder:
         ledger, through = record.state.ledger, effect.through_sequence
         room = Room(
             usable=model.info.usable_window,
-            fixed=tokens_of(utf8_size(record.system_prompt)),
+            fixed=fixed_tokens(record.system_prompt, ()),
             images=model.info.images,
             narrowed=ledger.narrowed,
         )
@@ -97,7 +97,7 @@ class RequestBuilder:
                 tools = (*tools, *submitting)
             room = replace(
                 room,
-                fixed=room.fixed + sum(tool.tokens for tool in tools),
+                fixed=fixed_tokens(record.system_prompt, tools),
                 narrowed=through if refused else ledger.narrowed,
             )
             view = history.view(through, model.info, room, size_of)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.context import ConvContext, Limits, Mode
 from actors.core.steps.approvals import REQUEST_MODE_UPGRADE
-from actors.core.window import tokens_of, utf8_size
 from actors.ports import (
     Clock,
     ConversationRecord,
@@ -26,6 +25,7 @@ from actors.ports import (
 )
 from actors.ports.cluster import ONE_NODE, Cluster
 from actors.ports.mcp import McpServers, NoMcpServers
+from actors.ports.models import fixed_tokens
 from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
 from actors.ports.sandbox.confined_sandbox import ConfinedSandbox
 from actors.ports.telemetry import Telemetry
@@ -157,7 +157,7 @@ class Services:
         """Estimate the tokens that each request of a conversation contains: its system prompt and its tools."""
         served = self.models.get(record.model)
         tools = for_model(served.info, self.offered(record), record.state.ledger.run_mode) if served else ()
-        return tokens_of(utf8_size(record.system_prompt)) + sum(tool.tokens for tool in tools)
+        return fixed_tokens(record.system_prompt, tools)
 
     def takes_images(self, model: str) -> bool:
         """Return whether requests to the model contain images; False once its provider has refused one."""

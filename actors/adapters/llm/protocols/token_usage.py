@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from actors.adapters.llm.protocols.lenient_json import whole_number
 from actors.core.content import Usage
-from actors.core.window import content_tokens, tokens_of, utf8_size
+from actors.core.window import content_tokens, tokens_of
+from actors.ports.models import fixed_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,6 +98,5 @@ def prompt_tokens(request: ModelRequest) -> int:
 
     The result is at least the token count that the provider last reported for the conversation (`counted_tokens`).
     """
-    fixed = tokens_of(utf8_size(request.system)) + sum(tool.tokens for tool in request.tools)
     said = content_tokens(block for turn in request.turns for block in turn.content)
-    return max(request.counted_tokens, fixed + said)
+    return max(request.counted_tokens, fixed_tokens(request.system, request.tools) + said)
