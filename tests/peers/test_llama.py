@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
-from bedrock import Client, ContextExhausted, Conversation, Event, Run, RunInterrupted, Stop, v1
+from bedrock import Client, ContextExhausted, Conversation, ConversationInfo, Event, Run, RunInterrupted, Stop, v1
 
 from tests.peers.llama import CONTEXT, LlamaServer
 from tests.peers.local_llm import provider
@@ -150,6 +153,153 @@ def test_a_small_window_fills_up_and_its_summary_seeds_the_next(start_server: Se
             assert answered.stop is not None
             assert answered.stop.reason == "completed", answered.stop
             assert client.conversation(conversation.name).get().continued_by == successor.name
+
+
+TURNS = 300
+NOISY = 3
+"""One turn in so many prints too much."""
+SHORT, ANSWERED = 1_000, 10
+"""Of requests with fewer tokens than this, the model answers one in so many itself."""
+CHAT = "/v1/chat/completions"
+PRINTED = 40_000
+"""Lines of the output of a tool: five times what the window has room for, in digits, each of them a token."""
+
+
+class NoisyTools:
+    """Stands before llama.cpp: makes it print too much, and 300 turns take minutes.
+
+    So small a model calls no tools by itself: a message that says "print" is answered with calls. And it reads some
+    hundred tokens per second: llama.cpp counts those of every request by the model's template and tokenizer, and what
+    exceeds the window gets its error, but it answers only few of the short requests and, at the end, the longest.
+    """
+
+    def __init__(self, llama: LlamaServer) -> None:
+        self._llama = llama
+        self.refused: list[int] = []
+        """The tokens of the requests that exceeded the window."""
+        self.prompts: list[int] = []
+        """The tokens of all others."""
+        self.longest: dict[str, Any] = {}
+        self.answered = 0
+        """How many requests the model has answered itself."""
+        noise = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._answer(*llama.get(self.path))
+
+            def do_POST(self) -> None:
+                self._answer(*noise.answer(json.loads(self.rfile.read(int(self.headers["content-length"])))))
+
+            def _answer(self, status: int, body: object) -> None:
+                data = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- named by the base class
+                """Print nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, asked: dict[str, Any]) -> tuple[int, Any]:
+        """Return status and body for a request of the server."""
+        tokens = self._count(asked)
+        if tokens >= CONTEXT:
+            self.refused.append(tokens)
+            return 400, {
+                "error": {"type": "exceed_context_size_error", "message": "exceeds the available context size"}
+            }
+        if tokens > max(self.prompts, default=0):
+            self.longest = asked
+        self.prompts.append(tokens)
+        last, calls = asked["messages"][-1], _CALLS[: 1 + len(self.prompts) % len(_CALLS)]
+        if asked.get("tools") and last["role"] == "user" and "print" in str(last["content"]):
+            functions = [{"name": name, "arguments": json.dumps(given)} for name, given in calls]
+            said: dict[str, Any] = {
+                "tool_calls": [
+                    {"id": f"c{len(self.prompts)}-{n}", "type": "function", "function": each}
+                    for n, each in enumerate(functions)
+                ]
+            }
+        else:
+            short = tokens < SHORT and not len(self.prompts) % ANSWERED
+            said = {"content": (self.ask(asked) if short else "") or "Yes."}
+        choice = {"index": 0, "message": {"role": "assistant", **said}, "finish_reason": "stop"}
+        return 200, {"choices": [choice], "usage": {"prompt_tokens": tokens, "completion_tokens": 8}}
+
+    def ask(self, asked: dict[str, Any]) -> str:
+        """Have the model answer a request with a few words."""
+        status, answer = self._llama.post(CHAT, asked | {"stream": False, "max_tokens": 8})
+        assert status == 200, answer
+        self.answered += 1
+        return str(answer["choices"][0]["message"].get("content") or "")
+
+    def _count(self, asked: dict[str, Any]) -> int:
+        _, shown = self._llama.post(
+            "/apply-template", {key: asked[key] for key in ("messages", "tools") if key in asked}
+        )
+        return len(self._llama.post("/tokenize", {"content": shown["prompt"]})[1]["tokens"])
+
+
+_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("bash", {"cmd": f"seq 1 {PRINTED}"}),
+    ("read_file", {"path": "long"}),
+    ("search", {"pattern": "1", "max_results": 1000}),
+)
+
+
+def settled(conversation: Conversation) -> ConversationInfo:
+    """The conversation once its summary is written."""
+    within(lambda: list(conversation.events(until_settled=True)), SECONDS)
+    return conversation.get()
+
+
+@pytest.mark.timeout(1_500)
+def test_300_turns_with_tools_that_print_too_much_never_exceed_the_window(
+    start_server: Servers, tmp_path: Path
+) -> None:
+    (tmp_path / "long").write_text("\n".join(map(str, range(PRINTED))))
+    config = tmp_path / "config.toml"
+    with LlamaServer(tmp_path / "llama.log") as llama, NoisyTools(llama) as tools:
+        config.write_text(provider(llama, base_url=f'"{tools.url}/v1"', profile='"full"', max_output="256"))
+        llama.await_status(200)
+        with start_server(tmp_path, "--config", str(config)).client() as client:
+            conversation = client.create(tmp_path, mode="unrestricted", auto_continue=True)
+            names = {conversation.name}
+            for turn in range(TURNS):
+                noisy = turn % NOISY == 0
+                run = conversation.send(f"{turn}: print much." if noisy else f"{turn}: Say one word.")
+                to_the_end(run)
+                assert run.stop is not None
+                assert run.stop.reason != "error", run.stop
+                now = conversation.get()
+                if now.state.kind != "idle":
+                    full = settled(conversation)
+                    assert full.state.kind == "context_exhausted"
+                    assert "no summary could be written" not in full.continuation_summary
+                    conversation = client.conversation(full.continued_by)
+                    names.add(conversation.name)
+            assert conversation.get().context_usage.usable_window_tokens == CONTEXT - 256
+        tools.ask(tools.longest)
+    assert tools.refused == []
+    assert max(tools.prompts) <= CONTEXT - 256
+    assert tools.answered > 1
+    assert len(tools.prompts) > TURNS
+    assert len(names) > 2, "the window was never full"
 
 
 def to_the_end(run: Run) -> list[Event]:

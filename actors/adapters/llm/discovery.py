@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from actors.adapters.llm.model_limits import Price, StatedLimits
-from actors.adapters.llm.model_list import entries_of, names_of
+from actors.adapters.llm.model_list import lists_in, names_of
 from actors.adapters.llm.protocols.token_usage import token_count
 from actors.adapters.llm.provider import Timeouts
 from actors.adapters.llm.transport.connections import TransportError
@@ -127,14 +127,19 @@ def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLi
     """Return the limits of `model` in a server's list of models; None if the list states no limits of this model.
 
     In the list, ":latest" may follow the name. If the list has only one entry, that entry is used whatever its name is,
-    except if `loaded` is True, which means that the server lists windows of loaded models only. Raises what
-    `entries_of` raises if `body` is no list of models.
+    except if `loaded` is True, which means that the server lists windows of loaded models only. Raises what `lists_in`
+    raises if `body` is no list of models.
     """
-    entries, names = entries_of(body), {model, f"{model}:latest"}
-    named = [each for each in entries if names & {*names_of(each), *filter(_is_text, (each.get("name"),))}]
-    entry = next(iter(named or (entries if len(entries) == 1 and not loaded else ())), None)
-    if entry is None:
-        return None
+    names = {model, f"{model}:latest"}
+    for entries in lists_in(body):
+        named = [each for each in entries if names & {*names_of(each), *filter(_is_text, (each.get("name"),))}]
+        for entry in (named or (entries if len(entries) == 1 and not loaded else ()))[:1]:
+            if stated := _stated(entry, loaded=loaded):
+                return stated
+    return None
+
+
+def _stated(entry: dict[str, Any], *, loaded: bool) -> StatedLimits | None:
     inner = [entry.get(place) for place in _PLACES]
     capabilities = entry.get("capabilities")
     if isinstance(capabilities, dict):

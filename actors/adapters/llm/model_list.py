@@ -105,11 +105,11 @@ class ModelList:
             return listed_in(reply.read_all(_MAX_BYTES))
 
 
-def entries_of(body: bytes) -> list[dict[str, Any]]:
-    """Return the models in a server's list, each as an object; what is neither an object nor a name is left out.
+def lists_in(body: bytes) -> list[list[dict[str, Any]]]:
+    """Return a server's lists of its models, each as an object; what is neither an object nor a name is left out.
 
-    Lists are in `data` or `models`, or stand alone. Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError if
-    `body` is no list of models.
+    They are in `data` and `models` (llama.cpp has both), or one stands alone. Raises msgspec.DecodeError,
+    UnicodeDecodeError or RecursionError if `body` is no list of models.
     """
     found = msgspec.json.decode(body)
     if isinstance(found, dict):
@@ -118,8 +118,11 @@ def entries_of(body: bytes) -> list[dict[str, Any]]:
         lists = [found] if isinstance(found, list) else []
     if not lists:
         raise msgspec.DecodeError("it is no list of models")
-    entries = ({"id": each} if isinstance(each, str) else each for each in itertools.chain(*lists))
-    return [entry for entry in entries if isinstance(entry, dict)]
+    return [[each for each in map(_entry, entries) if isinstance(each, dict)] for entries in lists]
+
+
+def _entry(model: object) -> object:
+    return {"id": model} if isinstance(model, str) else model
 
 
 def names_of(entry: dict[str, Any]) -> tuple[str, ...]:
@@ -130,8 +133,9 @@ def names_of(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def listed_in(body: bytes) -> tuple[str, ...]:
-    """Return the names in a server's list of models, in the server's order. Raises what `entries_of` raises."""
-    names = dict.fromkeys(itertools.chain.from_iterable(map(names_of, entries_of(body))))
+    """Return the names in a server's list of models, in the server's order. Raises what `lists_in` raises."""
+    entries = itertools.chain.from_iterable(lists_in(body))
+    names = dict.fromkeys(itertools.chain.from_iterable(map(names_of, entries)))
     return tuple(names)[:_MAX_NAMES]
 
 

@@ -275,6 +275,13 @@ def test_what_is_no_list_is_said_to_be_none(body: bytes) -> None:
             read(body)
 
 
+def test_of_two_lists_in_one_answer_either_may_state_the_limits() -> None:
+    """llama.cpp's has both; only one entry of each is the model, by the name of its file."""
+    models, data = [{"name": "/m/x.gguf", "size": ""}], [{"id": "/m/x.gguf", "meta": {"n_ctx": 1024}}]
+    for both in ({"models": models, "data": data}, {"models": data, "data": models}):
+        assert limits_in_list(json.dumps(both).encode(), "m") == StatedLimits(window=1024)
+
+
 def test_what_a_model_could_have_is_not_the_window_that_it_was_loaded_with() -> None:
     body = json.dumps({"data": [{"id": "m", "max_context_length": 262_144}]}).encode()
     assert limits_in_list(body, "m", loaded=True) is None
