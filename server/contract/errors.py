@@ -255,7 +255,7 @@ _TEXTS: dict[type[BaseException], str] = {
         "look, or send a request_id, with which it may be repeated"
     ),
     AnswerTimeoutError: "no answer in time; the call may still take effect: repeat it with the same request_id",
-    ListInterruptedError: "the servers have changed, and something may have been missed: watch the list anew",
+    ListInterruptedError: "the servers have changed, and something may have been missed: watch the list again",
     ClientDisconnectedError: "the connection was lost; resume after the last revision seen",
 }
 
