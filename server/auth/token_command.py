@@ -102,7 +102,7 @@ def list_(as_json: bool, file: Path | None, data_dir: str | None) -> None:
         gone = "" if each.principal in config.principals else "; refused: the server's file does not name it"
         print_text(f"{each.id}  {each.principal}, {_described(each)}{gone}{f'  {each.note}' if each.note else ''}")
     if not tokens:
-        print_text("there are no tokens", err=True)
+        print_text("There are no tokens.", err=True)
 
 
 @token.command()

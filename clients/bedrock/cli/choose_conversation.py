@@ -16,6 +16,7 @@ from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, POLICY, complete_model, unreadable
 from bedrock.cli.mcp_server_file import servers_in
 from bedrock.cli.text.output import print_text
+from bedrock.cli.text.style import one_line
 from bedrock.errors import ModelUnavailable
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ def _asked_model(client: Client) -> str:
             chosen = names[place] if 0 <= place < len(names) else said
             if chosen in names:
                 break
+            print_text(f"There is no model {one_line(said, 60)!r}.", err=True)
     provider = models[names.index(chosen)].provider
     if provider in ("anthropic", "openai"):  # the names of those that environment variables describe
         print_text(f"Without being asked: -m {chosen}, or {provider.upper()}_MODEL={chosen} for the server.", err=True)

@@ -113,6 +113,12 @@ def test_messages_are_taken_back_by_name_or_the_last_or_all(
     assert [str(each.name).rpartition("/")[2] for each in asked if isinstance(each, v1.WithdrawMessageRequest)] == taken
 
 
+def test_a_withdrawn_text_is_printed_whole(program: Program, waiting: FakeBedrock) -> None:
+    text = "\n".join(f"line {number} of a long paste" for number in range(60))
+    waiting.queued.append(queued(4, v1.QueuedMessage.FATE_QUEUED, text))
+    assert program("withdraw", SLUG).stdout == f"withdrawn: {text}\n"
+
+
 def test_where_nothing_waits_nothing_is_taken_back(program: Program, fake: FakeBedrock) -> None:
     done = program("withdraw", SLUG)
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "nothing waits\n")

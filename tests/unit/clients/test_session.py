@@ -548,6 +548,7 @@ def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: Fak
         ("/effort", "the effort is left to the model; it can be low, high or max"),
         ("/image", "it is /image PATH"),
         ("/model", "● demo (demo)"),
+        ("/model big", "the model is big"),
         ("/approvals", "the policy is ask_writes; it can be auto, ask_writes or ask_all; there are no rules"),
         ("/approvals ask_all", "the policy is ask_all"),
         ("/effort huge", "an effort is one of none, low, medium, high, max"),
@@ -995,7 +996,8 @@ def test_rules_are_listed_and_revoked_in_a_chat(address: str, fake: FakeBedrock)
     )
 
     async def story(chat: Chat) -> None:
-        chat.session.enter("/approvals")
+        chat.session.enter("/approvals ask_nothing")
+        await chat.shows("it can be auto, ask_writes or ask_all")
         await chat.shows("r7  allow the command ls")
         chat.session.enter("/approvals r7")
         await chat.until(lambda: not fake.conversation.approval_rules)
@@ -1003,4 +1005,6 @@ def test_rules_are_listed_and_revoked_in_a_chat(address: str, fake: FakeBedrock)
         await chat.shows("there are no rules")
 
     play(address, story)
-    assert fake.asked(v1.DeleteApprovalRuleRequest) == [v1.DeleteApprovalRuleRequest(name=f"{NAME}/approvalRules/r7")]
+    assert fake.asked(v1.DeleteApprovalRuleRequest) == [
+        v1.DeleteApprovalRuleRequest(name=f"{NAME}/approvalRules/{rule}") for rule in ("ask_nothing", "r7")
+    ]

@@ -79,4 +79,4 @@ def _decide(conversation: Conversation, approval: Approval, scripted: bool, pain
         conversation.approve(approval)
     else:
         write(paint.careful("  answered automatically, because there is no terminal: no"))
-        conversation.deny(approval, "nobody is at the terminal to approve this")
+        conversation.deny(approval, "there is no terminal at which to approve this")

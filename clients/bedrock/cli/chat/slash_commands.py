@@ -143,15 +143,14 @@ async def _withdraw(chat: ChatActions, message: str) -> None:
 
 
 async def _approvals(chat: ChatActions, rule: str) -> None:
-    """Set the approval policy or revoke a rule; without an argument list both."""
+    """Set the approval policy or revoke a rule; without an argument, and after one that is neither, list both."""
     if rule in POLICIES:
         policy = cast("ApprovalPolicy", rule)
         if await chat.attempt(chat.conversation.update(approval_policy=policy)) is not None:
             chat.say(chat.paint.dim(f"· the policy is {policy}"))
         return
-    if rule:
-        if await chat.attempt(_revoked(chat, rule)):
-            chat.say(chat.paint.dim(f"· revoked: {one_line(rule, 60)}"))
+    if rule and await chat.attempt(_revoked(chat, rule)):
+        chat.say(chat.paint.dim(f"· revoked: {one_line(rule, 60)}"))
         return
     for line in await chat.attempt(_rule_lines(chat)) or ():
         chat.say(chat.paint.dim(line))
@@ -230,7 +229,8 @@ async def _efforts(chat: ChatActions) -> str:
 async def _model(chat: ChatActions, model: str) -> None:
     """Set the model; without one, list the models of the server."""
     if model:
-        await chat.attempt(chat.conversation.update(model=model))
+        if (then := await chat.attempt(chat.conversation.update(model=model))) is not None:
+            chat.say(chat.paint.dim(f"· the model is {one_line(then.model.removeprefix('models/'), 100)}"))
         return
     now, models = await chat.attempt(chat.conversation.get()), await chat.attempt(chat.models())
     for each in models or ():

@@ -11,7 +11,6 @@ from bedrock.cli.arguments import NAME
 from bedrock.cli.connect import connect
 from bedrock.cli.display.queue_rows import queue_row
 from bedrock.cli.text.output import print_text
-from bedrock.cli.text.style import one_line
 from bedrock.cli.text.tables import JSON_OPTION, print_table, print_values
 
 
@@ -56,4 +55,4 @@ def withdraw(ctx: click.Context, name: str, messages: tuple[str, ...], everythin
     if not chosen:
         print_text("nothing waits", err=True)
     for each in chosen:
-        print_text(f"withdrawn: {one_line(conversation.withdraw(each).message.text, 200)}")
+        print_text(f"withdrawn: {conversation.withdraw(each).message.text}")

@@ -75,7 +75,7 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
 def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
     """List what MCP servers ask in the middle of calls: in all conversations, or in one.
 
-    If nobody answers by the deadline, the MCP server is told so. `bedrock answer` answers.
+    A question has a deadline; without an answer by then, the MCP server gets none. `bedrock answer` answers.
     """
     client = connect(ctx)
     found, unreadable = _open_questions(client, name, limit)

@@ -35,7 +35,7 @@ SUMMED_UP = "the conversation, summed up"
 GO_ON = "it ends here; `bedrock continue` (/continue in a chat) goes on in a new one"
 
 _JOB_ENDS = {"killed": "was killed", "lost": "ended with the server"}
-_QUESTION_ENDS = {"timed_out": "nobody answered in time", "withdrawn": "the question was withdrawn"}
+_QUESTION_ENDS = {"timed_out": "no answer came in time", "withdrawn": "the question was withdrawn"}
 _SUMMARIES = ("summary", "summary_fallback")
 
 
