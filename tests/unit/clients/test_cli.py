@@ -746,6 +746,23 @@ def test_nothing_to_approve_is_said(program: Program) -> None:
     assert "waits for no approval" in result.stderr
 
 
+def test_cancelling_says_that_a_follow_up_runs_now(
+    program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cycles = f"{NAME}/requestCycles"
+    answer = v1.CancelConversationResponse(
+        run=f"{cycles}/c1:1",
+        state=v1.ConversationState(busy=True, run=f"{cycles}/c1:2"),
+        returned_steers=[v1.QueuedMessage(message=v1.Message(content=[v1.ContentBlock(text="and " * 100 + "on")]))],
+    )
+    monkeypatch.setattr(fake, "CancelConversation", lambda _: answer)
+    assert program("cancel", SLUG).stdout.splitlines() == [
+        "cancelled",
+        "not delivered: " + "and " * 100 + "on",
+        f"a queued follow-up runs now; to drop what is queued too: bedrock cancel --discard-queued {SLUG}",
+    ]
+
+
 def test_cancelling_says_what_was_stopped(program: Program, fake: FakeBedrock) -> None:
     assert program("cancel", SLUG).stdout == "there is nothing to cancel\n"
     fake.answers.append(uses_tool("rm x", "", "", ask=True))

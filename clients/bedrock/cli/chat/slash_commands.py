@@ -149,7 +149,8 @@ async def _approvals(chat: ChatActions, rule: str) -> None:
         if await chat.attempt(chat.conversation.update(approval_policy=policy)) is not None:
             chat.say(chat.paint.dim(f"· the policy is {policy}"))
         return
-    if rule and await chat.attempt(_revoked(chat, rule)):
+    revoked = await chat.attempt(_revoked(chat, rule)) if rule else None
+    if revoked:
         chat.say(chat.paint.dim(f"· revoked: {one_line(rule, 60)}"))
         return
     for line in await chat.attempt(_rule_lines(chat)) or ():

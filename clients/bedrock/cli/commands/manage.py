@@ -14,7 +14,6 @@ from bedrock.cli.connect import connect
 from bedrock.cli.display.approval_prompt import RULE_KINDS, made_rule, rule_line
 from bedrock.cli.display.labels import UNRECORDED, counted, in_words, nothing_to_cancel, unoffered_notice
 from bedrock.cli.text.output import print_text
-from bedrock.cli.text.style import one_line
 from bedrock.errors import AgentBusy
 
 if TYPE_CHECKING:
@@ -94,7 +93,9 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
     if receipt.unrecorded:
         print_text(UNRECORDED)
     for steer in receipt.returned_steers:
-        print_text(f"not delivered: {one_line(steer.message.text, 100)}")
+        print_text(f"not delivered: {steer.message.text}")
+    if receipt.run and receipt.state.run not in ("", receipt.run):
+        print_text(f"a queued follow-up runs now; to drop what is queued too: bedrock cancel --discard-queued {name}")
     _still_running(receipt.surviving_jobs, conversation)
 
 
