@@ -217,6 +217,8 @@ class Terminal:
             time.sleep(0.01) if self._master < 0 else self._read(0.1)
         while self._master >= 0 and self._read(0):
             pass
+        self._show(self._unshown)  # a drawing that the end has interrupted
+        self._unshown = b""
         return self._child.returncode
 
     def _until(self, holds: Callable[[], object], what: str, step: float = SECONDS) -> None:
