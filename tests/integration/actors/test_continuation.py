@@ -12,6 +12,7 @@ from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import ContextWarning, ConversationUpdated, Fate, QueueChanged, RunStop
 from actors.core.profile import Profile
 from actors.core.states import ContextExhausted, Idle
+from actors.core.window import content_tokens
 from actors.messages.commands import (
     ContinueConversationCommand,
     CreateConversationCommand,
@@ -206,6 +207,26 @@ def test_an_empty_file_and_one_that_the_prompt_does_not_use_are_not_spoken_of(wo
     (tmp_path / "AGENTS.md").write_bytes(b"\0")
     own = Profile(instructions="Answer.", replaces_prompt=True)
     assert create_in(world, tmp_path, profile=own).record.last_seq == 0
+
+
+def test_messages_that_are_too_long_fill_neither_the_summary_nor_the_successor(world: World) -> None:
+    talk = world.create()
+    talk.send("why " * 200_000)
+    exchange = talk.exchange()
+    talk.send("how " * 200_000, delivery="follow_up")
+    exchange.fail(ErrorKind.CONTEXT_EXHAUSTED)
+    summary = talk.exchange()
+    window = world.model.info.usable_window
+    assert content_tokens(block for turn in summary.request.turns for block in turn.content) < window
+    summary.say("the summary")
+    talk.rest(ContextExhausted)
+
+    successor = talk.ask(ContinueConversationCommand(include_summary=True))
+
+    (seed,) = world.truth.messages(successor.id, after=0, limit=10)
+    assert content_tokens(seed.content) < window // 4
+    assert "how how" in seed.content[0].text
+    assert "characters are left out here" in seed.content[0].text
 
 
 # --- auto_continue ---
