@@ -137,10 +137,10 @@ def test_a_server_that_lacks_what_it_needs_to_look_does_not_take_its_address_for
 ) -> None:
     published = LocalSocket(data, path)
 
-    def fail(_: Path) -> int:
+    def fail(_: Path, **_limits: int) -> bytes:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("server.local_endpoint.open_believed", fail)
+    monkeypatch.setattr("server.local_endpoint.read_believed", fail)
     published.look()
     assert bool(caplog.records) == (number == errno.EIO)
 

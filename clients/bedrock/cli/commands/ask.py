@@ -123,8 +123,9 @@ def ask(
     run: Run | None = None
     try:
         if not (quiet or opening["latest"] or opening["resume"]):
-            for message in conversation.messages():  # a new conversation has only what its creation had to say
-                exits.print_message(message.text)
+            for message in conversation.messages():  # what the creation of the conversation had to say
+                if message.role == "system":
+                    exits.print_message(message.text)
         with (
             as_ctrl_c(),
             conversation.question(
