@@ -37,11 +37,13 @@ def test_a_killed_server_leaves_no_process_behind(tmp_path: Path) -> None:
 
 def test_the_time_ends_with_the_last_process_and_not_with_those_before_it() -> None:
     marker = f"family-{uuid.uuid4().hex}"
-    program = ["sh", "-c", "read go; setsid sleep 1000 >&2 & echo $!", marker]
+    program = ["sh", "-c", "echo; read go; setsid sleep 1000 >&2 & echo $!", marker]
     with (
         subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
         ThreadPoolExecutor(1) as pool,
     ):
+        assert process.stdout
+        process.stdout.readline()  # a program that is just being loaded does not show its marker yet
         family = Family(marker)
         told = pool.submit(family.ended)
         output, _ = process.communicate(b"go\n")

@@ -63,7 +63,7 @@ def begin(world: World, message: str = MIXED) -> Talk:
     talk.send(message)
     talk.until(lambda: isinstance(talk.state, AwaitingSubAgents))
     assert world.box.lingering.acquire(timeout=PATIENCE)
-    for number in (1, 2, 3, 4, 6):
+    for number in range(1, 7):
         world.model.until_asked(f"{talk.id}-a{number}")
     child(talk, 4).rest(Completed)
     talk.until(lambda: f"{talk.id}-a4" not in talk.state.pending_ids)

@@ -151,10 +151,13 @@ def test_patching_is_never_led_out(field: Field) -> None:
             patch_write.change(path, [], rewrite)
         return "read"
 
-    for number in range(RACES // 20):
+    outcomes = ("written", "read", "refused")
+    for number in range(RACES):
+        if number > RACES // 20 and all(field.seen[outcome] for outcome in outcomes):
+            break  # later only on a machine so busy that the attack has hardly run
         attempt(field, lambda number=number: write(f"door/{number % 7}/new-{number}"))  # type: ignore[misc]
         attempt(field, lambda: look("door/deep/file"))
         attempt(field, lambda: look("name"))
     assert not field.escaped()
-    assert min(field.seen[outcome] for outcome in ("written", "read", "refused")) > 0
+    assert all(field.seen[outcome] for outcome in outcomes)
     assert field.seen.keys() <= {"written", "read", "refused", "failed"}
