@@ -82,7 +82,16 @@ def converse(program: Sequence[str | Path], home: Path, env: Mapping[str, str]) 
 
 def test_uvx_runs_it(tmp_path: Path, index: Path) -> None:
     env = environment(tmp_path, index)
-    bedrock = [UV, "tool", "run", "--from", "phoenix-bedrock-client", "--with", "phoenix-bedrock", "bedrock"]
+    bedrock: list[str | Path] = [
+        UV,
+        "tool",
+        "run",
+        "--from",
+        "phoenix-bedrock-client",
+        "--with",
+        "phoenix-bedrock",
+        "bedrock",
+    ]
     assert "serve" in run([*bedrock, "--help"], env)
     converse(bedrock, tmp_path, env)
 
