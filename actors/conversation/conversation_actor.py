@@ -197,11 +197,11 @@ class ConversationActor(Actor):
 
     def _answer_observed(self, asked: AskEnvelope[Any]) -> None:
         telemetry, kind = self._services.telemetry, type(asked.request).__name__
-        telemetry.command_taken(self.conversation_id, kind, asked.asked_at, asked.trace_parent)
+        telemetry.command_began(self.conversation_id, kind, asked.asked_at, asked.trace_parent)
         try:
             self._answer(asked)
         finally:
-            telemetry.command_done(self.conversation_id)
+            telemetry.command_ended(self.conversation_id)
 
     def _answer(self, asked: AskEnvelope[Any]) -> None:
         """Carry out a command and answer it.

@@ -146,6 +146,7 @@ class LoadedConversation:
         events = unit.stored_events()
         if events:
             self._services.bus.publish(self.record.id, events, self.record)
+            self._services.telemetry.published(self.record, (event.notification for event in events))
             self._services.faults.hit("publish.after")
         for delta in unit.text_deltas:
             self._services.bus.text_delta(self.record.id, delta)
@@ -280,6 +281,7 @@ class ConversationPipeline:
         stored, loaded = self._claim(), self.loaded
         if stored is None:
             self.services.bus.deleted(self.conversation_id, loaded.record if loaded else None)
+            self.services.telemetry.deleted(self.conversation_id)
         return loaded is not None and stored is not None and stored.step == loaded.record.step
 
     def perform(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from actors.conversation.conversation_actor import ConversationActor, SharedRunners
 from actors.conversation.lifecycle import Shutdown
 from actors.conversation.pipeline import LoadedConversation, recovering, taken_over
-from actors.conversation.recovered_work import own_tools, tell_of_recovered
 from actors.conversation.waking import Waking
 from actors.core.errors import Reason, Rejected
 from actors.messages.commands import (
@@ -24,7 +23,15 @@ from actors.messages.commands import (
 )
 from actors.messages.outcomes import Wake
 from actors.messages.refusals import DeadlineExceededError, InvalidFieldError, UnknownConversationError
-from actors.ports import CancelToken, Commit, ConversationRecord, LiveConversation, StoreError, StoreUnavailableError
+from actors.ports import (
+    CancelToken,
+    Commit,
+    ConversationRecord,
+    LiveConversation,
+    StoreError,
+    StoreUnavailableError,
+    live_run,
+)
 from actors.runners import model_choice
 from actors.runners.side_queries import SideQueries
 from actors.runners.sub_agent_tasks import prepared
@@ -309,10 +316,9 @@ class Supervisor:
             raise
         except (StoreError, ValueError):
             units = [unit for unit in units if self._recover_one(unit.commit())]
-        if self._services.telemetry.on:
-            ours = own_tools(self._services.toolbox)
-            for unit in units:
-                tell_of_recovered(self._services.telemetry, unit, ours)
+        for unit in units:
+            calls = getattr(unit.before.state, "calls", ())
+            self._services.telemetry.recovered(unit.record, live_run(unit.before), calls, unit.notifications)
 
     def _recover_one(self, part: Commit) -> bool:
         try:

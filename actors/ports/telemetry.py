@@ -7,32 +7,31 @@ operator has enabled that. Safe to call from any thread; no method raises, and o
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec import Struct
 
-from actors.core.content import Usage
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from actors.ports.models import ModelAnswer, ModelRequest
+from actors.core.content import ToolUse, Usage
+from actors.core.notifications import Durable
+from actors.ports import ConversationRecord
+from actors.ports.models import ModelAnswer, ModelRequest
 
 trace_parent: ContextVar[str] = ContextVar("trace_parent", default="")
 """The W3C `traceparent` that came with the current gRPC call; "" if there was none."""
 
 
-MCP, CLIENT, OTHER = "mcp", "client", "other"
-"""The groups under which calls of MCP tools, of client tools and of unknown tools are counted."""
 INPUT, OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 ARGUMENTS, RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
 CONTENTS = (INPUT, OUTPUT, ARGUMENTS, RESULT)
 """The names of those trace span attributes that hold contents: messages, arguments and results."""
 
 
-class RunStart(Struct, frozen=True, gc=False):
-    """A run (the work from a user's message to the end of the answer), as reported when it begins."""
+@dataclass(slots=True)
+class Run:
+    """A run: the work from a user's message to the end of the answer."""
 
     conversation: str
     run: str
@@ -42,15 +41,19 @@ class RunStart(Struct, frozen=True, gc=False):
     """For a sub-agent: the id of the conversation that started it."""
     trace_parent: str = ""
     """The W3C `traceparent` of the client's message; "" if there was none."""
-
-
-class RunEnd(Struct, frozen=True, gc=False):
-    """How a run ended."""
-
-    outcome: str
-    """How the run ended: a value of StopReason, or "deleted"."""
-    detail: str
-    seconds: float
+    began: float = 0.0
+    """In monotonic seconds, as all times here."""
+    cancelled_at: float | None = None
+    """When the first cancel of the run was requested."""
+    provider: str = ""
+    usage: Usage = field(default_factory=Usage)
+    """The tokens that the model's answers have used so far."""
+    names: dict[str, str] = field(default_factory=dict[str, str])
+    """The names of the tools in the model's latest answer, by the ids of the tool calls."""
+    started: set[str] = field(default_factory=set[str])
+    """The ids of the tool calls that were started, or passed to a client."""
+    waiting: dict[str, float] = field(default_factory=dict[str, float])
+    """Since when each tool call has been waiting for a client, by the id of the call."""
 
 
 class AttemptStart(Struct, frozen=True, gc=False):
@@ -77,25 +80,13 @@ class AttemptEnd(Struct, frozen=True, gc=False):
 
 
 class ToolStart(Struct, frozen=True, gc=False):
-    """A tool call that this process carries out, as reported when it begins."""
+    """A tool call, as reported when it begins."""
 
     conversation: str
     call: str
     tool: str
-    group: str = ""
-    """The group under which the call is counted: the name of a built-in tool, or "mcp", "client" or "other"."""
-
-
-def counted_as(tool: str, ours: Collection[str], of_clients: Collection[str]) -> str:
-    """Return the group under which a tool's calls are counted; `ours` are the built-in tools.
-
-    All unknown tools share one group, because models can invent names.
-    """
-    if tool in ours:
-        return tool
-    if tool in of_clients:
-        return CLIENT
-    return MCP if tool.startswith("mcp__") else OTHER
+    client: bool = False
+    """Whether a client carries out the call."""
 
 
 class ToolEnd(Struct, frozen=True, gc=False):
@@ -128,7 +119,7 @@ class Rpc(Struct, frozen=True, gc=False):
 
 
 class Telemetry:
-    """An observer that observes nothing. Subclasses override the methods that they need."""
+    """An observer that observes nothing."""
 
     on = False
     """Whether anything is observed; if not, callers do not even collect facts that are costly to collect."""
@@ -141,23 +132,28 @@ class Telemetry:
     def rpc_ended(self, rpc: Rpc) -> None:
         """Observe the end of a gRPC call or stream."""
 
-    def command_taken(self, conversation: str, kind: str, asked_at: float, trace_parent: str) -> None:
+    def command_began(self, conversation: str, kind: str, asked_at: float, trace_parent: str) -> None:
         """Observe that a conversation begins to handle a command of class `kind`, sent at `asked_at`.
 
         `asked_at` is in monotonic seconds. `trace_parent` is the W3C `traceparent` of the call, or "".
         """
 
-    def command_done(self, conversation: str) -> None:
-        """Observe that the conversation has handled the command that `command_taken` reported last."""
+    def command_ended(self, conversation: str) -> None:
+        """Observe that the conversation has handled the command that `command_began` reported last."""
 
-    def run_began(self, run: RunStart) -> None:
-        """Observe the beginning of a run."""
+    def published(self, record: ConversationRecord, events: Iterable[Durable]) -> None:
+        """Observe a conversation's events, such as the beginning and the end of a run, in their order."""
 
-    def run_ended(self, run: RunStart, end: RunEnd) -> None:
-        """Observe the end of a run."""
+    def deleted(self, conversation: str) -> None:
+        """Observe that a conversation was deleted."""
 
-    def run_recovered(self, run: RunStart, outcome: str, detail: str) -> None:
-        """Observe that a run which an earlier process began was ended when its conversation was loaded again."""
+    def recovered(
+        self, record: ConversationRecord, run: str, calls: Iterable[ToolUse], events: Iterable[Durable]
+    ) -> None:
+        """Observe that a conversation was loaded in which an earlier process began `run` and did not end it.
+
+        `calls` are the tool calls that were open, and `events` what the recovery has changed.
+        """
 
     def attempt_began(self, attempt: AttemptStart) -> None:
         """Observe the beginning of an attempt of a model request."""
@@ -167,24 +163,11 @@ class Telemetry:
     ) -> None:
         """Observe the end of an attempt. `request` and `answer` hold contents (messages), which only traces may use."""
 
-    def tool_began(self, call: ToolStart) -> None:
-        """Observe the beginning of a tool call."""
-
-    def trace_parent_of(self, call: ToolStart) -> str:
-        """Return the `traceparent` to send with requests of a running tool call; "" if the call is not traced."""
-        return ""
+    def tool_began(self, call: ToolStart) -> str | None:
+        """Observe the beginning of a tool call; return the `traceparent` to send with its requests, if it is traced."""
 
     def tool_ended(self, call: ToolStart, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
         """Observe the end of a tool call. `arguments` and `result` are contents, which only traces may use."""
-
-    def call_left_out(self, call: ToolStart, outcome: str) -> None:
-        """Observe that a call got a result without running in this process; `outcome` is the value of a ToolOutcome."""
-
-    def cancelled(self, conversation: str, seconds: float) -> None:
-        """Observe that a cancelled run has stopped, `seconds` after the cancel was requested."""
-
-    def reaped(self, conversation: str, seconds: float, leaked: bool) -> None:
-        """Observe that the processes of a killed call have ended, or (`leaked`) that this was not confirmed in time."""
 
     def quota_exceeded(self, quota: str) -> None:
         """Observe that a call or a run was refused or stopped because this quota is used up."""

@@ -28,6 +28,7 @@ from actors.ports import (
     ModelAnswer,
     ModelFailedError,
     ModelRequest,
+    ModelSink,
     StoreError,
     ToolSpec,
 )
@@ -82,6 +83,8 @@ class LlmRequest:
     output_schema: str
     """The JSON Schema of the run's output; "" if the run has none."""
     cancel: CancelToken
+    respond: Callable[[Model, ModelRequest, ModelSink, CancelToken], ModelAnswer]
+    """Makes the request. Called on the runner's thread. Raises what `Model.respond` raises."""
 
 
 class StreamedText:
@@ -257,7 +260,7 @@ class LlmRunner(Actor):
         built = request.build(model, refused)
         while True:
             try:
-                return built, model.respond(built, self, request.cancel), refused
+                return built, request.respond(model, built, self, request.cancel), refused
             except ModelFailedError as failed:
                 too_long = failed.failure.kind is ErrorKind.CONTEXT_EXHAUSTED and not self._streaming
                 if not too_long or refused >= request.max_refusals:
@@ -339,7 +342,10 @@ class ModelRequests:
         subjects = functools.partial(call_subjects, self._services, record)
         schema = record.state.ledger.output_schema
         refusals = MAX_SUMMARY_REFUSALS if isinstance(effect, RequestContinuation) else 1
-        request = LlmRequest(effect.request_id, effect.attempt, find, build, judge, subjects, refusals, schema, token)
+        respond = functools.partial(model_choice.respond, self._services)
+        request = LlmRequest(
+            effect.request_id, effect.attempt, find, build, judge, subjects, refusals, schema, token, respond
+        )
         self._current = request
         slots = self._services.quotas.model_slots
         place = slots.acquire(record.principal, functools.partial(self._launch, request, record))

@@ -1,4 +1,7 @@
-"""Finds the models that a command names. If one is unknown, providers are asked before the actor gets the command."""
+"""Finds the models that a command names, and makes requests to them.
+
+If a model is unknown, providers are asked which models they have before the actor gets the command.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,17 @@ from actors.messages.commands import (
     SpawnSubAgentsCommand,
     UpdateConversationCommand,
 )
-from actors.ports import CancelToken, Model, ModelFailedError
+from actors.ports import (
+    CancelToken,
+    Clock,
+    Model,
+    ModelAbortedError,
+    ModelAnswer,
+    ModelFailedError,
+    ModelRequest,
+    ModelSink,
+)
+from actors.ports.telemetry import AttemptEnd, AttemptStart
 from actors.runtime import validation
 
 if TYPE_CHECKING:
@@ -58,6 +71,60 @@ def find(services: Services, name: str, principal: str, cancel: CancelToken) -> 
         raise ModelFailedError(validation.model_refusal(services, name, principal))
     services.models.measure(name, cancel)
     return model
+
+
+def respond(
+    services: Services, model: Model, request: ModelRequest, sink: ModelSink, cancel: CancelToken
+) -> ModelAnswer:
+    """Make one attempt of a model request, and report it to telemetry. Raises what `Model.respond` raises."""
+    attempt = AttemptStart(
+        conversation=request.conversation_id.partition(":")[0],  # side queries, e.g. for a title, append ":PURPOSE"
+        request=request.request_id,
+        attempt=request.attempt,
+        model=model.info.name,
+        provider=model.info.provider,
+        purpose=request.purpose.value,
+    )
+    timed = _TimedSink(sink, services.clock)
+    began = services.clock.monotonic()
+    services.telemetry.attempt_began(attempt)
+    outcome, usage, answer = ErrorKind.UNKNOWN.value, None, None
+    try:
+        answer = model.respond(request, timed, cancel)
+        outcome = "refusal" if answer.refusal else "truncated" if answer.truncated else "ok"
+        usage = answer.usage
+        return answer
+    except ModelAbortedError as aborted:
+        outcome, usage = "cancelled", aborted.usage
+        raise
+    except ModelFailedError as failed:
+        outcome, usage = failed.failure.kind.value, failed.usage
+        raise
+    finally:
+        seconds = services.clock.monotonic() - began
+        first = None if timed.started_at is None else timed.started_at - began
+        if first is None and answer is not None:
+            first = seconds  # the whole answer came at once
+        services.telemetry.attempt_ended(attempt, AttemptEnd(outcome, seconds, first, usage), request, answer)
+
+
+class _TimedSink:
+    """Wraps a ModelSink, and records when the answer begins."""
+
+    def __init__(self, sink: ModelSink, clock: Clock) -> None:
+        self._sink, self._clock = sink, clock
+        self.flush = sink.flush
+        self.started_at: float | None = None
+
+    def started(self) -> None:
+        if self.started_at is None:
+            self.started_at = self._clock.monotonic()
+        self._sink.started()
+
+    def text(self, text: str, *, reasoning: bool = False) -> None:
+        if self.started_at is None:
+            self.started_at = self._clock.monotonic()
+        self._sink.text(text, reasoning=reasoning)
 
 
 def _named(services: Services, request: CreatingCommand | ConversationCommand) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from actors.ports import (
     SideQueryError,
     ToolTransientError,
 )
+from actors.runners.model_choice import respond
 from actors.runtime.actor import tell
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class SideQueries:
         cancel.on_cancel(stop.cancel)
         self._services.timers.after(TIMEOUT_MS, stop.cancel)
         try:
-            return small.respond(request, _NoSink(), stop)
+            return respond(self._services, small, request, _NoSink(), stop)
         except ModelAbortedError as aborted:
             why = "cancelled" if cancel.cancelled else "it took too long"
             raise SideQueryFailedError(why, aborted.usage) from None

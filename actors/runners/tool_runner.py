@@ -11,6 +11,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from actors.core.content import ToolError, ToolResult, ToolSuccess
 from actors.core.context import ConvContext
 from actors.core.effects import AbortTool, AnswerTool, ExecuteTool
@@ -46,13 +48,16 @@ from actors.ports import (
     PersonAnswer,
     RunningProcess,
     SandboxUnavailableError,
+    Tool,
     ToolContext,
+    ToolOutput,
     ToolTransientError,
     ask_nobody,
     no_sub_agents,
 )
 from actors.ports.cluster import OUT_OF_TOUCH
 from actors.ports.machine.resources import exhausted_resource
+from actors.ports.telemetry import ToolEnd, ToolStart
 from actors.runners.elicitation.open_questions import OpenQuestions
 from actors.runners.side_queries import SideQueries, ask_for_tool
 from actors.runners.sub_agent_tasks import planned
@@ -62,7 +67,7 @@ from actors.runtime.admission import FILES_PER_TOOL
 from actors.runtime.validation import tool_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pykka import ActorRef
 
@@ -288,7 +293,7 @@ class ToolRunner(Actor):
             return ToolError(effect.tool_use_id, str(invalid))
         if not services.cluster.lease.young():
             raise ToolTransientError(OUT_OF_TOUCH, begun=False)
-        output = tool.run(arguments, self._context(execution))
+        output = _run(services, tool, arguments, self._context(execution))
         took = round((self._services.clock.monotonic() - started) * 1000)
         execution.ended_job = output.ended_job
         if output.agents:
@@ -336,6 +341,28 @@ class ToolRunner(Actor):
             ask=ask_nobody if context.is_sub_agent else execution.questions.ask,
             plan_agents=no_sub_agents if context.is_sub_agent else plan,
         )
+
+
+def _run(services: Services, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+    """Run a tool, and report the call to telemetry. Raises what `Tool.run` raises."""
+    call = ToolStart(context.conversation_id, context.tool_use_id, tool.spec.name)
+    began = services.clock.monotonic()
+    if trace_parent := services.telemetry.tool_began(call):
+        context = msgspec.structs.replace(context, trace_parent=trace_parent)
+    outcome, result = "failed", ""
+    try:
+        output = tool.run(arguments, context)
+        outcome = "sub_agents" if output.agents else "error" if output.is_error else "ok"
+        result = output.text
+        return output
+    except (ToolTransientError, SandboxUnavailableError) as refused:
+        result = str(refused)
+        raise
+    finally:
+        if context.cancel.cancelled:
+            outcome = "cancelled"
+        end = ToolEnd(outcome, services.clock.monotonic() - began)
+        services.telemetry.tool_ended(call, end, arguments, result)
 
 
 _INTERNAL = "The tool failed because of an internal error."

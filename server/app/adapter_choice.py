@@ -19,6 +19,7 @@ from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import with_limits
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.telemetry import metrics
+from actors.adapters.telemetry.observer import Observer
 from actors.adapters.tools.environment import tool_environment
 from actors.maintenance.retention import Retention
 from actors.ports import SandboxUnavailableError
@@ -41,7 +42,7 @@ from server.process.process_settings import running_on
 from server.settings.setting_values import Listen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Future
     from contextlib import ExitStack
     from pathlib import Path
@@ -65,10 +66,8 @@ class CannotStartError(Exception):
     """The server cannot be started. The message is one line for the operator."""
 
 
-def exporters(
-    config: Config, clock: SystemClock, gauges: Mapping[metrics.Metric, Callable[[], float]]
-) -> Iterator[Telemetry]:
-    """Yield the exporters of metrics and traces that the settings ask for.
+def export(config: Config, observer: Observer, gauges: Mapping[metrics.Metric, Callable[[], float]]) -> None:
+    """Start the exporters of metrics and traces that the settings ask for; the observer closes them.
 
     Raises:
         CannotStartError: The address for metrics is in use or unknown.
@@ -76,23 +75,29 @@ def exporters(
     """
     if config.metrics_listen is not None:
         config.check_extra("metrics_listen", "metrics", "prometheus_client")
-        from actors.adapters.telemetry.opentelemetry_exporters import prometheus  # noqa: PLC0415 -- only with metrics
+    if config.otlp_endpoint:
+        config.check_extra("otlp_endpoint", "otel", "opentelemetry.exporter.otlp")
+    from actors.adapters.telemetry.exporters import Instruments, otlp, prometheus  # noqa: PLC0415 -- only if asked for
 
-        where = config.metrics_listen
+    readers, spans = [], None
+    if (where := config.metrics_listen) is not None:
         try:
-            exporter, port = prometheus(where.host, where.port)
+            reader, close, port = prometheus(where.host, where.port)
         except OSError as error:
             reason = (error.strerror or "unknown host").lower()
             if error.errno == errno.EADDRINUSE and (holder := sockets.listener(where.port)):
                 reason += f" by {holder}"
             raise CannotStartError(f"cannot listen on {where.target} for metrics: {reason}") from None
+        observer.closing.callback(close)
+        readers.append(reader)
         log.info("metrics: http://%s/metrics", Listen(where.host, port).target)
-        yield metrics.Metrics(exporter, clock, gauges)
     if config.otlp_endpoint:
-        config.check_extra("otlp_endpoint", "otel", "opentelemetry.exporter.otlp")
-        from actors.adapters.telemetry.opentelemetry_exporters import otlp  # noqa: PLC0415 -- only if asked for
-
-        yield from otlp(config.otlp_endpoint, config.otlp_contents, clock, gauges)
+        reader, spans = otlp(config.otlp_endpoint, config.otlp_contents)
+        observer.closing.callback(spans.close)
+        readers.append(reader)
+    instruments = Instruments(*readers)
+    observer.closing.callback(instruments.close)
+    observer.export(instruments, spans, gauges)
 
 
 def mcp_servers(

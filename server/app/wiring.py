@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import threading
@@ -15,14 +14,9 @@ from bedrock.local_server import NotPrivateError
 
 from actors.adapters.images.sandboxed_images import SandboxedImages
 from actors.adapters.telemetry import metrics
-from actors.adapters.telemetry.fan_out import FanOut
-from actors.adapters.telemetry.log_lines import LogLines
-from actors.adapters.telemetry.observed_bus import ObservedBus
-from actors.adapters.telemetry.observed_models import ObservedModels
-from actors.adapters.telemetry.observed_tools import ObservedMcpServers, ObservedToolbox
+from actors.adapters.telemetry.observer import Observer
 from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.workspace.local import LocalWorkspace
-from actors.conversation.recovered_work import own_tools
 from actors.conversation.supervisor import Supervisor
 from actors.events.hub import EventHub
 from actors.maintenance.retention import Housekeeper
@@ -33,6 +27,7 @@ from actors.ports import (
 )
 from actors.ports.cluster import Cluster, Node
 from actors.ports.machine import resources
+from actors.ports.telemetry import Telemetry
 from actors.runtime.quotas.fair_slots import FairSlots
 from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
@@ -41,7 +36,7 @@ from actors.runtime.timers import Timers
 from server.app.adapter_choice import (
     CannotStartError,
     authentication_of,
-    exporters,
+    export,
     mcp_servers,
     model_catalog,
     pinned,
@@ -67,9 +62,8 @@ if TYPE_CHECKING:
 
     from actors.adapters.llm.catalog import Catalog
     from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
-    from actors.ports import SandboxReport
+    from actors.ports import SandboxReport, Toolbox
     from actors.ports.mcp import McpServers
-    from actors.ports.telemetry import Telemetry
     from server.app.store_choice import OpenedCluster, OpenedStore
     from server.config import Config
 
@@ -87,7 +81,7 @@ class Wiring:
 
     services: Services
     hub: EventHub
-    """The event bus of `services` without its telemetry wrapper. It has the methods that clients' streams need."""
+    """The event bus of `services`, with the methods that clients' streams need."""
     supervisor: Supervisor
     housekeeper: Housekeeper
     authentication: Authentication
@@ -129,27 +123,26 @@ def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generat
             return sum(each.live_count() for each in supervisors)
 
         clock = SystemClock()
-        telemetry = FanOut([LogLines()] if log.isEnabledFor(logging.INFO) else [])
-        opened.callback(_close, telemetry)
+        observer = Observer(clock)
+        opened.callback(_close, observer)
         exported = bool(config.metrics_listen or config.otlp_endpoint)
+        telemetry = observer if exported or log.isEnabledFor(logging.INFO) else Telemetry()
         timers = Timers(clock)
         opened.callback(timers.close)
         models = model_catalog(config, timers)
         opened.callback(models.close)
         data = _data(config, opened, clock, active=active, written=telemetry.written if exported else None)
         tools = _tools(config, report or probing(config), opened, data, tool_cpus)
+        observer.tools = own_tools(tools.toolbox)
         hub = EventHub()
         services = _services(
             config, data, tools, hub=hub, models=models, clock=clock, timers=timers, telemetry=telemetry
         )
-        if telemetry.on or exported:
-            services = _observed(services, telemetry)
         supervisor = Supervisor(services, tools.toolbox.load)
         supervisors.append(supervisor)
         data.cluster.on_taken = functools.partial(_take_over, supervisor, telemetry)
         if exported:
-            for observer in exporters(config, clock, _gauges(supervisor, hub, data.store, services)):
-                telemetry.add(observer)
+            export(config, observer, _gauges(supervisor, hub, data.store, services))
         _trim_memory(opened)
         housekeeper = Housekeeper(data.store, supervisor, clock, retention(config))
         opened.callback(housekeeper.close)
@@ -301,16 +294,10 @@ def _gauges(
     }
 
 
-def _observed(services: Services, telemetry: FanOut) -> Services:
-    bus = ObservedBus(services.bus, telemetry, services.clock, own_tools(services.toolbox))
-    telemetry.add(bus)  # so that the bus is told of commands, too: a command may be why a run begins or stops
-    return dataclasses.replace(
-        services,
-        bus=bus,
-        models=ObservedModels(services.models, telemetry, services.clock),
-        toolbox=ObservedToolbox(services.toolbox, telemetry, services.clock),
-        mcp=ObservedMcpServers(services.mcp, telemetry, services.clock),
-    )
+def own_tools(toolbox: Toolbox) -> frozenset[str]:
+    """Return the names of the server's own tools."""
+    specs = (*toolbox.specs(sub_agent=False), *toolbox.specs(sub_agent=True))
+    return frozenset(spec.traits.name for spec in specs)
 
 
 def _trim_memory(opened: ExitStack) -> None:

@@ -21,7 +21,7 @@ from actors.adapters.llm.protocols.anthropic import request as anthropic  # noqa
 from actors.adapters.store import rows  # noqa: E402
 from actors.adapters.store.sqlite.readers import Readers  # noqa: E402
 from actors.adapters.store.sqlite.store import PeeweeStore  # noqa: E402
-from actors.adapters.telemetry.fan_out import FanOut  # noqa: E402
+from actors.adapters.telemetry import observer  # noqa: E402
 from actors.runtime.mailbox import Mailbox  # noqa: E402
 from actors.runtime.thread_pool import ThreadPool  # noqa: E402
 from server.cli import serve  # noqa: E402
@@ -40,7 +40,7 @@ SEAMS: dict[str, tuple[Any, str]] = {
     "reads": (Readers, "lend"),
     "messages read": (rows, "message_of"),
     "blocks encoded": (anthropic, "_block"),
-    "observations": (FanOut, "_tell"),
+    "log lines": (observer, "_log"),
 }
 """By count: the class or module and its function whose calls are counted."""
 

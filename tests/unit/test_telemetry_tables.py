@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import ast
+import logging
 import re
+from typing import TYPE_CHECKING
 
-from actors.adapters.telemetry.log_lines import LINES
 from actors.adapters.telemetry.metrics import METRICS
+from actors.adapters.telemetry.observer import Observer
+from actors.core.content import Usage
+from actors.core.history import ProviderView
+from actors.core.notifications import RunStop, StateChanged, StopReason
+from actors.core.summary import StateSummary
+from actors.ports import ModelRequest
+from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, ToolEnd, ToolStart
+from actors.runtime.system_clock import SystemClock
 from tests.documents.pages import ROOT, section, table
+from tests.support.commit_builder import record_of
+
+if TYPE_CHECKING:
+    import pytest
 
 LOGGING = re.compile(r"_?log\.(debug|info|warning|error|exception|critical|log)")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -23,9 +36,26 @@ SCRAPED = re.findall(r"(?m)^# TYPE (\w+)", (ROOT / "tests/unit/telemetry/scrape.
 """The names of all metrics, in their order."""
 
 
-def test_the_lines_of_the_log_are_in_the_guide() -> None:
+def test_the_lines_of_the_log_are_in_the_guide(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "actors")
+    observer = Observer(SystemClock())
+    for stream, command, outcome in (
+        (True, False, "OK"),
+        (False, True, "OK"),
+        (False, False, "OK"),
+        (False, True, "NOT_FOUND"),
+    ):
+        observer.rpc_ended(Rpc("SendMessage", "c", "p", "peer", "id", outcome, 1.0, stream, command))
+    record = record_of("c", parent_conversation_id="parent", user_initiated=False)
+    attempt, end = AttemptStart("c", "r", 1, "m", "p", "title"), AttemptEnd("ok", 1.0, 0.5, Usage(1, 1, 1, 1, 1))
+    observer.published(record, [StateChanged(StateSummary("llm_requesting", run="c:1"), ())])
+    observer.attempt_ended(attempt, end, ModelRequest("c", "r", 1, "", (), ProviderView(())), None)
+    observer.tool_ended(ToolStart("c", "t", "bash"), ToolEnd("ok", 1.0), {}, "")
+    observer.published(record, [RunStop("c:1", StopReason.ERROR, "detail")])
+    plain = logging.makeLogRecord({}).__dict__.keys() | {"message", "asctime"}
+    found = {line.getMessage(): tuple(name for name in line.__dict__ if name not in plain) for line in caplog.records}
     rows = table(section(OPERATIONS, "## Logs"))
-    assert {line.strip("`"): words(fields) for line, _, fields in rows} == LINES
+    assert {line.strip("`"): words(fields) for line, _, fields in rows} == found
 
 
 def test_the_metrics_are_in_the_guide() -> None:

@@ -168,6 +168,7 @@ class CommandDispatch:
         services.faults.hit("delete.after")
         for deleted in (conversation_id, *children):
             services.bus.deleted(deleted, last)
+            services.telemetry.deleted(deleted)
             services.toolbox.forget(deleted)
             services.mcp.stop(deleted)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import (
     ApprovalDecision,
     ApprovalResolved,
+    Durable,
     Fate,
     QueueChanged,
     RunStop,
@@ -21,7 +23,8 @@ from actors.core.notifications import (
 )
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmPhase, LlmRequesting, ToolExecuting
 from actors.messages.commands import SendMessageCommand, UpdateConversationCommand
-from actors.ports.telemetry import RunStart, Telemetry, ToolStart
+from actors.ports import ConversationRecord
+from actors.ports.telemetry import Telemetry
 
 World = Any
 
@@ -250,11 +253,11 @@ class Ends(Telemetry):
     def __init__(self) -> None:
         self.told: list[tuple[str, ...]] = []
 
-    def call_left_out(self, call: ToolStart, outcome: str) -> None:
-        self.told.append((call.call, call.tool, call.group, outcome))
-
-    def run_recovered(self, run: RunStart, outcome: str, detail: str) -> None:
-        self.told.append((run.run, run.model, outcome, detail))
+    def recovered(
+        self, record: ConversationRecord, run: str, calls: Iterable[ToolUse], events: Iterable[Durable]
+    ) -> None:
+        self.told.append((run, *(f"{call.id} {call.name}" for call in calls)))
+        self.told += [(ended.run, ended.detail) for ended in events if isinstance(ended, RunStop) and ended.run == run]
 
 
 def test_the_ends_of_what_a_restart_cut_off_are_told_by_the_new_process(world: World) -> None:
@@ -271,7 +274,6 @@ def test_the_ends_of_what_a_restart_cut_off_are_told_by_the_new_process(world: W
     finally:
         successor.close()
     assert ends.told == [
-        ("t1", "bash", "bash", "cancelled"),
-        ("t2", "made-up", "other", "cancelled"),
-        (run, "scripted", "interrupted", "restart"),
+        (run, "t1 bash", "t2 made-up"),
+        (run, "restart"),
     ]

@@ -70,6 +70,7 @@ class ToolHarness:
             max_refusals,
             "",
             self.cancel,
+            lambda model, request, sink, cancel: model.respond(request, sink, cancel),
         )
         runner = LlmRunner(
             request,

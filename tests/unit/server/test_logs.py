@@ -5,19 +5,17 @@ from __future__ import annotations
 import io
 import json
 import logging
-import threading
-from concurrent.futures import ThreadPoolExecutor
+import re
 
 import pytest
 
-from server.json_logs import JsonFormatter, SharedLines, TextFormatter
-from tests.support.patience import PATIENCE
+from server.json_logs import JsonLines, TextLines
 
 
 def line(error: BaseException | None = None, text: str = "saved %d rows", *arguments: object) -> dict[str, object]:
     output = io.StringIO()
     handler = logging.StreamHandler(output)
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(JsonLines())
     logger = logging.Logger("actors.x")
     logger.addHandler(handler)
     logger.error(text, *(arguments or (3,)), exc_info=error)
@@ -36,7 +34,7 @@ def raised(error: BaseException) -> BaseException:
 def test_a_line_says_when_how_bad_where_and_what() -> None:
     found = line()
     assert (found["level"], found["logger"], found["message"]) == ("error", "actors.x", "saved 3 rows")
-    assert str(found["time"]).endswith("Z")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(found["time"]))
 
 
 def test_text_with_line_breaks_and_broken_characters_stays_one_line() -> None:
@@ -69,7 +67,7 @@ def record(**fields: object) -> logging.LogRecord:
 
 
 def test_fields_stand_beside_the_message() -> None:
-    found = json.loads(JsonFormatter().format(record(conversation="c1", duration_ms=1.5)))
+    found = json.loads(JsonLines().format(record(conversation="c1", duration_ms=1.5)))
     assert found["message"] == "run ended"
     assert {name: found[name] for name in found.keys() - {"time", "level", "logger", "message"}} == {
         "conversation": "c1",
@@ -79,51 +77,14 @@ def test_fields_stand_beside_the_message() -> None:
 
 def test_people_read_text_that_cannot_move_their_cursor() -> None:
     hostile = record(msg="a\x1b[2Jb", conversation="c1", peer='x "y"\n\x9b', stack=None)
-    text = TextFormatter().format(hostile)
+    text = TextLines().format(hostile)
     assert text.endswith('a\ufffd[2Jb conversation=c1 peer="x \\"y\\"\\n\\u009b" stack=None')
     assert text.isprintable()
 
 
-class HeldStream(io.StringIO):
-    """A stream whose first write lasts until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writing, self.let_go = threading.Event(), threading.Event()
-        self.writes: list[str] = []
-
-    def write(self, text: str) -> int:
-        self.writing.set()
-        assert self.let_go.wait(PATIENCE)
-        self.writes.append(text)
-        return len(text)
-
-
-def test_nobody_waits_while_another_thread_writes_its_line() -> None:
-    stream = HeldStream()
-    lines = SharedLines(stream)
-    with ThreadPoolExecutor(1) as other:
-        first = other.submit(lines.handle, record(msg="1"))
-        assert stream.writing.wait(PATIENCE)
-        for number in "234":
-            lines.handle(record(msg=number))  # returns although the stream takes nothing
-        stream.let_go.set()
-        assert first.result(PATIENCE)
-    assert stream.writes == ["1\n", "2\n3\n4\n"]
-
-
-def test_what_waits_is_written_at_the_end_of_the_process() -> None:
-    stream = HeldStream()
-    stream.let_go.set()
-    lines = SharedLines(stream)
-    lines._lines.append("last\n")
-    lines.flush()
-    assert stream.writes == ["last\n"]
-
-
 @pytest.mark.parametrize("text", ["caf\u00e9", "\u2028", "\ud83d", "\x9b2J"])
 def test_a_line_is_ascii_and_says_what_was_said(text: str) -> None:
-    shown = JsonFormatter().format(record(msg="%s", args=(text,), count=2**70))
+    shown = JsonLines().format(record(msg="%s", args=(text,), count=2**70))
     assert shown.isascii()
     assert shown.isprintable()
     assert json.loads(shown)["message"] == text

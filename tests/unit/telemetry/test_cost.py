@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
-from actors.adapters.telemetry.fan_out import FanOut
-from actors.adapters.telemetry.metrics import Metrics
-from actors.adapters.telemetry.opentelemetry_exporters import Instruments
-from actors.adapters.telemetry.traces import Traces
+from actors.adapters.telemetry.exporters import Instruments, Spans
+from actors.adapters.telemetry.observer import Observer
 from actors.core.content import Text, Usage
 from actors.core.history import ProviderView
+from actors.core.notifications import RunStop, StateChanged, StopReason
+from actors.core.summary import StateSummary
 from actors.ports import ModelAnswer, ModelRequest
-from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, RunEnd, RunStart, Telemetry, ToolEnd, ToolStart
+from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, Telemetry, ToolEnd, ToolStart
 from actors.runtime.system_clock import SystemClock
+from tests.support.commit_builder import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
     import pytest
 
-MOST = {"nobody": 60, "metrics": 1100, "traces": 640}
+MOST = {"log lines": 140, "metrics": 1100, "metrics and traces": 1740}
 """How many calls a turn costs, with a few for other versions of Python and of the libraries."""
 
+RECORD = record_of("c")
 REQUEST = ModelRequest("c", "c:r1", 1, "", (), ProviderView(()))
 ANSWER = ModelAnswer((Text("an answer"),), end_turn=True)
 END = AttemptEnd("ok", 1.0, 0.5, Usage(10, 3))
@@ -34,10 +36,9 @@ END = AttemptEnd("ok", 1.0, 0.5, Usage(10, 3))
 
 def turn(told: Telemetry) -> None:
     """What a turn of two requests and two tools tells, with a watcher."""
-    told.command_taken("c", "SendMessageCommand", 0.0, "")
-    run = RunStart("c", "c:1", "opus")
-    told.run_began(run)
-    told.command_done("c")
+    told.command_began("c", "SendMessageCommand", 0.0, "")
+    told.published(RECORD, [StateChanged(StateSummary("llm_requesting", run="c:1"), ())])
+    told.command_ended("c")
     told.rpc_ended(Rpc("SendMessage", "c", "local", "", "", "OK", 0.003, stream=False, command=True))
     for _ in range(5):
         told.written(1, 0.001)
@@ -47,11 +48,10 @@ def turn(told: Telemetry) -> None:
         attempt = AttemptStart("c", f"c:r{number}", 1, "opus", "anthropic", "conversation")
         told.attempt_began(attempt)
         told.attempt_ended(attempt, END, REQUEST, ANSWER)
-        call = ToolStart("c", f"t{number}", "bash", "bash")
+        call = ToolStart("c", f"t{number}", "bash")
         told.tool_began(call)
-        told.trace_parent_of(call)
         told.tool_ended(call, ToolEnd("ok", 1.0), {}, "")
-    told.run_ended(run, RunEnd("completed", "", 1.0))
+    told.published(RECORD, [RunStop("c:1", StopReason.COMPLETED)])
 
 
 def calls(work: Callable[[], object]) -> int:
@@ -87,12 +87,13 @@ def test_observing_a_turn_costs_few_calls(request: pytest.FixtureRequest) -> Non
     request.addfinalizer(exporter.close)
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(kept)
-    metrics = FanOut([Metrics(exporter, SystemClock(), {})])
-    traces = FanOut([Traces(provider)])
+    lines, metrics, both = (Observer(SystemClock()) for _ in range(3))
+    metrics.export(exporter, None, {})
+    both.export(exporter, Spans(provider), {})
     counted = {
-        "nobody": calls(lambda: turn(FanOut([]))),
+        "log lines": calls(lambda: turn(lines)),
         "metrics": calls(lambda: turn(metrics)),
-        "traces": calls(lambda: turn(traces)),
+        "metrics and traces": calls(lambda: turn(both)),
     }
     assert len(kept.spans) == 10
     assert {name: count for name, count in counted.items() if count > MOST[name]} == {}

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode, format_span_id
 
-from actors.adapters.telemetry.traces import Traces
+from actors.adapters.telemetry.exporters import Instruments, Spans
+from actors.adapters.telemetry.observer import Observer
 from actors.core.content import Text, ToolUse, Usage
 from actors.core.history import ProviderView, Turn
+from actors.core.notifications import RunStop, StateChanged, StopReason
+from actors.core.summary import StateSummary
 from actors.ports import ModelAnswer, ModelRequest
-from actors.ports.telemetry import CONTENTS, AttemptEnd, AttemptStart, RunEnd, RunStart, ToolEnd, ToolStart
+from actors.ports.telemetry import CONTENTS, AttemptEnd, AttemptStart, ToolEnd, ToolStart
+from actors.runtime.system_clock import SystemClock
+from tests.support.commit_builder import record_of
 
 if TYPE_CHECKING:
     import pytest
 
-RUN = RunStart("c", "c:1", "opus")
+RECORD = record_of("c", model="opus")
+BEGAN = StateChanged(StateSummary("llm_requesting", run="c:1"), ())
 ATTEMPT = AttemptStart("c", "c:r1", 1, "opus", "anthropic", "conversation")
-CALL = ToolStart("c", "t1", "bash", "bash")
+CALL = ToolStart("c", "t1", "bash")
 REQUEST = ModelRequest("c", "c:r1", 1, "", (), ProviderView((Turn("user", (Text("a question"),)),)))
 ANSWER = ModelAnswer((Text("an answer"), ToolUse("t1", "bash", '{"cmd": "ls"}')), end_turn=False)
 OK = AttemptEnd("ok", 1.0, 0.5, Usage(10, 3, cache_read_tokens=5, cache_write_tokens=2))
@@ -34,7 +39,9 @@ class Told:
         self._exporter = InMemorySpanExporter()
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.traces = Traces(provider, contents)
+        self.traces = Observer(SystemClock())
+        self.traces.tools = {"bash"}
+        self.traces.export(Instruments(), Spans(provider, contents), {})
 
     @property
     def ended(self) -> tuple[Any, ...]:
@@ -46,12 +53,12 @@ class Told:
 
     def turn(self, end: AttemptEnd = OK, answer: ModelAnswer | None = ANSWER) -> dict[str, Any]:
         """One attempt and one call, in a run."""
-        self.traces.run_began(RUN)
+        self.traces.published(RECORD, [BEGAN])
         self.traces.attempt_began(ATTEMPT)
         self.traces.attempt_ended(ATTEMPT, end, REQUEST, answer)
         self.traces.tool_began(CALL)
         self.traces.tool_ended(CALL, ToolEnd("ok", 1.0), {"cmd": "ls"}, "a file")
-        self.traces.run_ended(RUN, RunEnd("completed", "", 2.0))
+        self.traces.published(RECORD, [RunStop("c:1", StopReason.COMPLETED)])
         return self.spans
 
 
@@ -90,8 +97,7 @@ def test_what_fails_says_why() -> None:
     assert spans["chat"].status.status_code is StatusCode.ERROR
     assert spans["chat"].attributes["error.type"] == "rate_limit"
     assert spans["invoke_agent"].status.status_code is StatusCode.UNSET, "another attempt may have succeeded"
-    told.traces.run_began(RUN)
-    told.traces.run_ended(RUN, RunEnd("error", "rate_limit", 1.0))
+    told.traces.published(RECORD, [BEGAN, RunStop("c:1", StopReason.ERROR, "rate_limit")])
     assert told.spans["invoke_agent"].attributes["error.type"] == "rate_limit"
 
 
@@ -100,18 +106,19 @@ def test_what_is_not_part_of_a_run_has_a_trace_of_its_own() -> None:
     told.traces.attempt_began(ATTEMPT)
     told.traces.attempt_ended(ATTEMPT, OK, REQUEST, ANSWER)
     assert told.spans["chat"].parent is None
-    assert told.traces.trace_parent_of(CALL) == ""
 
 
 def test_what_a_client_has_begun_goes_on_as_it_was_decided_there() -> None:
     for recorded, flags in ((True, "01"), (False, "00")):
         told = Told()
         began = f"00-{'a1' * 16}-{'b2' * 8}-{flags}"
-        told.traces.run_began(replace(RUN, trace_parent=began))
-        told.traces.tool_began(CALL)
-        named = told.traces.trace_parent_of(CALL)
+        told.traces.command_began("c", "SendMessageCommand", 0.0, began)
+        told.traces.published(RECORD, [BEGAN])
+        told.traces.command_ended("c")
+        named = told.traces.tool_began(CALL)
+        assert named is not None
         told.traces.tool_ended(CALL, ToolEnd("ok", 1.0), {}, "")
-        told.traces.run_ended(RUN, RunEnd("completed", "", 2.0))
+        told.traces.published(RECORD, [RunStop("c:1", StopReason.COMPLETED)])
         assert set(told.spans) == ({"invoke_agent", "execute_tool"} if recorded else set())
         assert named.startswith(f"00-{'a1' * 16}-")
         assert named.endswith(f"-{flags}")
