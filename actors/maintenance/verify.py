@@ -1,4 +1,4 @@
-"""Verifies a stored conversation: its rows with the store's checks, its events with the state machine's invariants.
+"""Verifies a stored conversation: rows by the store's checks, events by invariants, and the log by replaying it.
 
 The store is only read; nothing is repaired. Other threads may write to the store during the check: events are read only
 up to the revision that the conversation had at the beginning, and are read again if the oldest of them were pruned
@@ -7,17 +7,32 @@ during the check.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Any
 
+import msgspec
+from msgspec import Struct
+
+from actors.core.content import Message
+from actors.core.context import ConvContext, Rules
+from actors.core.effects import NotifyClient, PersistMessage
+from actors.core.errors import InvalidTransition
+from actors.core.events import Event
 from actors.core.invariants import InvariantChecker
-from actors.core.notifications import MessageAdded
-from actors.ports import ConversationRecord, RevisionTooOldError, StoreDamagedError, StoredEvent, StoreReader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from actors.core.content import Message
+from actors.core.notifications import ConversationUpdated, Durable, MessageAdded, TextDelta, ToolTreeReaped
+from actors.core.result import TransitionResult
+from actors.core.states import Idle, Ledger, State
+from actors.core.transition import context_after, settle_event, transition
+from actors.messages.log_entries import ApprovalRulesChanged, Created, Entry, Forked, SettingsChanged, TreeReaped
+from actors.ports import (
+    ConversationRecord,
+    RevisionTooOldError,
+    StoreDamagedError,
+    StoredEvent,
+    StoredTransition,
+    StoreReader,
+)
 
 PAGE = 200
 """The number of events or messages that are read at a time."""
@@ -89,3 +104,176 @@ def _messages(store: StoreReader, record: ConversationRecord, before: int) -> It
     while page := store.messages(record.id, after=after, before=before, limit=PAGE):
         yield from page
         after = page[-1].sequence
+
+
+SHOWN_CHARS = 300
+"""The maximum characters of a value in the description of a difference."""
+
+_INPUT: msgspec.json.Decoder[Event | Entry] = msgspec.json.Decoder(Event | Entry)
+
+
+class _LoggedContext(ConvContext, frozen=True):
+    rules: Rules = Rules.FIRST
+
+
+_CONTEXT = msgspec.json.Decoder(_LoggedContext)
+_encode = msgspec.json.Encoder().encode
+
+
+class ReplayedStep(Struct, frozen=True):
+    """The result of replaying one log row."""
+
+    step: int
+    revision: int
+    """The conversation's revision (the number of its newest event) after the row."""
+    event: bytes
+    """The row's input (a state machine event or another log entry) as JSON."""
+    state: bytes
+    """The new state as JSON; empty if unknown."""
+    difference: str
+    """How the result of the replay differs from the log row, as text; "" if they are equal."""
+
+
+class Replay:
+    """Replays the log of one conversation, row by row."""
+
+    def __init__(self) -> None:
+        self._state: State | None = None
+        self._context: ConvContext | None = None
+        self._at = 0
+
+    def step(self, row: StoredTransition) -> ReplayedStep:
+        """Replay the next row. The first row must be the creation of the conversation."""
+        differences = "; ".join(self._differences(row))
+        state = b"" if self._state is None else _encode(self._state)
+        revision = row.first_revision + len(row.notifications) - 1
+        return ReplayedStep(row.step, revision, row.event, state, differences)
+
+    def end(self, record: ConversationRecord) -> str:
+        """Return how `record` differs from the state and mode that the replay has reached; "" if they are equal."""
+        found: list[str] = []
+        if self._state != record.state:
+            found.append(f"the stored state is another one: {_differing(self._state, record.state)}")
+        if self._context is not None and self._context.mode is not record.mode:
+            found.append(f"the stored mode is {record.mode.value} instead of {self._context.mode.value}")
+        if self._due() is not None:
+            found.append("it ends before an event that was due")
+        return "; ".join(found)
+
+    def _differences(self, row: StoredTransition) -> Iterator[str]:
+        try:
+            entry = _INPUT.decode(row.event)
+            yield from self._change_context(row)
+        except msgspec.DecodeError:
+            yield "its input or context cannot be read"
+            return
+        due, self._at = self._due(), row.at
+        if due is not None and entry != due:
+            yield f"{_name(due)} was due, not {_name(entry)}"
+        if entry.at != row.at:
+            yield "its time is not that of its input"
+        match entry:
+            case Created():
+                yield from self._create(row, Ledger(seq=len(row.notifications)))
+            case Forked(ledger=ledger):
+                yield from self._create(row, ledger)
+            case SettingsChanged(fields=fields):
+                yield from _unlike((ConversationUpdated(fields),), row.notifications)
+            case ApprovalRulesChanged():
+                yield from _unlike((ConversationUpdated(("approval_rules",)),), row.notifications)
+            case TreeReaped(tool_use_id=tool_use_id):
+                yield from _unlike(_receipts(tool_use_id, row.notifications), row.notifications)
+            case _:
+                yield from self._move(entry, row)
+
+    def _change_context(self, row: StoredTransition) -> Iterator[str]:
+        if row.context is None:
+            return
+        context = _CONTEXT.decode(row.context)
+        if self._context is not None and context.mode is not self._context.mode:
+            yield f"its context has the mode {context.mode.value} instead of {self._context.mode.value}"
+        self._context = context
+
+    def _due(self) -> Event | None:
+        if self._state is None or self._context is None:
+            return None
+        return settle_event(self._state, self._at)
+
+    def _create(self, row: StoredTransition, ledger: Ledger) -> Iterator[str]:
+        if row.step != 1:
+            yield "a conversation is created only once"
+        self._state = Idle(ledger)
+        if not all(isinstance(each, MessageAdded) for each in row.notifications):
+            yield "a creation brings nothing but messages"
+
+    def _move(self, event: Event, row: StoredTransition) -> Iterator[str]:
+        if self._state is None or self._context is None:
+            yield "the state or the context before it is not known"
+            return
+        try:
+            result = transition(self._state, self._context, event)
+        except InvalidTransition as refusal:
+            yield f"{_name(event)} is refused: {refusal}"
+            return
+        except Exception as error:  # noqa: BLE001 -- a damaged input may raise anything
+            yield f"{_name(event)} makes the machine fail with {type(error).__name__}"
+            return
+        if result.new_state is self._state and not result.effects:
+            yield f"{_name(event)} changes nothing"
+        self._state, self._context = result.new_state, context_after(self._context, result.effects)
+        yield from _unlike(_notifications(result), row.notifications)
+
+
+def _notifications(result: TransitionResult) -> tuple[Durable, ...]:
+    """Return the notifications that a log row for this transition must contain: all but streamed text."""
+    found: list[Durable] = []
+    for effect in result.effects:
+        match effect:
+            case PersistMessage(message=message):
+                found.append(MessageAdded(message))
+            case NotifyClient(data=data) if not isinstance(data, TextDelta):
+                found.append(data)
+            case _:
+                pass
+    return tuple(found)
+
+
+def _receipts(tool_use_id: str, stored: Sequence[Durable]) -> tuple[Durable, ...]:
+    """Return the notifications that a log row with the entry TreeReaped (a call's processes have exited) must contain.
+
+    The process ids and the duration are taken from the stored notification, if there is one, because a replay cannot
+    know them.
+    """
+    if len(stored) == 1 and isinstance(stored[0], ToolTreeReaped) and stored[0].tool_use_id == tool_use_id:
+        return (stored[0],)
+    return (ToolTreeReaped(tool_use_id, (), 0),)
+
+
+def _unlike(replayed: Sequence[Durable], stored: Sequence[Durable]) -> Iterator[str]:
+    """Yield a description of only the first difference, because later ones follow from it; nothing if there is none."""
+    for number, (now, then) in enumerate(zip(replayed, stored, strict=False), 1):
+        if now != then:
+            yield f"its event {number} differs: {_differing(now, then)}"
+            return
+    if len(replayed) != len(stored):
+        yield f"it has {len(stored)} events instead of {len(replayed)}"
+
+
+def _differing(now: Struct | None, then: Struct) -> str:
+    replayed, stored = msgspec.to_builtins(now), msgspec.to_builtins(then)
+    while isinstance(replayed, dict) and isinstance(stored, dict):
+        keys = [key for key in {**replayed, **stored} if replayed.get(key) != stored.get(key)]
+        if len(keys) != 1:
+            replayed, stored = ({key: side.get(key) for key in keys} for side in (replayed, stored))
+            break
+        replayed, stored = replayed.get(keys[0]), stored.get(keys[0])
+    return f"replayed {_cut(replayed)}, stored {_cut(stored)}"
+
+
+def _cut(value: Any) -> str:
+    text = _encode(value).decode()
+    return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
+
+
+def _name(entry: Event | Entry) -> str:
+    return type(entry).__name__

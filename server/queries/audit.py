@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bedrock import v1
 
-from actors.maintenance.replay import Replay, ReplayedStep
-from actors.maintenance.verify import findings
+from actors.maintenance.verify import Replay, ReplayedStep, findings
 from actors.ports import ConversationRecord, RevisionTooOldError, StoreDamagedError, StoredTransition, StoreReader
 from actors.ports.store.audit import AuditPlace, AuditStore
 from server.contract import limits
@@ -130,7 +129,7 @@ class _Run:
             # This read raises RevisionTooOldError if the missing rows were pruned during the replay. Otherwise the log
             # has a gap, which the replay reports.
             self._store.events(self._record.id, after=self._revision, limit=1)
-        return [self._shown(self._replay.take(row)) for row in rows]
+        return [self._shown(self._replay.step(row)) for row in rows]
 
     def _rows(self, limit: int) -> Sequence[StoredTransition]:
         rows = self._store.transitions(self._record.id, after_step=self._step, limit=limit)

@@ -19,8 +19,7 @@ from server.wire.values import timestamp
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.events.hub import EventBatch, HubEvent
-    from actors.events.live_text import LiveText, TextChunk
+    from actors.events.hub import EventBatch, HubEvent, LiveText, TextChunk
     from actors.ports import Clock, ConversationReader, StoredEvent
     from server.wire.context import ConversionContext
     from server.wire.conversations.encoded_conversations import EncodedConversations

@@ -25,7 +25,7 @@ from server.wire.events import text_delta
 from server.wire.messages import message
 
 if TYPE_CHECKING:
-    from actors.events.live_text import TextChunk
+    from actors.events.hub import TextChunk
     from server.wire.context import ConversionContext
 
 

@@ -115,7 +115,7 @@ class SubscribeStream(Stream):
         if self._request.until_settled:
             self._settled = SettledTracker(opening.record)
         if self._deltas and opening.slot is not None:
-            opening.add_partial(self._watch.take_text(*opening.slot))
+            opening.add_partial(self._watch.read_text(*opening.slot))
         await self._out.add([self._sources.frames.snapshot(opening.snapshot)])
         if opening.after is None:
             self._position = opening.record.last_seq

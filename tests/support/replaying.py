@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.maintenance.replay import Replay
+from actors.maintenance.verify import Replay
 
 if TYPE_CHECKING:
     from actors.ports import ConversationRecord, Store
@@ -14,5 +14,5 @@ def differences(store: Store, record: ConversationRecord) -> list[str]:
     """Where the machine, asked again, says something else than the log up to `record`."""
     replay = Replay()
     rows = [row for row in store.transitions(record.id, after_step=0, limit=1_000_000) if row.step <= record.step]
-    found = [f"step {step.step}: {step.difference}" for step in map(replay.take, rows) if step.difference]
+    found = [f"step {step.step}: {step.difference}" for step in map(replay.step, rows) if step.difference]
     return [*found, *filter(None, [replay.end(record)])]

@@ -1,22 +1,264 @@
-"""Checks working directories on this machine, and describes them for the system prompt."""
+"""Checks working directories on this machine, and describes them for the system prompt.
+
+Files that another user may have written are read without blocking, bounded, and within allowed directories only. No
+program is run, because a repository can name programs that git would run.
+"""
 
 from __future__ import annotations
 
 import codecs
 import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from actors.adapters.workspace.directory_listing import home_directory, list_entries
-from actors.adapters.workspace.git import git_state, repository_root
-from actors.adapters.workspace.safe_read import ReadRefusedError, is_inside, read_start
-from actors.ports import Instructions, Workspace, WorkspaceContext
+from actors.ports import DirectoryEntry, DirectoryListing, GitState, Instructions, Workspace, WorkspaceContext
 from actors.ports.workspace import EMPTY
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+UNREADABLE = "it cannot be read"
 
-    from actors.ports import DirectoryListing
+
+class ReadRefusedError(Exception):
+    """The file exists but must not be read; the text says why."""
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Return whether a real path is `folder` or inside it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def read_start(path: str, limit: int, refusal: Callable[[str], str]) -> tuple[bytes, int]:
+    """Return the first `limit` bytes of a regular file, and its size in bytes.
+
+    `refusal` gets the real path of the file and returns why it must not be read, or "". Raises FileNotFoundError if
+    there is no such file, and ReadRefusedError if it must not or cannot be read. If it must not be read, the error's
+    text is only what `refusal` returned.
+    """
+    # Opening with O_PATH has no effect on the file: a FIFO does not block, a device is not touched. A file checked
+    # through this handle cannot be replaced by another one before it is read.
+    try:
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        if os.path.lexists(path):
+            raise ReadRefusedError(refusal(os.path.realpath(path)) or UNREADABLE) from None
+        raise FileNotFoundError(path) from None
+    try:
+        here = f"/proc/self/fd/{handle}"
+        if why := refusal(os.readlink(here)):
+            raise ReadRefusedError(why)
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
+            raise ReadRefusedError("it is not a regular file")
+        return _read(here, limit), about.st_size
+    except OSError:
+        raise ReadRefusedError(UNREADABLE) from None
+    finally:
+        os.close(handle)
+
+
+def _read(path: str, limit: int) -> bytes:
+    # The file is known to be regular; the flags ensure that opening it never blocks.
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        data = b""
+        while len(data) < limit and (part := os.read(file, limit - len(data))):
+            data += part
+        return data
+    finally:
+        os.close(file)
+
+
+MAX_ENTRIES = 100_000
+"""Maximum number of entries in a listing. Which entries of a larger directory are missing is not defined."""
+
+
+def list_entries(directory: str, hidden: Sequence[str], within: Sequence[str] | None = None) -> DirectoryListing:
+    """Return the entries of a directory, given by its real path: directories first, each kind sorted by name.
+
+    Entries at or in a `hidden` real path and links to such entries are omitted, as are links that lead out of the
+    directories `within`. Raises ValueError with a readable text if the directory cannot be read.
+    """
+    try:
+        with os.scandir(directory) as found:
+            entries = list(islice(_visible(directory, found, hidden, within), MAX_ENTRIES + 1))
+    except PermissionError:
+        raise ValueError("the user that the server runs as may not read it") from None
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {(error.strerror or 'unknown error').lower()}") from None
+    listed = [DirectoryEntry(name, directory=not file) for file, name in sorted(entries[:MAX_ENTRIES])]
+    return DirectoryListing(directory, tuple(listed), truncated=len(entries) > MAX_ENTRIES)
+
+
+def home_directory() -> str:
+    """Return the home directory of the server's user, "/" if there is none."""
+    try:
+        return str(Path.home())
+    except RuntimeError:
+        return "/"
+
+
+def _visible(
+    directory: str, found: Iterator[os.DirEntry[str]], hidden: Sequence[str], within: Sequence[str] | None
+) -> Iterator[tuple[bool, str]]:
+    """Yield a pair (is not a directory, name) for each visible entry; sorting the pairs puts directories first."""
+    for entry in found:
+        path = os.path.join(directory, entry.name)
+        link = entry.is_symlink()
+        if link and within is not None and not _leads_into(path, within):
+            continue
+        if _is_utf8(entry.name) and not _is_hidden(path, link, hidden):
+            yield not _is_directory(entry), entry.name
+
+
+def _is_hidden(path: str, link: bool, hidden: Sequence[str]) -> bool:
+    if not hidden:
+        return False
+    real = os.path.realpath(path) if link else path  # `directory` is a real path, so only the entry can be a link
+    return any(is_inside(real, folder) for folder in hidden)
+
+
+def _leads_into(path: str, within: Sequence[str]) -> bool:
+    real = os.path.realpath(path)
+    return any(is_inside(real, root) for root in within)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a directory, or a link to a directory; False for circular links."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _is_utf8(name: str) -> bool:
+    """Return whether a file name is valid UTF-8. Names that are not cannot be sent to clients."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+SMALL = 4096
+"""Maximum bytes that are read of HEAD, of a ref, and of a `.git` file; each of them is one short line."""
+
+PACKED_REFS = 4 << 20
+"""Maximum bytes of packed-refs that are searched: some 50,000 refs."""
+
+SHORT = 10
+"""Number of digits of a commit id that are shown."""
+
+_COMMIT = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_BRANCH = re.compile(rb"ref: refs/heads/([^\x00-\x20\x7f~^:?*\[\\]{1,255})")
+
+Refusal = Callable[[str], str]
+
+
+def repository_root(directory: str, allowed: Callable[[str], bool] = lambda _path: True) -> str:
+    """Return the root of the repository that contains the directory, given by its real path; "" if there is none.
+
+    A `.git` is ignored if `allowed` returns False for its path, or if it belongs to neither root, nor the server's
+    user, nor the owner of the directory.
+    """
+    try:
+        trusted = {0, os.geteuid(), os.stat(directory).st_uid}
+    except OSError:
+        return ""
+    folder = directory
+    while True:
+        if allowed(os.path.join(folder, ".git")) and _is_root(folder, trusted):
+            return folder
+        if folder == "/":
+            return ""
+        folder = os.path.dirname(folder)
+
+
+def git_state(root: str, refusal: Refusal) -> GitState:
+    """Return branch and commit of the repository at `root`, each "" if it cannot be read.
+
+    `refusal` takes the real path of a file, and returns the reason why the file must not be read, or "".
+    """
+    try:
+        private = _private_directory(root, refusal)
+    except (OSError, ReadRefusedError):
+        return GitState(root)
+    head = _line(private, "HEAD", refusal)
+    if _COMMIT.fullmatch(head):
+        return GitState(root, commit=head[:SHORT].decode())
+    named = _BRANCH.fullmatch(head)
+    if named is None or not all(_is_name(part) for part in named[1].split(b"/")):
+        return GitState(root)
+    ref = b"refs/heads/" + named[1]
+    commit = _commit_of(ref, private, refusal)
+    return GitState(root, branch=named[1].decode(errors="replace"), commit=commit)
+
+
+def _is_root(folder: str, trusted: set[int]) -> bool:
+    """Return whether `folder` has a `.git` of a repository that belongs to one of the user ids `trusted`."""
+    try:
+        about = os.stat(os.path.join(folder, ".git"))
+    except OSError:
+        return False
+    if about.st_uid not in trusted:
+        return False
+    return stat.S_ISREG(about.st_mode) or os.path.lexists(os.path.join(folder, ".git", "HEAD"))
+
+
+def _private_directory(root: str, refusal: Refusal) -> str:
+    """Return the directory that contains HEAD: `.git`, or the target of a file `.git` (worktree, submodule)."""
+    path = os.path.join(root, ".git")
+    if not os.path.isdir(path):
+        data, _ = read_start(path, SMALL, refusal)
+        if not data.startswith(b"gitdir: "):
+            raise ReadRefusedError("it leads nowhere")
+        path = os.path.join(root, os.fsdecode(data.removeprefix(b"gitdir: ").rstrip(b"\r\n")))
+    return _real(path)
+
+
+def _commit_of(ref: bytes, private: str, refusal: Refusal) -> str:
+    """Return the shortened commit id of the branch `ref`, from the branch's own file or from a line in packed-refs."""
+    common = private
+    if leads := _line(private, "commondir", refusal):
+        try:
+            common = _real(os.path.join(private, os.fsdecode(leads)))
+        except OSError:
+            return ""
+    commit = _line(common, os.fsdecode(ref), refusal)
+    if not commit:
+        packed = b"\n" + _content(common, "packed-refs", PACKED_REFS, refusal)
+        before, found, _ = packed.partition(b" " + ref + b"\n")
+        commit = before.rpartition(b"\n")[2] if found else b""
+    return commit[:SHORT].decode() if _COMMIT.fullmatch(commit) else ""
+
+
+def _line(folder: str, name: str, refusal: Refusal) -> bytes:
+    return _content(folder, name, SMALL, refusal).rstrip(b"\r\n")
+
+
+def _content(folder: str, name: str, limit: int, refusal: Refusal) -> bytes:
+    """Return the first `limit` bytes of the file `name` inside `folder`; b"" if it cannot or must not be read."""
+
+    def why_not(real: str) -> str:
+        return refusal(real) if is_inside(real, folder) else "it leads out of the repository"
+
+    try:
+        return read_start(os.path.join(folder, name), limit, why_not)[0]
+    except (FileNotFoundError, ReadRefusedError):
+        return b""
+
+
+def _real(path: str) -> str:
+    """Return the real path. Raises OSError if the path does not exist."""
+    if "\0" in path:
+        raise FileNotFoundError(path)
+    return os.path.realpath(path, strict=True)
+
+
+def _is_name(part: bytes) -> bool:
+    return bool(part) and not part.startswith(b".") and not part.endswith(b".lock")
+
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
 """Names of files with instructions for agents; in each directory the first one that can be read is used."""

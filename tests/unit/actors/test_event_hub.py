@@ -21,7 +21,7 @@ from tests.support.patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.events.live_text import LiveText
+    from actors.events.hub import LiveText
 
 
 def nothing() -> None:
@@ -259,8 +259,8 @@ def test_a_late_watcher_gets_the_text_from_its_beginning_and_can_take_it_at_once
     hub.text_delta("c", TextDelta("r1", 1, "Once upon"))
     late, later = hub.attach("c", nothing), hub.attach("c", nothing)
     assert texts(late.read(10).text) == [(0, False, "Once upon")]
-    assert [chunk.text for chunk in later.take_text("r1", 1)] == ["Once upon"]
-    assert later.take_text("r1", 2) == ()
+    assert [chunk.text for chunk in later.read_text("r1", 1)] == ["Once upon"]
+    assert later.read_text("r1", 2) == ()
     hub.text_delta("c", TextDelta("r1", 1, " a time"))
     assert texts(later.read(10).text) == [(9, False, " a time")]
 

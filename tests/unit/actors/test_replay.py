@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from actors.adapters.store.memory import MemoryStore
 from actors.core.context import Mode
 from actors.core.notifications import MessageAdded, RunStop, StateChanged, StopReason
-from actors.maintenance.replay import Replay
+from actors.maintenance.verify import Replay
 from actors.messages.log_entries import Created, TreeReaped
 from actors.ports import ConversationRecord, StoredTransition
 from tests.property.drive import a_context
@@ -39,7 +39,7 @@ def life() -> tuple[Journal, ConversationRecord]:
 def replayed(journal: Journal) -> tuple[Replay, dict[int, str]]:
     """The replay at its end, and the differences by step."""
     replay = Replay()
-    steps = [replay.take(row) for row in journal]
+    steps = [replay.step(row) for row in journal]
     return replay, {step.step: step.difference for step in steps if step.difference}
 
 

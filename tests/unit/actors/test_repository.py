@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adapters.workspace.git import SHORT, git_state, repository_root
+from actors.adapters.workspace.local import SHORT, git_state, repository_root
 from actors.ports import GitState
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.adapters.workspace import local as workspace
-from actors.adapters.workspace.local import ALL_BYTES, FILE_BYTES, MAX_FILES, LocalWorkspace
-from actors.adapters.workspace.safe_read import is_inside
+from actors.adapters.workspace.local import ALL_BYTES, FILE_BYTES, MAX_FILES, LocalWorkspace, is_inside
 from actors.ports import Instructions, WorkspaceContext
 
 if TYPE_CHECKING:

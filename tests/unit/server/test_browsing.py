@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from bedrock import v1
 
-from actors.adapters.workspace import directory_listing
+from actors.adapters.workspace import local
 from actors.adapters.workspace.local import LocalWorkspace
 from server.queries.browse import NotBrowsableError, browse_directory
 
@@ -105,7 +105,7 @@ def test_many_entries_come_in_pages(tmp_path: Path) -> None:
 
 
 def test_a_huge_directory_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory_listing, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(local, "MAX_ENTRIES", 3)
     for number in range(20):
         (tmp_path / str(number)).touch()
     answer = browse(str(tmp_path))
