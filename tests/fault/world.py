@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from actors.adapters.sandbox import toolhost
-from actors.adapters.sandbox.host import kernel, namespaces
+from actors.adapters.sandbox.host import confinement, kernel
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessLimits, SandboxReport
@@ -43,7 +43,7 @@ QUEUE = "bedrock-probe-queue"
 def keep_mounts() -> None:
     """Let this process and its children see mounts, and changes of mounts, that nobody else sees."""
     kernel.checked(kernel.libc.unshare(kernel.CLONE_NEWNS))
-    namespaces.mount(b"none", b"/", None, namespaces.MS_REC | namespaces.MS_PRIVATE)
+    confinement.mount(b"none", b"/", None, confinement.MS_REC | confinement.MS_PRIVATE)
 
 
 def become_nobody() -> None:
@@ -53,9 +53,9 @@ def become_nobody() -> None:
     """
     for real, shown in ((sys.base_prefix, "/mnt/python"), (str(ROOT), "/mnt/bedrock")):
         if shown == "/mnt/python":
-            namespaces.mount(b"tmpfs", b"/mnt", b"tmpfs", 0, b"mode=755")
+            confinement.mount(b"tmpfs", b"/mnt", b"tmpfs", 0, b"mode=755")
         os.mkdir(shown)
-        namespaces.mount(os.fsencode(real), os.fsencode(shown), None, namespaces.MS_BIND | namespaces.MS_REC)
+        confinement.mount(os.fsencode(real), os.fsencode(shown), None, confinement.MS_BIND | confinement.MS_REC)
     sys.executable = os.path.join("/mnt/python", os.path.relpath(os.path.realpath(sys.executable), sys.base_prefix))
     toolhost.__file__ = f"/mnt/bedrock/{Path(str(toolhost.__file__)).relative_to(ROOT)}"
     os.setgroups([])

@@ -19,8 +19,8 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from actors.adapters.sandbox.host import frames
-from actors.adapters.sandbox.host_process import HostProcess
+from actors.adapters.sandbox.host import kernel
+from actors.adapters.sandbox.process_tree import HostProcess
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
@@ -31,10 +31,8 @@ SEND_SECONDS = 10.0
 """Seconds within which the fork server must accept a request; otherwise it is killed and a new one is started."""
 
 MODULES = (
-    "host.frames", "host.kernel", "host.system_calls", "host.process_walk", "host.call_limits", "host.namespaces",
-    "host.syscall_filter", "broker.reported_calls", "broker.protected_names", "broker.writable_trees",
-    "broker.write_broker", "host.confinement", "host.one_call", "host.main_process", "host.init_process",
-    "host.call_host",
+    "host.kernel", "host.process_walk", "host.call_limits", "host.syscall_filter", "host.reported_calls",
+    "host.writable_trees", "host.write_broker", "host.confinement", "host.call_processes",
 )  # fmt: skip
 """The modules of a tool host in an order in which each comes after the modules that it imports.
 
@@ -47,8 +45,7 @@ def add(name, code):
     made = sys.modules["actors.adapters.sandbox." + name] = type(sys)("actors.adapters.sandbox." + name)
     exec(code, made.__dict__)
 *modules, main = marshal.loads(posix.pread({}, 1 << 24, 0))
-for package in "host", "broker":
-    add(package, "")
+add("host", "")
 for module in modules:
     add(*module)
 exec(main[1])
@@ -94,7 +91,7 @@ class ForkServer:
         Returns the number (from 1) of the fork server's process that got the request, to be passed to `replace`, and
         the host. The host is None if it was forked: its pid is then known only from its first message. Raises OSError.
         """
-        wanted, files = frames.PYTHON if python else frames.PROGRAM, [control, *streams]
+        wanted, files = kernel.PYTHON if python else kernel.PROGRAM, [control, *streams]
         with self._lock:
             if self._closed:
                 raise OSError(errno.ESHUTDOWN, "the server is shutting down")

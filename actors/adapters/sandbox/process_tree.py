@@ -14,20 +14,93 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from actors.adapters.sandbox import orphans
-from actors.adapters.sandbox.capture import Capture
-from actors.adapters.sandbox.host import frames, process_walk
-from actors.adapters.sandbox.host_process import HostProcess
+from actors.adapters.sandbox import control_groups
+from actors.adapters.sandbox.host import kernel, process_walk
 from actors.ports import Launch, ProcessEnd, ProcessStartError, SandboxUnavailableError
 from actors.ports.machine.resources import exhausted_resource
+from actors.ports.machine.threads import Threads
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-    from actors.ports.machine.threads import Threads
+class Capture:
+    """Keeps at most `limit` bytes of a stream: the first bytes and the last ones, half of the limit each.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._head_room = limit // 2
+        self._tail_room = limit - self._head_room
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+
+    def add(self, data: bytes) -> None:
+        """Append a chunk of output."""
+        self._total += len(data)
+        taken = min(len(data), self._head_room - len(self._head))
+        self._head += data[:taken]
+        self._tail += data[max(taken, len(data) - self._tail_room) :]
+        if len(self._tail) > 2 * self._tail_room:
+            self._trim()
+
+    def parts(self) -> tuple[bytes, bytes, int]:
+        """Return head, tail and the number of bytes dropped between them. Without dropped bytes, head is all output."""
+        self._trim()
+        cut = self._total - len(self._head) - len(self._tail)
+        if cut == 0:
+            return bytes(self._head + self._tail), b"", 0
+        return bytes(self._head), bytes(self._tail), cut
+
+    def _trim(self) -> None:
+        del self._tail[: max(0, len(self._tail) - self._tail_room)]
+
+
+class HostProcess:
+    """A tool host that is a child of this process. Its pid stays valid until one of these methods reaps the host.
+
+    Safe to call from any thread.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._lock = threading.Lock()
+        self._reaped = False
+
+    def ended(self) -> bool:
+        """Return whether the host has ended; if so, reap it."""
+        with self._lock:
+            if not self._reaped:
+                try:
+                    self._reaped = os.waitpid(self.pid, os.WNOHANG)[0] != 0
+                except ChildProcessError:
+                    self._reaped = True
+            return self._reaped
+
+    def ended_within(self, seconds: float) -> bool:
+        """Wait at most `seconds` for the host's end; return whether it has ended, and if so, reap it."""
+        if self.ended():
+            return True
+        with suppress(OSError):
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                poll = select.poll()
+                poll.register(descriptor, select.POLLIN)
+                poll.poll(seconds * 1000)
+            finally:
+                os.close(descriptor)
+        return self.ended()
+
+    def kill(self, *, group: bool = False) -> None:
+        """Send SIGKILL to the host, or to its process group; no effect if it has ended."""
+        with self._lock:
+            if not self._reaped:
+                with suppress(OSError):
+                    (os.killpg if group else os.kill)(self.pid, signal.SIGKILL)
+
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +198,7 @@ class InitProcess:
             self._pidfd = None
 
 
-OnEnd: TypeAlias = "Callable[[ProcessTree, HostProcess | None, orphans.CallMarks | None], None]"
+OnEnd: TypeAlias = "Callable[[ProcessTree, HostProcess | None, control_groups.CallMarks | None], None]"
 """Called when a process tree has ended.
 
 The arguments are the tree, its host (None if unknown), and the marks by which the processes of the tree are recognised
@@ -149,7 +222,7 @@ class ProcessTree:
         *,
         threads: Threads,
         on_end: OnEnd,
-        trace: orphans.CallMarks,
+        trace: control_groups.CallMarks,
     ) -> None:
         self._threads = threads
         self._trace = trace
@@ -194,8 +267,8 @@ class ProcessTree:
         try:
             self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(BEGIN_SECONDS), 0))
             self._control.sendall(len(description).to_bytes(4, "big"))
-            for start in range(0, len(description), frames.CHUNK):
-                self._control.sendall(description[start : start + frames.CHUNK])
+            for start in range(0, len(description), kernel.CHUNK):
+                self._control.sendall(description[start : start + kernel.CHUNK])
         except (BrokenPipeError, ConnectionResetError):
             return  # `await_begin` determines the reason
         except OSError as error:
@@ -234,7 +307,7 @@ class ProcessTree:
                 return
             self._killed_at = time.monotonic()
             with suppress(OSError):
-                self._control.send(frames.KILL, socket.MSG_DONTWAIT)
+                self._control.send(kernel.KILL, socket.MSG_DONTWAIT)
             if self._init is None:
                 self._kill_host()
             else:
@@ -261,7 +334,7 @@ class ProcessTree:
         with self._changed:
             if not self._over and self._killed_at is None:
                 with suppress(OSError):
-                    self._control.send(frames.SIGNAL + bytes([number]), socket.MSG_DONTWAIT)
+                    self._control.send(kernel.SIGNAL + bytes([number]), socket.MSG_DONTWAIT)
 
     # --- wait -----------------------------------------------------------------------------------------------------
 
@@ -287,7 +360,7 @@ class ProcessTree:
         self._control.close()
         if self._init is not None:
             self._init.close()
-        orphans.remove_groups(self._trace)
+        control_groups.remove_groups(self._trace)
         if leaked:
             log.error("a tool's process tree outlived its kill")
         self._on_end(self, self._host, self._trace if leaked else None)
@@ -339,7 +412,7 @@ class ProcessTree:
             init.kill()
             return init.ended_within(CONFIRM_SECONDS)
         init.resume()
-        killed, certain = orphans.kill_orphans(self._trace, CONFIRM_SECONDS, grouped=self._grouped)
+        killed, certain = control_groups.kill_orphans(self._trace, CONFIRM_SECONDS, grouped=self._grouped)
         self._reaped.update(killed)
         return init.ended_within(CONFIRM_SECONDS) and (certain or self._cleared)
 
@@ -400,29 +473,29 @@ class ProcessTree:
         ConnectionResetError, although frames that the host sent before are still readable, so it is repeated once.
         """
         try:
-            return self._control.recv(frames.CHUNK + 1)
+            return self._control.recv(kernel.CHUNK + 1)
         except ConnectionResetError:
-            return self._control.recv(frames.CHUNK + 1)
+            return self._control.recv(kernel.CHUNK + 1)
 
     def _handle_frame(self, kind: bytes, content: bytes) -> None:
-        if kind == frames.OUTPUT:
+        if kind == kernel.OUTPUT:
             self._handle_output(content)
             return
         with self._changed:
-            if kind == frames.HOST:
+            if kind == kernel.HOST:
                 self._host = HostProcess(int(content))
-            elif kind == frames.INIT and self._host is not None:
+            elif kind == kernel.INIT and self._host is not None:
                 pid, namespace, grouped = _numbers(content)
                 self._grouped = bool(grouped)
                 self._init = InitProcess(pid, bool(namespace), self._host.pid)
-            elif kind == frames.STARTED:
+            elif kind == kernel.STARTED:
                 self._started = True
-            elif kind == frames.FAILED:
+            elif kind == kernel.FAILED:
                 self._refusal = _refusal(content)
-            elif kind == frames.CLEARED:
+            elif kind == kernel.CLEARED:
                 self._cleared = True
                 self._reaped.update(_numbers(content))
-            elif kind == frames.END:
+            elif kind == kernel.END:
                 self._report = _numbers(content)
                 return  # `_read` notifies the waiting threads
             if self._decided():

@@ -9,13 +9,12 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from actors.adapters.sandbox import orphans
-from actors.adapters.sandbox.broker.workspaces import Workspaces
+from actors.adapters.sandbox import control_groups
 from actors.adapters.sandbox.fork_server import ForkServer
-from actors.adapters.sandbox.host import namespaces
+from actors.adapters.sandbox.host import confinement
 from actors.adapters.sandbox.private_dirs import PrivateDirectories, remove
 from actors.adapters.sandbox.process_tree import STAGES, ForkUnsupportedError, HostLostError, ProcessTree
-from actors.adapters.sandbox.server_files import ServerFiles, listed_by_programs, own_programs
+from actors.adapters.sandbox.server_files import ServerFiles, Workspaces, listed_by_programs, own_programs
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
 from actors.ports.cluster import FOREVER
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Set
 
     from actors.adapters.sandbox.control_groups import ControlGroups, Described
-    from actors.adapters.sandbox.host_process import HostProcess
+    from actors.adapters.sandbox.process_tree import HostProcess
     from actors.ports.cluster import Lease
     from actors.ports.machine.threads import Threads
 
@@ -86,7 +85,7 @@ class ToolHostSandbox:
         self._private = PrivateDirectories(self._files.real()) if report.restriction_available else None
         self._lease = lease
         self._fork_server = ForkServer(cpus, lease.fd)
-        self._orphaned: list[orphans.CallMarks] = []
+        self._orphaned: list[control_groups.CallMarks] = []
         self._directories: dict[ProcessTree, str] = {}
         # Guards the collections below; never held while a process is started or waited for.
         self._lock = threading.Lock()
@@ -232,8 +231,8 @@ class ToolHostSandbox:
             tree.wait()
         self._fork_server.close()
         for trace in self._orphaned:
-            orphans.kill_orphans(trace, CLOSE_SECONDS, grouped=False)
-            orphans.remove_groups(trace)
+            control_groups.kill_orphans(trace, CLOSE_SECONDS, grouped=False)
+            control_groups.remove_groups(trace)
         for host in self._lingering:
             host.ended_within(CLOSE_SECONDS)
         if self._private is not None:
@@ -278,11 +277,11 @@ class ToolHostSandbox:
         unowned.callback(remove, directory)
         return directory
 
-    def _trace(self, launch: Launch) -> tuple[orphans.CallMarks, list[Described]]:
+    def _trace(self, launch: Launch) -> tuple[control_groups.CallMarks, list[Described]]:
         """Return the marks of the call's processes, and the control groups to create for it."""
-        in_memory = namespaces.PRIVATE_BYTES + namespaces.SHARED_BYTES if self._report.tier == "A" else 0
+        in_memory = confinement.PRIVATE_BYTES + confinement.SHARED_BYTES if self._report.tier == "A" else 0
         groups = [] if self._groups is None else self._groups.describe(launch.limits, in_memory)
-        return orphans.CallMarks(orphans.new_number(), tuple(folder for folder, *_ in groups)), groups
+        return control_groups.CallMarks(control_groups.new_number(), tuple(folder for folder, *_ in groups)), groups
 
     def _restriction(self, launch: Launch, directory: str, hidden: tuple[str, ...]) -> dict[str, Any]:
         """Describe the restriction of a program for the tool host.
@@ -316,7 +315,9 @@ class ToolHostSandbox:
             return None
         return self._workspaces.describe(launch.cwd, directory, (*self._files.real(), *hidden, self._private.path))
 
-    def _describe(self, launch: Launch, directory: str, trace: orphans.CallMarks, groups: list[Described]) -> bytes:
+    def _describe(
+        self, launch: Launch, directory: str, trace: control_groups.CallMarks, groups: list[Described]
+    ) -> bytes:
         """Return the description of the launch for the tool host, encoded with marshal."""
         limits = launch.limits
         restricted = launch.mode is not Mode.UNRESTRICTED
@@ -325,7 +326,7 @@ class ToolHostSandbox:
         hides = closed or (namespace and self._report.hides_protected)
         hidden = self._to_hide(launch.cwd) if hides or restricted else ()
         home = _at_home_in(directory) if restricted else {}
-        env = {**launch.env, **self._path_of(launch), orphans.VARIABLE: str(trace.number), **home}
+        env = {**launch.env, **self._path_of(launch), control_groups.VARIABLE: str(trace.number), **home}
         description: dict[str, Any] = {
             "argv": [_bytes(argument) for argument in launch.argv],
             "python": launch.python,
@@ -350,7 +351,7 @@ class ToolHostSandbox:
         if closed:
             tree.kill()
 
-    def _ended(self, tree: ProcessTree, host: HostProcess | None, left: orphans.CallMarks | None) -> None:
+    def _ended(self, tree: ProcessTree, host: HostProcess | None, left: control_groups.CallMarks | None) -> None:
         """Release the tree's resources; `left` has the marks of its processes, None if certainly none still runs."""
         with self._lock:
             directory = self._directories.pop(tree, None)

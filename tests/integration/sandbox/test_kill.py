@@ -15,7 +15,7 @@ import pytest
 
 from actors.adapters.sandbox import process_tree
 from actors.adapters.sandbox.host import process_walk
-from actors.adapters.sandbox.host_process import HostProcess
+from actors.adapters.sandbox.process_tree import HostProcess
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport
 from tests.support import processes

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.sandbox.host import call_host, call_limits, kernel, main_process, one_call
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.host import call_limits, call_processes, kernel
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
 from actors.ports.cluster.lease_clock import LeaseClock
@@ -230,14 +231,14 @@ def test_a_lease_that_was_closed_is_over_and_its_number_is_nobody_elses(report: 
 
 
 def test_a_program_that_is_late_is_not_executed() -> None:
-    host = object.__new__(call_host.Host)
-    host.pipes, host.namespace, host.lease = one_call.Pipes(), False, one_call.LeaseFile(-1)
+    host = object.__new__(toolhost.Host)
+    host.pipes, host.namespace, host.lease = call_processes.Pipes(), False, call_processes.LeaseFile(-1)
     host.launch = {"cwd": b"/", "limits": {"processes": 0, **dict.fromkeys(call_limits.LIMITS, 0)}, "mark": 0}
     host.launch |= {"streams": (), "restrict": None, "python": False, "argv": [b"true"], "env": {}}
     host.lease.until = time.monotonic_ns()
     child = os.fork()
     if child == 0:
-        main_process.become(host, 0, -1)
+        call_processes.become(host, 0, -1)
     pipes = host.pipes
     os.close(pipes.report_end)
     assert os.read(pipes.report, 100) == b"lease %d" % errno.ETIME
@@ -265,7 +266,7 @@ def test_hosts_without_a_lease_have_none_and_wait_for_nothing(sandbox: ToolHostS
     assert not [name for name in processes.files(host) if "bedrock-lease" in name]
     tree.kill()
     tree.wait()
-    assert not one_call.LeaseFile(-1).over()
+    assert not call_processes.LeaseFile(-1).over()
 
 
 def test_renewals_race_with_starts_and_ends(report: SandboxReport, clock: LeaseClock, mark: str) -> None:

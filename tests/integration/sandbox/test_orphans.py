@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.sandbox import orphans
+from actors.adapters.sandbox import control_groups
 from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import landlock_abi
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
@@ -105,7 +105,7 @@ def test_what_is_left_when_the_server_ends_is_looked_for_again(
 ) -> None:
     sandbox = ToolHostSandbox(report, pid_namespace=False)
     with monkeypatch.context() as patched:
-        patched.setattr(orphans, "kill_orphans", lambda *_, grouped: (set(), False))
+        patched.setattr(control_groups, "kill_orphans", lambda *_, grouped: (set(), False))
         tree, daemon = killer(sandbox, tmp_path / "pid")
         assert tree.wait().leaked
     assert processes.alive(daemon), "otherwise the test proves nothing"

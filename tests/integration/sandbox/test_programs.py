@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from actors.adapters.sandbox import fork_server, process_tree, toolhost
-from actors.adapters.sandbox.host import frames, process_walk
+from actors.adapters.sandbox.host import kernel, process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
@@ -269,7 +269,7 @@ def test_unread_output_stops_the_program_not_the_memory(sandbox: ToolHostSandbox
     host = host_of_this_process()
     writer = process_walk.descendants(host)[-1]
     eventually(lambda: Path(f"/proc/{writer}/wchan").read_text() != "0", "a writer that waits")
-    assert total <= frames.CHUNK
+    assert total <= kernel.CHUNK
     go_on.set()
     peak = _peak_kilobytes(host)
     end = tree.wait()

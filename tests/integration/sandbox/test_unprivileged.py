@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 BY_HAND = """
 import ctypes, marshal, os, socket, sys
 from actors.adapters.sandbox import toolhost
-from actors.adapters.sandbox.host import frames, namespaces
+from actors.adapters.sandbox.host import confinement, kernel
 
 def become_nobody():
     if os.geteuid() == 0:
@@ -30,7 +30,7 @@ def possible():
     if pid == 0:
         become_nobody()
         try:
-            made = namespaces.enter_pid_namespace()
+            made = confinement.enter_pid_namespace()
         except OSError:
             made = False
         os._exit(0 if made else 1)
@@ -53,14 +53,14 @@ description = marshal.dumps({
 ours.send(len(description).to_bytes(4, "big"))
 ours.send(description)
 output = b""
-while frame := ours.recv(frames.CHUNK + 1):
-    if frame[:1] == frames.INIT:
+while frame := ours.recv(kernel.CHUNK + 1):
+    if frame[:1] == kernel.INIT:
         print("namespace", frame[1:].split()[1].decode(), int(possible()))
-    elif frame[:1] == frames.OUTPUT:
+    elif frame[:1] == kernel.OUTPUT:
         output += frame[1:]
         if b"fork" in output:
-            ours.send(frames.KILL)
-    elif frame[:1] == frames.END:
+            ours.send(kernel.KILL)
+    elif frame[:1] == kernel.END:
         print("end", frame[1:].decode())
 os.waitpid(host, 0)
 sys.stdout.write(output.decode())
@@ -97,7 +97,7 @@ def test_a_host_that_may_not_fork_says_that_nothing_began() -> None:
         "    toolhost.serve",
         "    import resource; resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))\n    toolhost.serve",
     ).replace(
-        "if frame[:1] == frames.INIT:", "if frame[:1] == frames.FAILED: print(frame)\n    elif frame[:1] in b'I':"
+        "if frame[:1] == kernel.INIT:", "if frame[:1] == kernel.FAILED: print(frame)\n    elif frame[:1] in b'I':"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, "echo begun"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
@@ -137,7 +137,7 @@ if server == 0:
     toolhost.serve_forks(other_end.fileno())
 other_end.close()
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-socket.send_fds(channel, [frames.PROGRAM], [theirs.fileno()])
+socket.send_fds(channel, [kernel.PROGRAM], [theirs.fileno()])
 theirs.close()
 host = int(ours.recv(100)[1:])
 while os.getsid(host) != host or owner(host) == 0:

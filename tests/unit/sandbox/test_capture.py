@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adapters.sandbox.capture import Capture
+from actors.adapters.sandbox.process_tree import Capture
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(0, 60))

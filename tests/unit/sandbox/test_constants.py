@@ -12,12 +12,18 @@ from landlockpy import flags as landlock_flags
 from seccompy import _syscall as seccomp_calls
 from seccompy import bpf, syscalls
 
-from actors.adapters.sandbox.broker import reported_calls, writable_trees, write_broker
-from actors.adapters.sandbox.host import confinement, kernel, syscall_filter, system_calls
+from actors.adapters.sandbox.host import (
+    confinement,
+    kernel,
+    reported_calls,
+    syscall_filter,
+    writable_trees,
+    write_broker,
+)
 
 TABLES = {
-    "x86_64": (system_calls.X86_64, syscalls.X86_64_SYSCALLS, syscalls.AUDIT_ARCH_X86_64),
-    "aarch64": (system_calls.AARCH64, syscalls.AARCH64_SYSCALLS, syscalls.AUDIT_ARCH_AARCH64),
+    "x86_64": (kernel.X86_64, syscalls.X86_64_SYSCALLS, syscalls.AUDIT_ARCH_X86_64),
+    "aarch64": (kernel.AARCH64, syscalls.AARCH64_SYSCALLS, syscalls.AUDIT_ARCH_AARCH64),
 }
 NOT_ON_AARCH64 = set(
     "open chmod chown lchown utime utimes futimesat iopl ioperm creat mkdir rmdir unlink rename symlink access".split()
@@ -28,7 +34,7 @@ NEWER_THAN_THE_LIBRARY = {"file_setattr"}
 @pytest.mark.parametrize("machine", TABLES)
 def test_system_calls_have_the_numbers_of_the_architecture(machine: str) -> None:
     ours, theirs, architecture = TABLES[machine]
-    known = {**ours, **system_calls.EVERYWHERE}
+    known = {**ours, **kernel.EVERYWHERE}
     wrong = {name: number for name, number in known.items() if theirs.get(name, number) != number}
     assert wrong == {}
     assert known.keys() - theirs.keys() <= NEWER_THAN_THE_LIBRARY
@@ -38,7 +44,7 @@ def test_system_calls_have_the_numbers_of_the_architecture(machine: str) -> None
 @pytest.mark.parametrize("machine", TABLES)
 @pytest.mark.parametrize("tier", "AB")
 def test_no_name_in_a_filter_is_unknown(machine: str, tier: str) -> None:
-    known = TABLES[machine][0].keys() | system_calls.EVERYWHERE.keys()
+    known = TABLES[machine][0].keys() | kernel.EVERYWHERE.keys()
     named = {*syscall_filter.denied_names(tier, 1), *syscall_filter.inspected(tier, 1), *syscall_filter.reported()}
     assert named - known == (NOT_ON_AARCH64 & named if machine == "aarch64" else set())
 

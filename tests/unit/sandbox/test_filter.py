@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adapters.sandbox.host import syscall_filter, system_calls
+from actors.adapters.sandbox.host import kernel, syscall_filter
 
-TABLES = {"x86_64": system_calls.X86_64, "aarch64": system_calls.AARCH64}
+TABLES = {"x86_64": kernel.X86_64, "aarch64": kernel.AARCH64}
 KILL, ALLOW, EPERM, ENOSYS, PRETEND = "kill", "allow", "EPERM", "ENOSYS", "pretend"
 CLONE_NEWUSER = 0x10000000
 WORDS = st.integers(0, 2**64 - 1)
@@ -82,7 +82,7 @@ def verdict(
 
 
 def number_of(machine: str, name: str) -> int:
-    return {**TABLES[machine], **system_calls.EVERYWHERE}[name]
+    return {**TABLES[machine], **kernel.EVERYWHERE}[name]
 
 
 @pytest.fixture(params=TABLES)
@@ -188,7 +188,7 @@ def test_every_call_ends_in_a_verdict_and_only_known_ones_are_refused(
 ) -> None:
     for machine, table in TABLES.items():
         said = verdict(machine, tier, number, *arguments, abi=abi)
-        known = {*table.values(), *system_calls.EVERYWHERE.values()}
+        known = {*table.values(), *kernel.EVERYWHERE.values()}
         if machine == "x86_64" and number >= syscall_filter.X32_BIT:
             assert said == ENOSYS
         elif number not in known:
@@ -198,7 +198,7 @@ def test_every_call_ends_in_a_verdict_and_only_known_ones_are_refused(
 
 @pytest.mark.parametrize("tier", "AB")
 def test_what_is_refused_is_refused_whatever_the_arguments(machine: str, tier: str) -> None:
-    known = {**TABLES[machine], **system_calls.EVERYWHERE}
+    known = {**TABLES[machine], **kernel.EVERYWHERE}
     for name in syscall_filter.denied_names(tier, 7):
         if name in known:
             assert verdict(machine, tier, known[name], 0, 0, 0) == EPERM

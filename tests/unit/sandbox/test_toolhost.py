@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from actors.adapters.sandbox import fork_server, toolhost
-from actors.adapters.sandbox.host import confinement, kernel, namespaces, process_walk
+from actors.adapters.sandbox.host import confinement, kernel, process_walk
 from tests.support.toolhost_source import toolhost_source
 
 
@@ -107,4 +107,4 @@ def test_only_what_is_protected_is_left_out_of_what_can_be_read(tmp_path: Path) 
     ],
 )
 def test_what_needs_a_namespace_is_refused_without(namespace: bool, launch: dict[str, Any]) -> None:
-    assert namespaces.arrange_mounts_or_why_not(launch, namespace).endswith(b" 38")
+    assert confinement.arrange_mounts_or_why_not(launch, namespace).endswith(b" 38")

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adapters.sandbox.host import call_host, call_limits, kernel, process_walk
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.host import call_limits, kernel, process_walk
 from actors.adapters.sandbox.host.process_walk import SNAPSHOT, descendants, snapshot, walk
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def test_nothing_is_looked_at_for_a_server_that_has_ended(server: str, monkeypat
     monkeypatch.setattr(process_walk, "snapshot", looked)
     monkeypatch.setattr(process_walk, "send_signal", lambda pid, number: None)
     monkeypatch.setattr(process_walk, "clear", cleared)
-    host = object.__new__(call_host.Host)
+    host = object.__new__(toolhost.Host)
     host.init, host.namespace, host.groups = 50, False, call_limits.Groups([])
     host.limit, host.kill_requested = 0, False
     host.killed = set() if server == "lives" else None

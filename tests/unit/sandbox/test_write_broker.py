@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adapters.sandbox.broker import protected_names, writable_trees, write_broker
-from actors.adapters.sandbox.broker.workspaces import Workspaces
-from actors.adapters.sandbox.host import syscall_filter, system_calls
+from actors.adapters.sandbox import server_files
+from actors.adapters.sandbox.host import kernel, syscall_filter, writable_trees, write_broker
+from actors.adapters.sandbox.server_files import Workspaces
 from tests.unit.sandbox.test_filter import ALLOW, ENOSYS, EPERM, TABLES, number_of, verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-NAMES = protected_names.Names([b".git", b".envrc", b"node_modules/.bin", b"a/b/c"])
+NAMES = writable_trees.Names([b".git", b".envrc", b"node_modules/.bin", b"a/b/c"])
 
 PROTECTED = """
 /w/.git /w/.git/hooks/x /w/sub/.git /w/.GIT/x /w/.Git /w/.g\u200cit /w/.\uff27it /w/.git\u0301 /w/.g\ufe0fit
@@ -63,8 +63,8 @@ def test_a_repository_is_known_by_what_it_holds(tmp_path: Path, entries: list[st
     for name in entries:
         (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
     folder = os.fsencode(tmp_path)
-    assert protected_names.is_repository(folder) == holds
-    assert bool(protected_names.why_not(folder + b"/objects", [])) == holds
+    assert writable_trees.is_repository(folder) == holds
+    assert bool(writable_trees.why_not(folder + b"/objects", [])) == holds
 
 
 @pytest.mark.parametrize("last", ["HEAD", "objects", "refs", "commondir"])
@@ -73,9 +73,9 @@ def test_the_entry_that_would_make_a_repository_is_the_one_that_is_refused(tmp_p
     for name in others - {last}:
         (tmp_path / name).touch()
     folder = os.fsencode(tmp_path)
-    assert not protected_names.is_repository(folder)
-    assert protected_names.is_repository(folder, adding=last.lower())
-    assert not protected_names.is_repository(folder, adding="config")
+    assert not writable_trees.is_repository(folder)
+    assert writable_trees.is_repository(folder, adding=last.lower())
+    assert not writable_trees.is_repository(folder, adding="config")
 
 
 def test_a_link_to_a_file_system_without_further_names_is_no_obstacle(tmp_path: Path) -> None:
@@ -89,9 +89,8 @@ def test_a_link_to_a_file_system_without_further_names_is_no_obstacle(tmp_path: 
 def test_a_file_system_whose_files_have_further_names_is(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from actors.adapters.sandbox.broker import workspaces
 
-    monkeypatch.setattr(workspaces, "_other_names", lambda path: kind)
+    monkeypatch.setattr(server_files, "_other_names", lambda path: kind)
     assert f"further names there ({kind})" in Workspaces().refusal(str(tmp_path), (), ())
 
 
@@ -181,9 +180,9 @@ def test_the_broker_knows_every_call_that_it_is_asked_about(machine: str) -> Non
     section = {"root": b"/x", "names": [], "denied": [], "private": b""}
     broker = write_broker.Broker(section, (-1, -1), 0)
     assert asked <= broker.calls().keys()
-    broker.register(TABLES[machine] | system_calls.EVERYWHERE)
+    broker.register(TABLES[machine] | kernel.EVERYWHERE)
     known = {name for name, _ in broker.handlers.values()}
-    assert {name for name in asked if name in TABLES[machine] or name in system_calls.EVERYWHERE} <= known
+    assert {name for name in asked if name in TABLES[machine] or name in kernel.EVERYWHERE} <= known
 
 
 @pytest.mark.parametrize("tier", "AB")

@@ -8,7 +8,7 @@ import resource
 import sys
 import time
 
-from actors.adapters.sandbox.host import frames, kernel, process_walk
+from actors.adapters.sandbox.host import kernel, process_walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -142,21 +142,21 @@ class Census:
         return self.at if self.processes or self.memory or self.groups.joined else None
 
     def exceeded(self, root: int) -> int:
-        """Return the number (see frames.py) of the limit that the processes below pid `root` exceed; 0 for none."""
+        """Return the number (see kernel.py) of the limit that the processes below pid `root` exceed; 0 for none."""
         now = time.monotonic()
         if self.due() is None or now < self.at:
             return 0
         self.at = now + self.seconds
         if self.groups.joined and self.groups.starved():
-            return frames.MEMORY  # cgroup version 1 kills only one process when memory runs out
+            return kernel.MEMORY  # cgroup version 1 kills only one process when memory runs out
         if not (self.processes or self.memory):
             return 0
         if not self.moved(now):
             return 0
         pids = process_walk.below(root, self.processes + 1 if self.processes else sys.maxsize)
-        limit = frames.PROCESSES if 0 < self.processes < len(pids) else 0
+        limit = kernel.PROCESSES if 0 < self.processes < len(pids) else 0
         if not limit and self.memory and self.over_memory(pids, now):
-            limit = frames.MEMORY
+            limit = kernel.MEMORY
         self.look_at = now + max(LOOK_SECONDS, (time.monotonic() - now) * LOOKING_SHARE)
         return limit
 

@@ -5,7 +5,7 @@ import errno
 import os
 import sys
 
-from actors.adapters.sandbox.host import kernel, system_calls
+from actors.adapters.sandbox.host import kernel
 
 LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 """Operation codes of classic BPF instructions, which work on 32-bit words."""
@@ -117,10 +117,10 @@ def seccomp_program(
     write_broker.py). With `apart`, which keeps the files of several principals (users or services) apart, ways of
     reading that Landlock does not restrict are refused, too.
     """
-    table = system_calls.NUMBERS.get(machine)
+    table = kernel.NUMBERS.get(machine)
     if table is None or sys.maxsize < 1 << 32:
         raise OSError(errno.ENOSYS, "no system call filter for this architecture")
-    numbers = table | system_calls.EVERYWHERE
+    numbers = table | kernel.EVERYWHERE
     program = header(machine)
     calls = inspected(tier, abi, keepers) | (reported() if brokered else {}) | (unread() if apart else {})
     for name, body in calls.items():
@@ -323,7 +323,7 @@ built when they are needed.
 def build_filters() -> None:
     """Build the seccomp filters for this kernel's version of Landlock in advance."""
     version = kernel.libc.syscall(kernel.NR_LANDLOCK_CREATE, None, 0, kernel.LANDLOCK_CREATE_RULESET_VERSION)
-    for tier in "AB" if os.uname().machine in system_calls.NUMBERS and version > 0 else "":
+    for tier in "AB" if os.uname().machine in kernel.NUMBERS and version > 0 else "":
         for brokered in (False, True):
             filters[tier, version, brokered] = seccomp_program(os.uname().machine, tier, version, brokered=brokered)
 

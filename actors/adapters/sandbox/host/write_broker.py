@@ -18,8 +18,7 @@ they exist or not; directories that git considers a repository although they hav
 and files with several hard links, because another link may be outside. Mount points beneath the working directory are
 not changed.
 
-This module is part of the tool host, the program that starts and ends a tool's processes (see toolhost.py). To keep the
-tool host small, it imports nothing of Bedrock except modules of this package and of `host`.
+Part of the tool host, the program that starts and ends a tool's processes (see toolhost.py).
 """
 
 # ruff: noqa: SIM105 -- contextlib.suppress would need one more import for every tool call
@@ -31,8 +30,7 @@ import select
 import stat
 import sys
 
-from actors.adapters.sandbox.broker import protected_names, reported_calls, writable_trees
-from actors.adapters.sandbox.host import kernel
+from actors.adapters.sandbox.host import kernel, reported_calls, writable_trees
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +70,7 @@ class Broker:
         private = None if self.alone else writable_trees.Root(section["private"], writable[1], False)
         root = writable_trees.Root(section["root"], writable[0], True)
         self.trees = writable_trees.WritableTrees(
-            root, private, protected_names.Names(section["names"]), section["denied"]
+            root, private, writable_trees.Names(section["names"]), section["denied"]
         )
         self.handlers: dict[int, tuple[str, Callable[[reported_calls.SystemCall, list[int]], None]]] = {}
 

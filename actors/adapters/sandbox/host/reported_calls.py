@@ -1,7 +1,6 @@
 """Reads and answers the system calls that the kernel reports to the broker, by seccomp user notification.
 
-This module is part of the tool host, the program that starts and ends a tool's processes (see toolhost.py). To keep the
-tool host small, it imports nothing of Bedrock except modules of this package and of `host`.
+Part of the tool host, the program that starts and ends a tool's processes (see toolhost.py).
 """
 
 import array

@@ -1,7 +1,6 @@
 """Finds the directory entry that a program's path leads to, and refuses entries that the program may not change.
 
-This module is part of the tool host, the program that starts and ends a tool's processes (see toolhost.py). To keep the
-tool host small, it imports nothing of Bedrock except modules of this package and of `host`.
+Part of the tool host, the program that starts and ends a tool's processes (see toolhost.py).
 """
 
 import array
@@ -12,12 +11,83 @@ import os
 import stat
 import time
 
-from actors.adapters.sandbox.broker import protected_names, reported_calls
-from actors.adapters.sandbox.host import kernel
+from actors.adapters.sandbox.host import kernel, reported_calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+GIT_PARTS = frozenset(("head", "commondir", "objects", "refs"))
+"""The names, in lower case, of the files and directories by which git recognises a repository."""
+
+
+def folded(name: bytes) -> "set[str]":
+    """Return the forms of a file name that are compared, as file systems may ignore case and some other characters."""
+    text = os.fsdecode(name)
+    if text.isascii():
+        return {text.lower()}
+    import unicodedata  # noqa: PLC0415 -- few names need it
+
+    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return {text, "".join(each for each in text if each.isascii())}
+
+
+class Names:
+    """The protected names: sequences of path components that programs may not change in any directory."""
+
+    def __init__(self, patterns: "list[bytes]") -> None:
+        self.patterns = [tuple(folded(part) for part in pattern.split(b"/")) for pattern in patterns]
+        self.last = set[str]().union(*(pattern[-1] for pattern in self.patterns))
+        several = [pattern for pattern in self.patterns if len(pattern) > 1]
+        self.ends = set[str]().union(*(pattern[-1] for pattern in several))
+        """The last components of names of several components."""
+        self.inner = set[str]().union(*(part for pattern in several for part in pattern[:-1]))
+        """The other components of these: no symbolic link may have such a name, as its target could have any."""
+        self.joint = GIT_PARTS | self.ends | self.inner
+        """Names that are harmless alone, but that several changes could complete to something protected."""
+
+    def cover(self, path: bytes) -> bool:
+        """Return whether an absolute path is protected, or lies below a protected path."""
+        parts = [folded(part) for part in path.split(b"/") if part]
+        return any(self.end_at(parts[: length + 1]) for length, part in enumerate(parts) if part & self.last)
+
+    def end_at(self, parts: "list[set[str]]") -> bool:
+        """Return whether the path components `parts` end with one of the protected sequences."""
+        return any(
+            len(pattern) <= len(parts)
+            and all(wanted & part for wanted, part in zip(pattern, parts[len(parts) - len(pattern) :], strict=True))
+            for pattern in self.patterns
+        )
+
+
+def is_repository(folder: bytes, adding: str = "") -> bool:
+    """Return whether a directory would be a git repository if it also contained the name `adding` (in lower case)."""
+
+    def has(name: bytes) -> bool:
+        return name.decode().lower() == adding or os.path.lexists(folder + b"/" + name)
+
+    return has(b"HEAD") and (has(b"commondir") or (has(b"objects") and has(b"refs")))
+
+
+def within(path: bytes, folder: bytes) -> bool:
+    """Return whether `path` is `folder` or below it."""
+    return (path + b"/").startswith(folder.rstrip(b"/") + b"/")
+
+
+def why_not(root: bytes, patterns: "list[bytes]") -> str:
+    """Return a readable reason why a program may not change files beneath the real path `root`; "" if it may.
+
+    `patterns` are the protected names, each one or several components separated by slashes.
+    """
+    if Names(patterns).cover(root):
+        return "it is, or lies in, a directory that tools may not change"
+    path = root
+    while path != b"/":
+        if is_repository(path):
+            return f"{os.fsdecode(path)} is the inside of a git repository"
+        path = os.path.dirname(path)
+    return ""
+
 
 NR_OPENAT2 = 437
 
@@ -145,7 +215,7 @@ class WritableTrees:
     These are its workspace and, in a sandbox without namespaces, its private directory.
     """
 
-    def __init__(self, root: Root, private: "Root | None", names: protected_names.Names, denied: "list[bytes]") -> None:
+    def __init__(self, root: Root, private: "Root | None", names: Names, denied: "list[bytes]") -> None:
         self.root = root
         self.private = private
         self.names = names
@@ -216,9 +286,9 @@ class WritableTrees:
 
     def root_of(self, folder: bytes, private: bool) -> Root:
         """Return the tree that contains the directory `folder`. Raises NotBrokeredError if none contains it."""
-        if private and self.private is not None and protected_names.within(folder, self.private.path):
+        if private and self.private is not None and within(folder, self.private.path):
             return self.private
-        if protected_names.within(folder, self.root.path):
+        if within(folder, self.root.path):
             return self.root
         raise reported_calls.NotBrokeredError
 
@@ -233,13 +303,13 @@ class WritableTrees:
         """
         if not place.root.guarded:
             return
-        if any(protected_names.within(place.path, path) for path in self.denied) or self.covers(place.path):
+        if any(within(place.path, path) for path in self.denied) or self.covers(place.path):
             raise reported_calls.NotBrokeredError
-        if above and any(protected_names.within(path, place.path) for path in self.denied):
+        if above and any(within(path, place.path) for path in self.denied):
             raise reported_calls.NotBrokeredError
         folder = place.folder
-        while protected_names.within(folder, place.root.path):
-            if protected_names.is_repository(folder):
+        while within(folder, place.root.path):
+            if is_repository(folder):
                 raise reported_calls.NotBrokeredError
             folder = os.path.dirname(folder)
         if new:
@@ -250,7 +320,7 @@ class WritableTrees:
         if self.names.cover(path):
             return True
         parts = path[len(self.root.path) :].split(b"/")
-        return any(protected_names.folded(part) & self.names.ends for part in parts) and self.has_link()
+        return any(folded(part) & self.names.ends for part in parts) and self.has_link()
 
     def has_link(self) -> bool:
         """Return whether the workspace has a link with one of the names `names.inner`, or is too large to know it."""
@@ -261,8 +331,7 @@ class WritableTrees:
                 for name in (*folders, *files)
             )
             self.linked = any(
-                count >= MAX_MOVED
-                or (protected_names.folded(os.path.basename(path)) & self.names.inner and os.path.islink(path))
+                count >= MAX_MOVED or (folded(os.path.basename(path)) & self.names.inner and os.path.islink(path))
                 for count, path in enumerate(found)
             )
         return self.linked
@@ -275,7 +344,7 @@ class WritableTrees:
     def check_link(self, name: bytes) -> None:
         """Raise NotBrokeredError if no symbolic link may have this name; NotAloneError without the lock."""
         self.check_alone()
-        if protected_names.folded(name) & self.names.inner:
+        if folded(name) & self.names.inner:
             raise reported_calls.NotBrokeredError
 
     def check_new(self, place: TreeEntry) -> None:
@@ -283,10 +352,10 @@ class WritableTrees:
 
         Raises NotAloneError for a name that matters together with others, without the lock.
         """
-        if protected_names.folded(place.name) & self.names.joint:
+        if folded(place.name) & self.names.joint:
             self.check_alone()
-        for part in protected_names.folded(place.name) & protected_names.GIT_PARTS:
-            if protected_names.is_repository(place.folder, adding=part):
+        for part in folded(place.name) & GIT_PARTS:
+            if is_repository(place.folder, adding=part):
                 raise reported_calls.NotBrokeredError
 
     def check_movable(self, place: TreeEntry, target: TreeEntry) -> None:
@@ -301,16 +370,16 @@ class WritableTrees:
         if status is None or not stat.S_ISDIR(status.st_mode):
             return
         self.check_alone()
-        if protected_names.is_repository(place.path):
+        if is_repository(place.path):
             raise reported_calls.NotBrokeredError
         for count, entry in enumerate(entries(place.path)):
             if count >= MAX_MOVED:
                 raise reported_calls.NotBrokeredError
-            name = protected_names.folded(os.path.basename(entry))
+            name = folded(os.path.basename(entry))
             moved = target.path + entry[len(place.path) :]
             if name & self.names.last and (self.covers(entry) or self.covers(moved)):
                 raise reported_calls.NotBrokeredError
-            if "head" in name and protected_names.is_repository(os.path.dirname(entry)):
+            if "head" in name and is_repository(os.path.dirname(entry)):
                 raise reported_calls.NotBrokeredError
 
     # --- opening ------------------------------------------------------------------------------------------------------
