@@ -4,9 +4,9 @@ from bedrock import _interrupts
 
 _interrupts.end_at_once()
 
-from bedrock.cli.text import safe_streams  # noqa: E402 -- after `end_at_once`, so that Ctrl-C ends imports, too
+from bedrock.cli.text import safe_text  # noqa: E402 -- after `end_at_once`, so that Ctrl-C ends imports, too
 
 from server.cli import serve  # noqa: E402
 
-safe_streams.install()
+safe_text.install()
 serve(prog_name="python -m server")

@@ -9,8 +9,7 @@ from typing import Any, Literal, cast
 
 from bedrock import v1
 from bedrock._shared.deadline import checked_timeout
-from bedrock._shared.enum_names import enum_value, resource_name
-from bedrock._shared.wrapper import Value, Wrapper, new_message, struct_message
+from bedrock._shared.wrapper import Value, Wrapper, enum_value, new_message, resource_name, struct_message
 from bedrock.catalog import McpServer
 from bedrock.messages import QueuedMessage, Usage
 from bedrock.states import ApprovalRule, ConversationState

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock.cli.chat import demo
+from bedrock.cli.commands import chat as demo
 
 from tests.support import pictures, processes
 from tests.support.chat import Chat

@@ -11,12 +11,11 @@ from bedrock._async.run import ask
 from bedrock._async.sending import fitting
 from bedrock._async.transport import AsyncTransport
 from bedrock._shared import requests
-from bedrock._shared.approvals import QuestionPolicy
-from bedrock._shared.client_tools.functions import tool_function
 from bedrock._shared.deadline import Deadline
-from bedrock._shared.enum_names import resource_name
+from bedrock._shared.function_tools import tool_function
+from bedrock._shared.run_progress import QuestionPolicy
 from bedrock._shared.settings import resolve
-from bedrock._shared.wrapper import check_list
+from bedrock._shared.wrapper import check_list, resource_name
 from bedrock.answers import Answer, AsyncOnApproval, AsyncOnQuestion, decider
 from bedrock.catalog import AuditEntry, DirectoryListing, McpServer, Model, Node, Quota, ServerInfo, Tool
 from bedrock.conversations import (

@@ -9,9 +9,9 @@ from bedrock import v1
 from bedrock._async.sending import AsyncSending, Sent
 from bedrock._async.subscription import AsyncRunWatch
 from bedrock._shared import requests
-from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
+from bedrock._shared.run_progress import QuestionPolicy
 from bedrock.errors import BedrockError, DeadlineExceeded, InvalidArgument
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from bedrock import v1
 from bedrock._async.retries import insist, pause
 from bedrock._async.sending import decided, filled_in
 from bedrock._shared import requests
-from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, log_declined, log_denied, question_of_others
 from bedrock._shared.reconnection import Reconnection
+from bedrock._shared.run_progress import DENIED_NOTE, QuestionPolicy, log_declined, log_denied, question_of_others
 from bedrock.answers import ANSWERED, AsyncDecide, AsyncOnQuestion
 from bedrock.errors import BedrockError, InvalidArgument, NotFound, Unavailable
 from bedrock.events import Event

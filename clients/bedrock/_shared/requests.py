@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from bedrock import v1
-from bedrock._shared.enum_names import enum_name, enum_value, resource_name
-from bedrock._shared.wrapper import check_list, new_message, struct_message
+from bedrock._shared.wrapper import check_list, enum_name, enum_value, new_message, resource_name, struct_message
 from bedrock.catalog import McpServer
 from bedrock.conversations import Budget, ClientTool, Generation, Instructions, Task, ToolSelection, quoted
 from bedrock.states import Approval, ApprovalRule, Question

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
@@ -33,12 +34,12 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.struct_pb2 import Struct
 
-from bedrock._shared.enum_names import number_name
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from google.protobuf.descriptor import EnumDescriptor
     from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
     from google.protobuf.struct_pb2 import Value as StructValue
     from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -345,3 +346,56 @@ def _conversion(descriptor: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:
             return _plain_value
         case _:
             return cast("Callable[[Any], Any]", hint.from_proto)
+
+
+E = TypeVar("E", bound=int)
+
+
+def enum_value(enum: _EnumTypeWrapper[E], value: str | None) -> E:
+    """Return the enum value that has a short name.
+
+    Args:
+        enum: The enum, e.g. ``v1.Delivery``.
+        value: A short name such as "follow_up", or None for the value 0, which means "not given".
+
+    Raises:
+        ValueError: The enum has no such name; the error text lists the names that exist.
+    """
+    if value is None:
+        return cast("E", 0)
+    known = {name: number for number, name in _short_names(enum.DESCRIPTOR).items() if number}
+    if value in known:
+        return cast("E", known[value])
+    raise ValueError(f"{value!r} is no {enum.DESCRIPTOR.name}; choose one of: {', '.join(known)}")
+
+
+def enum_name(enum: _EnumTypeWrapper[E], value: E) -> str:
+    """Return the short name of an enum value, e.g. "follow_up"; see `number_name`."""
+    return number_name(enum.DESCRIPTOR, value)
+
+
+def number_name(enum: EnumDescriptor, number: int) -> str:
+    """Return the short name of an enum value given by its number, e.g. "follow_up" for 3.
+
+    Returns "" for zero, which means "not set", and the digits of the number for a value that this version does not
+    define.
+    """
+    return _short_names(enum).get(number, str(number))
+
+
+def resource_name(collection: str, name: str) -> str:
+    """Return the full resource name for an id, a slug, or a name that is already full.
+
+    Raises:
+        ValueError: The name is empty.
+    """
+    if not name:
+        raise ValueError(f"the name of one of the {collection} is empty")
+    return name if name.startswith(collection + "/") else f"{collection}/{name}"
+
+
+@cache
+def _short_names(enum: EnumDescriptor) -> dict[int, str]:
+    prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_"
+    names = {number: value.name.removeprefix(prefix).lower() for number, value in enum.values_by_number.items()}
+    return {**names, 0: ""}

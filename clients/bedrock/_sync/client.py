@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bedrock import v1
 from bedrock._shared import requests
-from bedrock._shared.approvals import QuestionPolicy
-from bedrock._shared.client_tools.functions import tool_function
 from bedrock._shared.deadline import Deadline
-from bedrock._shared.enum_names import resource_name
+from bedrock._shared.function_tools import tool_function
+from bedrock._shared.run_progress import QuestionPolicy
 from bedrock._shared.settings import resolve
-from bedrock._shared.wrapper import check_list
+from bedrock._shared.wrapper import check_list, resource_name
 from bedrock._sync.conversation import Conversation
 from bedrock._sync.run import ask
 from bedrock._sync.sending import fitting

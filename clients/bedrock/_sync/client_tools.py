@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bedrock import v1
 from bedrock._shared import requests
-from bedrock._shared.client_tools.functions import answer_of, check_offered, failure_of
+from bedrock._shared.function_tools import answer_of, check_offered, failure_of
 from bedrock._sync.retries import insist
 from bedrock._sync.sending import carried_out
 from bedrock.errors import BedrockError, InvalidArgument, NotFound, UnknownOrDecided
@@ -17,8 +17,8 @@ from bedrock.errors import BedrockError, InvalidArgument, NotFound, UnknownOrDec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bedrock._shared.client_tools.functions import ToolFunction
     from bedrock._shared.deadline import Deadline
+    from bedrock._shared.function_tools import ToolFunction
     from bedrock._sync.transport import Transport
     from bedrock.messages import ToolCall
 

@@ -3,24 +3,360 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bedrock import v1
 from bedrock._shared import requests
-from bedrock._shared.enum_names import enum_value
-from bedrock._sync.conversation_parts.decisions import ConversationDecisions
-from bedrock._sync.conversation_parts.function_tools import ConversationTools
-from bedrock._sync.conversation_parts.records import ConversationRecords
-from bedrock._sync.conversation_parts.runs import ConversationRuns
-from bedrock.conversations import Budget, ClientTool, ConversationInfo, Generation, SetModeResult
+from bedrock._shared.deadline import Deadline
+from bedrock._shared.wrapper import enum_value
+from bedrock._sync.conversation_runs import ConversationBase, ConversationRuns, ConversationTools
+from bedrock.conversations import Budget, ClientTool, ConversationInfo, Generation, ReplayStep, SetModeResult
 from bedrock.errors import NotForkable
+from bedrock.messages import Attachment, Message, QueuedMessage
+from bedrock.request_cycles import RequestCycle
+from bedrock.states import Approval, ApprovalRule, Question
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from bedrock.catalog import McpServer
-    from bedrock.request_cycles import RequestCycle
-    from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
+    from bedrock.streams import Stream
+    from bedrock.types import ApprovalPolicy, CycleView, FollowUpPolicy, Mode, RuleAction
+
+
+class ConversationRecords(ConversationBase):
+    """The methods that read what the server has stored about a conversation."""
+
+    def messages(
+        self, *, after_sequence: int = 0, newest_first: bool = False, timeout: float | None = None
+    ) -> Iterator[Message]:
+        """Iterate over the stored messages whose `sequence` is greater than `after_sequence`.
+
+        The oldest message comes first, or the newest with `newest_first`. `timeout` is the time limit of each page in
+        seconds.
+        """
+        request = v1.ListMessagesRequest(parent=self.name, after_sequence=after_sequence, descending=newest_first)
+        for page in self._transport.pages(self._stub.ListMessages, request, timeout):
+            for message in page.messages:
+                yield Message.from_proto(message)
+
+    def message(self, name: str, *, timeout: float | None = None) -> Message:
+        """Return a message by its resource name or id, also if it still waits in the queue.
+
+        Raises NotFound if there is no such message.
+        """
+        request = v1.GetMessageRequest(name=requests.child_name(self.name, "messages", name))
+        response = self._transport.call(self._stub.GetMessage, request, timeout)
+        return Message.from_proto(response.message)
+
+    def queue(
+        self, *, include_settled: bool = False, newest_first: bool = False, timeout: float | None = None
+    ) -> Iterator[QueuedMessage]:
+        """Iterate over the queued messages and, with `include_settled`, over those that have left the queue.
+
+        Args:
+            include_settled: Include messages that are no longer queued, and what became of each.
+            newest_first: Begin with the message that was accepted last.
+            timeout: Time limit of each page in seconds; the client's if None.
+        """
+        request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
+        for page in self._transport.pages(self._stub.ListQueue, request, timeout):
+            for message in page.messages:
+                yield QueuedMessage.from_proto(message)
+
+    def cycles(
+        self, *, view: CycleView = "steps", newest_first: bool = False, timeout: float | None = None
+    ) -> Iterator[RequestCycle]:
+        """Iterate over the request cycles. A cycle is a message that started a run, and everything done for it.
+
+        Args:
+            view: "steps" (made for people), "rounds" (the requests to the model), "full" (both), or "events" (the
+                events of the log from which both are computed).
+            newest_first: Begin with the latest cycle.
+            timeout: Time limit of each page in seconds; the client's if None.
+        """
+        request = v1.ListRequestCyclesRequest(
+            parent=self.name,
+            view=enum_value(v1.ListRequestCyclesRequest.View, view),
+            descending=newest_first,
+        )
+        for page in self._transport.pages(self._stub.ListRequestCycles, request, timeout):
+            for cycle in page.request_cycles:
+                yield RequestCycle.from_proto(cycle)
+
+    def cycle(
+        self, run: RequestCycle | str, *, view: CycleView = "steps", timeout: float | None = None
+    ) -> RequestCycle:
+        """Return one request cycle.
+
+        Args:
+            run: The request cycle, or the resource name or id of the run; see `Run.name` and `Event.run`.
+            view: As for `cycles`.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            NotFound: The conversation has no such run.
+        """
+        request = v1.GetRequestCycleRequest(
+            name=requests.cycle_name(self.name, run), view=enum_value(v1.ListRequestCyclesRequest.View, view)
+        )
+        response = self._transport.call(self._stub.GetRequestCycle, request, timeout)
+        return RequestCycle.from_proto(response.request_cycle)
+
+    def wait_for_cycle(
+        self, run: RequestCycle | str, *, view: CycleView = "steps", timeout: float | None = None
+    ) -> RequestCycle:
+        """Wait for the end of a run without following its events, and return its request cycle.
+
+        This method answers no approvals: they stay open for other clients. `Conversation.run` also waits, but
+        decides approvals, and returns the answer.
+
+        Args:
+            run: As for `cycle`.
+            view: As for `cycles`.
+            timeout: Seconds to wait; no limit if None. When they have passed, the cycle is returned as it is then,
+                without an `end_time`.
+
+        Raises:
+            NotFound: The conversation has no such run, or was deleted during the wait.
+        """
+        deadline = Deadline(timeout)
+        while True:
+            request = requests.wait_for_cycle(self.name, run, view, deadline.left())
+            limit = requests.LONGEST_WAIT + self._transport.timeout
+            response = self._transport.call(self._stub.WaitRequestCycle, request, limit)
+            cycle = RequestCycle.from_proto(response.request_cycle)
+            if cycle.end_time is not None or deadline.left() == 0:
+                return cycle
+
+    def sub_agents(self, *, timeout: float | None = None) -> Iterator[ConversationInfo]:
+        """Iterate over the conversations of the sub-agents. The one that changed last comes first."""
+        request = requests.conversations(archived=None, parent=self.name)
+        for page in self._transport.pages(self._stub.ListConversations, request, timeout):
+            for conversation in page.conversations:
+                yield ConversationInfo.from_proto(conversation)
+
+    def verify(self, *, timeout: float | None = None) -> list[str]:
+        """Let the server check the stored conversation for damage, such as lost or altered rows or a broken hash chain.
+
+        Nothing is repaired or changed. Returns a sentence for each defect; an empty list if there is none.
+        """
+        request = v1.VerifyConversationRequest(name=self.name)
+        response = self._transport.call(self._stub.VerifyConversation, request, timeout)
+        return list(response.violations)
+
+    def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> Stream[ReplayStep]:
+        """Let the server replay the log through its state machine, up to `until_revision`; to the end if 0.
+
+        The stream yields one item for each step of the log, with the difference between the replayed and the stored
+        result.
+        """
+        request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
+        steps = self._transport.stream(self._stub.ReplayConversation, request, timeout)
+        return steps.map(ReplayStep.from_proto)
+
+    def export(self, *, timeout: float | None = None) -> Iterator[str]:
+        """Iterate over the lines of an export: JSON objects for the conversation, its messages and its events."""
+        request = v1.ExportConversationRequest(name=self.name)
+        for piece in self._transport.stream(self._stub.ExportConversation, request, timeout):
+            yield piece.line
+
+    def attachment_info(self, name: str, *, timeout: float | None = None) -> Attachment:
+        """Return an image's format, width, height and length in bytes. `name` is an image's `attachment` in a message.
+
+        Raises NotFound if there is no such image.
+        """
+        request = v1.GetAttachmentRequest(name=name)
+        response = self._transport.call(self._stub.GetAttachment, request, timeout)
+        return Attachment.from_proto(response.attachment)
+
+    def attachment(self, name: str, *, timeout: float | None = None) -> bytes:
+        """Return the bytes of an image, as they were sent. `name` is the `attachment` of an image in a message.
+
+        Raises NotFound if there is no such image.
+        """
+        request = v1.DownloadAttachmentRequest(name=name)
+        pieces = self._transport.stream(self._stub.DownloadAttachment, request, timeout)
+        return b"".join([piece.data for piece in pieces])
+
+
+class ConversationDecisions(ConversationBase):
+    """The methods for answering what the agent asks a person, and for managing approval rules."""
+
+    def approvals(self, *, timeout: float | None = None) -> Iterator[Approval]:
+        """Iterate over the open approvals, in the order in which the model asked for the tool calls."""
+        request = v1.ListApprovalsRequest(parent=self.name)
+        for page in self._transport.pages(self._stub.ListApprovals, request, timeout):
+            for approval in page.approvals:
+                yield Approval.from_proto(approval)
+
+    def approval(self, name: str, *, timeout: float | None = None) -> Approval:
+        """Return an open approval by its resource name or by the id of its tool call.
+
+        Raises:
+            NotFound: There is no such approval, or it was answered or withdrawn.
+        """
+        request = v1.GetApprovalRequest(name=requests.child_name(self.name, "approvals", name))
+        response = self._transport.call(self._stub.GetApproval, request, timeout)
+        return Approval.from_proto(response.approval)
+
+    def approve(
+        self,
+        approval: Approval | str,
+        *,
+        rule: ApprovalRule | None = None,
+        note: str = "",
+        timeout: float | None = None,
+    ) -> ConversationInfo:
+        """Approve a tool call, or the change to a wider mode that the agent has asked for.
+
+        Args:
+            approval: The approval, its name, or the id of its tool call.
+            rule: One of `approval.suggestions`: later calls that match this rule are allowed without asking.
+            note: A note for the record.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            NotAwaitingApproval, UnknownOrDecided: The approval was answered or withdrawn already.
+        """
+        request = requests.resolve(self.name, approval, "approve", note, rule)
+        response = self._transport.call(self._stub.ResolveApproval, request, timeout)
+        return ConversationInfo.from_proto(response.conversation)
+
+    def deny(
+        self,
+        approval: Approval | str,
+        note: str = "",
+        *,
+        rule: ApprovalRule | None = None,
+        timeout: float | None = None,
+    ) -> ConversationInfo:
+        """Refuse a tool call, or a requested change to a wider mode; the agent reads the refusal and the note.
+
+        With a rule, one of `approval.suggestions`, later calls that match the rule are denied without asking. Raises
+        the same errors as `approve`.
+        """
+        request = requests.resolve(self.name, approval, "deny", note, rule)
+        response = self._transport.call(self._stub.ResolveApproval, request, timeout)
+        return ConversationInfo.from_proto(response.conversation)
+
+    def approval_rules(self, *, timeout: float | None = None) -> Iterator[ApprovalRule]:
+        """Iterate over the approval rules that apply to this conversation: first the operator's, then its own."""
+        request = v1.ListApprovalRulesRequest(parent=self.name)
+        for page in self._transport.pages(self._stub.ListApprovalRules, request, timeout):
+            for rule in page.approval_rules:
+                yield ApprovalRule.from_proto(rule)
+
+    def approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> ApprovalRule:
+        """Return an approval rule. `rule` is the rule, its name or, for a rule of this conversation, its id.
+
+        Raises NotFound if there is no such rule.
+        """
+        request = v1.GetApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
+        response = self._transport.call(self._stub.GetApprovalRule, request, timeout)
+        return ApprovalRule.from_proto(response.approval_rule)
+
+    def create_approval_rule(
+        self,
+        action: RuleAction,
+        *,
+        tool: str = "",
+        command: str = "",
+        command_prefix: str = "",
+        path: str = "",
+        mcp_server: str = "",
+        timeout: float | None = None,
+    ) -> ApprovalRule:
+        """Make a rule about later tool calls and return it. An older rule about the same subject is replaced.
+
+        Args:
+            action: "allow" runs matching calls without asking, "ask" asks a person, whatever the approval policy,
+                "deny" never runs them and tells the agent why.
+            tool: The name of a tool. Give exactly one of `tool`, `command`, `command_prefix`, `path`, `mcp_server`.
+            command: An exact shell command.
+            command_prefix: The words that shell commands begin with, e.g. "git status".
+            path: An absolute directory on the server: calls of tools with a path in or beneath it match.
+            mcp_server: The name of an MCP server.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            InvalidArgument: The server does not accept the rule; the error contains the field and the reason.
+            ValueError: None, or more than one, of `tool`, `command`, `command_prefix`, `path`, `mcp_server` is given.
+        """
+        request = requests.create_approval_rule(
+            self.name,
+            action,
+            tool=tool,
+            command=command,
+            command_prefix=command_prefix,
+            path=path,
+            mcp_server=mcp_server,
+        )
+        response = self._transport.call(self._stub.CreateApprovalRule, request, timeout)
+        return ApprovalRule.from_proto(response.approval_rule)
+
+    def delete_approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> None:
+        """Delete an approval rule of this conversation. `rule` is the rule, its name or its id.
+
+        Raises NotFound if there is no such rule.
+        """
+        request = v1.DeleteApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
+        self._transport.call(self._stub.DeleteApprovalRule, request, timeout)
+
+    def tool_questions(self, *, timeout: float | None = None) -> Iterator[Question]:
+        """Iterate over the open questions of the running tool, oldest first."""
+        request = v1.ListQuestionsRequest(parent=self.name)
+        for page in self._transport.pages(self._stub.ListQuestions, request, timeout):
+            for asked in page.questions:
+                yield Question.from_proto(asked)
+
+    def tool_question(self, name: str, *, timeout: float | None = None) -> Question:
+        """Return an open question of a tool. `name` is its resource name or its id.
+
+        Raises NotFound if there is no such question, or if it no longer waits for an answer.
+        """
+        request = v1.GetQuestionRequest(name=requests.child_name(self.name, "questions", name))
+        response = self._transport.call(self._stub.GetQuestion, request, timeout)
+        return Question.from_proto(response.question)
+
+    def answer_question(
+        self,
+        question: Question | str,
+        content: Mapping[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> Question:
+        """Answer a question that a running tool asks a person. Events of kind ``question_changed`` report questions.
+
+        Any client may answer; the first answer counts.
+
+        Args:
+            question: The question, its name or its id.
+            content: A value for each field of the question's form that is filled in. None if the question is an address
+                to visit: the answer then says that the person has visited it.
+            request_id: The id to reuse if this call is repeated; generated if None.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            InvalidArgument: The content does not fit the form; the question still waits.
+            UnknownOrDecided: The question does not wait for an answer (any more); `metadata["cause"]` says why.
+        """
+        request = requests.answer_question(self.name, question, content, request_id)
+        response = self._transport.call(self._stub.AnswerQuestion, request, timeout)
+        return Question.from_proto(response.question)
+
+    def decline_question(
+        self, question: Question | str, *, request_id: str | None = None, timeout: float | None = None
+    ) -> Question:
+        """Refuse to answer a tool's question. The tool decides how its call continues.
+
+        Raises the same errors as `answer_question`.
+        """
+        request = requests.decline_question(self.name, question, request_id)
+        response = self._transport.call(self._stub.AnswerQuestion, request, timeout)
+        return Question.from_proto(response.question)
+
 
 __all__ = ["Conversation"]
 

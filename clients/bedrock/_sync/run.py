@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from bedrock import v1
 from bedrock._shared import requests
-from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
+from bedrock._shared.run_progress import QuestionPolicy
 from bedrock._sync.sending import Sending, Sent
 from bedrock._sync.subscription import RunWatch
 from bedrock.errors import BedrockError, DeadlineExceeded, InvalidArgument

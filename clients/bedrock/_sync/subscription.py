@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from bedrock import v1
 from bedrock._shared import requests
-from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, log_declined, log_denied, question_of_others
 from bedrock._shared.reconnection import Reconnection
+from bedrock._shared.run_progress import DENIED_NOTE, QuestionPolicy, log_declined, log_denied, question_of_others
 from bedrock._sync.retries import insist, pause
 from bedrock._sync.sending import decided, filled_in
 from bedrock.answers import ANSWERED, Decide, OnQuestion

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import grpc
 
 from bedrock import v1
-from bedrock._shared.channel import CONNECT_ENDS, CONNECT_SECONDS, open_channel
-from bedrock._shared.connection import Connection
+from bedrock._shared.connection import CONNECT_ENDS, CONNECT_SECONDS, Connection, open_channel
 from bedrock._shared.deadline import checked_timeout
-from bedrock._shared.reconnection import Attempts, repeatable
+from bedrock._shared.reconnection import Attempts, from_rpc, nothing_was_sent, repeatable
 from bedrock._shared.requests import Page
-from bedrock._shared.status import from_rpc, nothing_was_sent
 from bedrock.errors import BedrockError, ServerNotRunning, Unauthenticated, Unavailable
 from bedrock.streams import Stream
 

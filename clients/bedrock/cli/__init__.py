@@ -17,9 +17,9 @@ def main() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     streams.prepare()
     from bedrock.cli.app import bedrock  # noqa: PLC0415
-    from bedrock.cli.text import safe_streams  # noqa: PLC0415
+    from bedrock.cli.text import safe_text  # noqa: PLC0415
 
-    safe_streams.install()  # until the process ends: even a final traceback may contain control characters
+    safe_text.install()  # until the process ends: even a final traceback may contain control characters
     try:
         bedrock.main(prog_name="bedrock")
     finally:

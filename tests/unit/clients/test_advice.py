@@ -7,7 +7,7 @@ import re
 
 import pytest
 from bedrock import errors
-from bedrock.cli.error_hints import what_happened, what_to_do
+from bedrock.cli.exit_codes import what_happened, what_to_do
 
 from actors.core.errors import REFUSAL_TEXTS, Reason
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from bedrock import ConversationInfo, Event, v1
-from bedrock.cli.display import sub_agent_list as sub_agents
-from bedrock.cli.display.sub_agent_tree import AgentTree
+from bedrock.cli.display import conversation_view as sub_agents
+from bedrock.cli.display.conversation_view import AgentTree
 from bedrock.cli.text.style import Paint
 from prompt_toolkit.utils import get_cwidth
 

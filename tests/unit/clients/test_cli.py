@@ -18,11 +18,10 @@ from bedrock import Approval, Conversation, ConversationInfo, v1
 from bedrock._shared.requests import MAX_REQUEST_BYTES
 from bedrock.cli import app
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.app import bedrock
-from bedrock.cli.chat import demo
-from bedrock.cli.command_summaries import SUMMARIES
+from bedrock.cli.app import SUMMARIES, bedrock
+from bedrock.cli.commands import chat as demo
 from bedrock.cli.commands import doctor
-from bedrock.cli.error_hints import what_to_do
+from bedrock.cli.exit_codes import what_to_do
 from bedrock.errors import QuotaExceeded, Unavailable
 from click.testing import CliRunner, Result
 from google.protobuf.timestamp_pb2 import Timestamp

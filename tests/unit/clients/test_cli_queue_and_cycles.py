@@ -13,7 +13,7 @@ from bedrock import RequestCycle, v1
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
 from bedrock.cli.commands import cycles as command
-from bedrock.cli.display.timeline import WIDTH, timeline_of
+from bedrock.cli.commands.cycles import WIDTH, timeline_of
 from bedrock.cli.text.style import Paint, Width
 from click.testing import CliRunner, Result
 from google.protobuf.duration_pb2 import Duration

@@ -7,7 +7,7 @@ import inspect
 import grpc
 import pytest
 from bedrock import Client, errors, v1
-from bedrock._shared import status
+from bedrock._shared import reconnection as status
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 

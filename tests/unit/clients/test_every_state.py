@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 from bedrock import ConversationInfo, Event, Message, v1
-from bedrock._shared.enum_names import enum_name
+from bedrock._shared.wrapper import enum_name
 from bedrock.cli.chat.prompt import prompt_text
 from bedrock.cli.commands import inspect as looking
-from bedrock.cli.display import live_list
-from bedrock.cli.display import sub_agent_list as sub_agents
-from bedrock.cli.display.conversation_view import ConversationView
-from bedrock.cli.display.progress import Progress
-from bedrock.cli.display.sub_agent_tree import AgentTree
+from bedrock.cli.commands import watch as live_list
+from bedrock.cli.display import conversation_view as sub_agents
+from bedrock.cli.display.conversation_view import AgentTree, ConversationView
+from bedrock.cli.display.follower import Progress
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.text.style import Paint
 from bedrock.conversations import ConversationListEvent

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bedrock.cli.text.line_wrap import LineFlow
-from bedrock.cli.text.style import cells
+from bedrock.cli.text.style import LineFlow, cells
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -15,6 +15,7 @@ from bedrock import AsyncClient
 from bedrock.cli.app import bedrock
 from bedrock.cli.chat.prompt import prompt_text
 from bedrock.cli.chat.session import ChatSession
+from bedrock.cli.chat.slash_commands import run_command
 from bedrock.cli.display import follower as onlooker
 from bedrock.cli.text.output import print_line, window_title
 from bedrock.cli.text.style import Paint
@@ -190,7 +191,7 @@ def test_nothing_is_obeyed_in_a_chat(server: HostileServer, run: Run, monkeypatc
             def refresh() -> None:
                 shown.extend([session.status(), prompt_text(session, paint, 20), *session.agent_lines()])
 
-            session = ChatSession(client, f"conversations/{NAME}", paint, print_line, width=lambda: 60)
+            session = ChatSession(client, f"conversations/{NAME}", paint, print_line, run_command, width=lambda: 60)
             session.refresh = refresh
             session.move_to(f"conversations/{NAME}")
             client.on_disconnect = session.disconnected

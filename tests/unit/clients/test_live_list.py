@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bedrock import v1
-from bedrock.cli.display import live_list
-from bedrock.cli.display.live_list import Listing
+from bedrock.cli.commands import watch as live_list
+from bedrock.cli.commands.watch import Listing
 from bedrock.cli.text.style import Paint, cells
 from bedrock.conversations import ConversationListEvent
 from google.protobuf.timestamp_pb2 import Timestamp

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from bedrock import v1
 from bedrock.cli.app import bedrock
-from bedrock.cli.display.question_form import NO_SECRETS, QuestionForm, value_of
+from bedrock.cli.display.questions import NO_SECRETS, QuestionForm, value_of
 from bedrock.cli.text.style import Paint
 from bedrock.states import Question
 from click.testing import CliRunner

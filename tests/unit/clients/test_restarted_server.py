@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 from bedrock import AsyncClient, AsyncConversation, Client, Conversation, v1
-from bedrock._shared import channel
+from bedrock._shared import connection as channel
 from bedrock.errors import BedrockError, ServerNotRunning, Unavailable
 
 from tests.support.fake_server import NAME, FakeBedrock, FakeServer, Refusal

@@ -8,8 +8,16 @@ import sys
 import unicodedata
 
 import pytest
-from bedrock.cli.text.safe_streams import SafeStream, safe_streams
-from bedrock.cli.text.safe_text import MOST_COMBINING, SafeText, for_pipe, for_terminal, json_text, literal
+from bedrock.cli.text.safe_text import (
+    MOST_COMBINING,
+    SafeStream,
+    SafeText,
+    for_pipe,
+    for_terminal,
+    json_text,
+    literal,
+    safe_streams,
+)
 from bedrock.cli.text.style import Paint
 from hypothesis import given
 from hypothesis import strategies as some

@@ -11,8 +11,9 @@ import grpc
 import pytest
 from bedrock import AsyncClient, Event, v1
 from bedrock.cli.chat.session import ChatSession, Unsent
-from bedrock.cli.display.approval_prompt import WORKSPACE_INSTEAD
+from bedrock.cli.chat.slash_commands import run_command
 from bedrock.cli.display.conversation_view import ConversationView
+from bedrock.cli.display.questions import WORKSPACE_INSTEAD
 from bedrock.cli.text.style import Paint
 from bedrock.errors import ServerNotRunning, Unavailable
 from google.rpc.error_details_pb2 import ErrorInfo
@@ -47,7 +48,7 @@ class Chat:
     def __init__(self, client: AsyncClient) -> None:
         self.lines: list[str] = []
         self._changed = asyncio.Event()
-        self.session = ChatSession(client, "c1", Paint(False), self._write, refresh=self._changed.set)
+        self.session = ChatSession(client, "c1", Paint(False), self._write, run_command, refresh=self._changed.set)
         client.on_disconnect = self.session.disconnected
 
     def _write(self, line: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from bedrock.cli.text.output import LEAST, fitted
 from bedrock.cli.text.style import cells
-from bedrock.cli.text.tables import LEAST, fitted
 from hypothesis import given
 from hypothesis import strategies as some
 

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from bedrock import Approval, Client, v1
 from bedrock.cli.chat.prompt import prompt_text
-from bedrock.cli.display.approval_prompt import parse_reply, replies
+from bedrock.cli.display.questions import parse_reply, replies
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.style import Paint
 

@@ -11,7 +11,7 @@ import pytest
 from bedrock import Message, v1
 from bedrock.cli.chat import input_history as typed
 from bedrock.cli.chat.input_history import ChatCompleter, ChatHistory
-from bedrock.cli.chat.key_bindings import is_being_chosen
+from bedrock.cli.chat.prompt import is_being_chosen
 from prompt_toolkit.buffer import Buffer, CompletionState
 from prompt_toolkit.completion import CompleteEvent, Completion
 from prompt_toolkit.document import Document

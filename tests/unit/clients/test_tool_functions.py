@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 import pytest
 from bedrock import Client, ClientTool, ToolAnswer, ToolCall, v1
-from bedrock._shared.client_tools.functions import answer_of, failure_of, tool_function
+from bedrock._shared.function_tools import answer_of, failure_of, tool_function
 
 
 class Colour(enum.Enum):

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 from bedrock import Event, v1
-from bedrock.cli.display.approval_prompt import question_lines
 from bedrock.cli.display.labels import NOT_WHOLE
-from bedrock.cli.display.tool_output import OUTPUT_LINES
-from bedrock.cli.display.transcript import GO_ON, SUMMED_UP, Transcript
+from bedrock.cli.display.questions import question_lines
+from bedrock.cli.display.transcript import GO_ON, OUTPUT_LINES, SUMMED_UP, Transcript
 from bedrock.cli.text.style import Paint
 from bedrock.states import Approval
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from bedrock.cli.text.markdown_stream import MarkdownFlow
+from bedrock.cli.text.markdown import MarkdownFlow
 from bedrock.cli.text.style import Paint
 from hypothesis import given
 from hypothesis import strategies as st

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from bedrock import Approval, Event, v1
-from bedrock.cli.display.approval_prompt import question_lines
+from bedrock.cli.display.questions import question_lines
 from bedrock.cli.display.transcript import Transcript
-from bedrock.cli.text.diff import DIFF_LINES, extent
-from bedrock.cli.text.line_wrap import folding
-from bedrock.cli.text.style import Paint
+from bedrock.cli.text.output import folding
+from bedrock.cli.text.style import DIFF_LINES, Paint, extent
 
 from tests.support.fake_server import NAME, question, result, stored
 

@@ -11,7 +11,8 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Path
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory
 
-from bedrock.cli.chat.slash_commands import COMMANDS, EFFORTS, MODES, POLICIES, message_of
+from bedrock.cli.chat.session import message_of
+from bedrock.cli.chat.slash_commands import COMMANDS, EFFORTS, MODES, POLICIES
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 from bedrock.local_server import NotPrivateError, check_private, open_believed

@@ -1,35 +1,121 @@
-"""The prompt of a chat: its content, the lines printed above it, and the handling of input."""
+"""Renders a prompt at the bottom of the terminal, and prints lines above it."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
-from typing import TYPE_CHECKING
+import string
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import run_in_terminal
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.filters import Condition, has_selection, is_searching
 from prompt_toolkit.formatted_text import ANSI
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.key_binding.defaults import load_key_bindings
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import ColorDepth
+from prompt_toolkit.renderer import Renderer
 from prompt_toolkit.styles import Style
 
+from bedrock.cli import stdio as streams
 from bedrock.cli.chat.input_history import ChatCompleter
-from bedrock.cli.chat.prompt_renderer import PromptRenderer
-from bedrock.cli.display.approval_prompt import Asked, parse_reply, question_title, replies
-from bedrock.cli.display.question_form import QuestionForm
+from bedrock.cli.chat.session import message_of
+from bedrock.cli.display.questions import Asked, QuestionForm, parse_reply, question_title, replies
 from bedrock.cli.display.transcript import USER_MARK
-from bedrock.cli.text.output import print_line
+from bedrock.cli.text.live_block import reflows, rows_taken
+from bedrock.cli.text.output import print_line, window_title
+from bedrock.cli.text.safe_text import SafeText, without_colours
+from bedrock.cli.text.style import cells, one_line
 
 if TYPE_CHECKING:
-    from prompt_toolkit.buffer import Buffer
-    from prompt_toolkit.history import History
-    from prompt_toolkit.key_binding import KeyBindings
+    from collections.abc import Callable, Generator, Mapping
 
-    from bedrock.cli.chat.attention import Attention
+    from prompt_toolkit.application import Application
+    from prompt_toolkit.buffer import Buffer
+    from prompt_toolkit.data_structures import Size
+    from prompt_toolkit.history import History
+    from prompt_toolkit.layout import Layout
+    from prompt_toolkit.output import Output
+    from prompt_toolkit.styles import BaseStyle
+
     from bedrock.cli.chat.session import ChatSession
-    from bedrock.cli.text.safe_text import SafeText
+    from bedrock.cli.display.conversation_view import ConversationView
     from bedrock.cli.text.style import Paint
+
+
+#: The bell rings at the end of a run that took at least this many seconds: the user may have stopped watching.
+LONG_RUN_SECONDS = 10.0
+#: Maximum columns of the terminal's title.
+TITLE_COLUMNS = 60
+
+#: Values of the variable TERM for terminals that have no title, or would print the escape sequences as text.
+_WITHOUT = ("", "dumb", "linux", "unknown")
+
+
+class PromptRenderer(Renderer):
+    """Draws a prompt, prints lines above it, and finds it again after the terminal was resized.
+
+    Lines are printed with the terminal in raw mode, as part of drawing. `patch_stdout` of prompt_toolkit is no
+    substitute: it leaves raw mode for each line, so that keys pressed in that time are echoed, and Enter, Ctrl-D and
+    Ctrl-Z mean something else. It also erases as many rows as were drawn, which is too few if the terminal became
+    narrower and rewrapped them: the rest would stay in the scrollback.
+    """
+
+    def __init__(self, style: BaseStyle, output: Output, *, reflow: bool | None = None) -> None:
+        """Prepare. `reflow` tells whether the terminal rewraps lines when it is resized; None to detect that."""
+        self._above: list[SafeText] = []
+        self._reflow = reflows() if reflow is None else reflow
+        super().__init__(style, output)
+
+    def print_above(self, line: SafeText) -> None:
+        """Queue a line to be printed at the next draw of the prompt."""
+        self._above.append(line)
+
+    def take_above(self) -> list[SafeText]:
+        """Return the lines that wait to be printed, and empty the queue."""
+        above, self._above = self._above, []
+        return above
+
+    def render(self, app: Application[Any], layout: Layout, is_done: bool = False) -> None:
+        """Print the queued lines, and draw the prompt below."""
+        size = self.output.get_size()
+        if self._last_size is not None and self._last_size != size:  # the resize signal has not arrived yet
+            self.erase()
+        if self._above:
+            self._print(self.take_above(), size)
+        super().render(app, layout, is_done)
+
+    def erase(self, leave_alternate_screen: bool = True) -> None:
+        """Erase the prompt, including rows that the terminal has added by rewrapping lines."""
+        self.output.cursor_up(self._rows_gained())
+        super().erase(leave_alternate_screen)
+
+    def _print(self, lines: list[SafeText], size: Size) -> None:
+        """Erase the prompt and print lines there. Compute how many rows remain below: asking the terminal is slow."""
+        drawn = self._last_screen.height if self._last_screen is not None else 0
+        room = max(self._min_available_height, drawn) if self._min_available_height else 0
+        self.erase()
+        for line in lines:
+            self.output.write_raw(f"{line}\r\n")
+        taken = rows_taken((cells(without_colours(line).expandtabs(8)) for line in lines), size.columns)
+        self._min_available_height = max(1, room - taken) if room else 0
+
+    def _rows_gained(self) -> int:
+        """Return how many rows above the cursor the terminal has added by rewrapping lines when it became narrower."""
+        drawn, before, now = self._last_screen, self._last_size, self.output.get_size()
+        if drawn is None or before is None or not self._reflow or now.columns >= before.columns:
+            return 0
+        rows = [drawn.data_buffer[y] for y in range(self._cursor_pos.y)]
+        widths = (max((x + 1 for x, cell in row.items() if cell.char.strip()), default=0) for row in rows)
+        return rows_taken(widths, now.columns) - len(rows) + self._cursor_pos.x // max(1, now.columns)
+
 
 #: The lines of a pasted text that are shown; one of more lines is folded to one.
 FOLD_LINES = 20
@@ -215,3 +301,230 @@ def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:
     if asked is None:
         return above + paint.bold(USER_MARK)
     return above + replies(asked, paint, session.view.mode) + paint.bold(USER_MARK)
+
+
+def is_being_chosen(typed: Buffer) -> bool:
+    """Return whether Enter should accept the selected completion, instead of sending the text.
+
+    It accepts the completion if there are several to choose from, or if the text ends with a blank, because then the
+    command needs an argument.
+    """
+    menu = typed.complete_state
+    if menu is None or menu.current_completion is None:
+        return False
+    return len(menu.completions) > 1 or typed.text.endswith(" ")
+
+
+def _without_meaning() -> set[str]:
+    """Return the printable characters that prompt_toolkit does not bind in combination with Alt."""
+    bound = {
+        each.keys[1] for each in load_key_bindings().bindings if each.keys[0] == Keys.Escape and len(each.keys) > 1
+    }
+    return {character for character in string.printable if character.isprintable()} - bound
+
+
+def key_bindings(prompt: ChatPrompt) -> KeyBindings:
+    """Return the key bindings of the chat.
+
+    All other keys have prompt_toolkit's defaults, which are those of a shell.
+    """
+    keys = KeyBindings()
+    _bind_typing(keys, prompt)
+    _bind_session(keys, prompt)
+    return keys
+
+
+def _bind_typing(keys: KeyBindings, prompt: ChatPrompt) -> None:
+    @keys.add("enter", filter=~is_searching)  # in a search, it takes what was found
+    def _send(event: KeyPressEvent) -> None:
+        typed = event.current_buffer
+        if is_being_chosen(typed):
+            typed.complete_state = None  # the completion is chosen; the next Enter sends
+        elif typed.document.text_before_cursor.endswith("\\"):
+            typed.delete_before_cursor()
+            typed.insert_text("\n")
+        else:
+            prompt.enter(typed.text)
+
+    @keys.add("escape", "enter")
+    @keys.add("escape", "c-j")
+    @keys.add("c-j")
+    def _new_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    @keys.add(Keys.BracketedPaste, filter=~is_searching)
+    def _paste(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text(prompt.folded(event.data.replace("\r\n", "\n").replace("\r", "\n")))
+
+    @keys.add("backspace", filter=~is_searching & ~has_selection)
+    def _delete(event: KeyPressEvent) -> None:
+        before = event.current_buffer.document.text_before_cursor
+        event.current_buffer.delete_before_cursor(prompt.deletable(before))
+
+    @keys.add("tab")
+    def _queue_or_complete(event: KeyPressEvent) -> None:
+        typed, message = event.current_buffer, message_of(event.current_buffer.text)
+        if message is None or not prompt.session.view.busy:
+            typed.complete_next() if typed.complete_state else typed.start_completion(insert_common_part=True)
+        elif message.strip():
+            prompt.enter(f"/queue {message}")
+
+    @keys.add("escape", "#")  # the default of Alt-# would comment out the text and end the prompt
+    def _nothing(_event: KeyPressEvent) -> None:
+        pass
+
+    for character in _without_meaning():  # otherwise Alt with the character would be read as Esc, which cancels the run
+        keys.add("escape", character)(_nothing)
+    keys.add("escape", "w", filter=~has_selection)(_nothing)
+
+
+def _bind_session(keys: KeyBindings, prompt: ChatPrompt) -> None:
+    session = prompt.session
+
+    @keys.add("escape")
+    def _cancel(event: KeyPressEvent) -> None:
+        if event.current_buffer.complete_state is not None:
+            event.current_buffer.cancel_completion()
+        elif session.view.busy:
+            event.app.create_background_task(session.cancel())
+
+    @keys.add("c-c", filter=~is_searching)  # in a search, it leaves that
+    def _interrupt(_event: KeyPressEvent) -> None:
+        prompt.interrupt()
+
+    @keys.add("c-d")
+    def _leave(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.delete()
+        else:
+            session.over.set()
+
+    @keys.add("c-o")  # the default of Ctrl-O would end the prompt
+    def _show_output(_event: KeyPressEvent) -> None:
+        session.show_output()
+
+    @keys.add("c-z")
+    def _suspend(_event: KeyPressEvent) -> None:
+        prompt.suspend()
+
+
+class Attention:
+    """Controls the title and the bell of a terminal. `release` restores the previous title."""
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        enabled: bool = True,
+        environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare to write to `stream`, or to stdout if it is None.
+
+        Nothing is ever written unless the output is a terminal with a title and a bell, and `enabled` is true.
+        """
+        self._stream = stream or sys.stdout
+        self._enabled = enabled and self._stream.isatty() and environ.get("TERM", "") not in _WITHOUT
+        self._clock = clock
+        self._title = ""
+        self._asked: set[str] | None = None
+        """The names of the approvals and questions that were open at the last update; None before the first update."""
+        self._since: float | None = None
+        """The time, by the given clock, when this object first saw the run in progress; None if there is no run."""
+
+    def observe(self, view: ConversationView) -> None:
+        """Set the title from a conversation's state.
+
+        Ring the bell if a new question waits for the user, or a long run has ended.
+        """
+        if not view.slug:  # the first snapshot has not arrived yet
+            return
+        asked = {approval.name for approval in view.approvals} | {each.name for each in view.state.questions}
+        opened = self._asked is not None and bool(asked - self._asked)
+        over = not view.busy and self._since is not None and self._clock() - self._since >= LONG_RUN_SECONDS
+        self._asked = asked
+        self._since = (self._since if self._since is not None else self._clock()) if view.busy else None
+        doing = "waits for you" if asked else "at work" if view.busy else ""
+        self._show(" · ".join(filter(None, (doing, view.slug, "bedrock"))))
+        if opened or over:
+            self._write(SafeText("\a"))
+
+    def release(self) -> None:
+        """Restore the terminal's previous title. Called at the end, and before the program is suspended."""
+        if self._title:
+            self._write(SafeText("\x1b[23;2t"))
+            self._title = ""
+
+    def _show(self, title: str) -> None:
+        title = one_line(title, TITLE_COLUMNS)
+        if title == self._title:
+            return
+        saved = "" if self._title else "\x1b[22;2t"
+        self._title = title
+        self._write(SafeText(saved) + window_title(title))
+
+    def _write(self, sequence: SafeText) -> None:
+        if self._enabled:
+            self._stream.write(sequence)
+            self._stream.flush()
+
+
+async def chat_at_terminal(session: ChatSession, paint: Paint, history: History, attention: Attention) -> None:
+    """Chat until the user exits, the terminal is closed, or the conversation is deleted."""
+    prompt = ChatPrompt(session, paint, history, attention)
+    prompt.use(key_bindings(prompt))
+    handlers = {
+        signal.SIGINT: prompt.interrupt,  # not Ctrl-C, which the prompt reads as a key, but `kill -INT`
+        signal.SIGHUP: session.over.set,
+        signal.SIGTERM: session.over.set,
+        signal.SIGCONT: prompt.redraw,
+    }
+    try:
+        with _handling(handlers):
+            await _converse(session, prompt)
+    finally:
+        session.tell_unsent()
+        attention.release()
+
+
+async def _converse(session: ChatSession, prompt: ChatPrompt) -> None:
+    """Process keys and events until one of the tasks ends the chat.
+
+    Raises:
+        Exception: A task has failed unexpectedly, and the chat cannot continue without it.
+    """
+    does = (session.follow(), session.work(), session.learn_models(), prompt.run(), _until_closed(session))
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in does]
+
+    def ended(task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            session.over.set()
+
+    for task in tasks:
+        task.add_done_callback(ended)
+    try:
+        await session.over.wait()
+    finally:
+        failed = [task.exception() for task in tasks if task.done() and not task.cancelled()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for error in filter(None, failed):
+        raise error
+
+
+async def _until_closed(session: ChatSession) -> None:
+    await streams.until_closed(sys.stdout)
+    session.over.set()
+
+
+@contextmanager
+def _handling(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Generator[None]:
+    loop = asyncio.get_running_loop()
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)

@@ -1,4 +1,4 @@
-"""A chat session without its presentation: handles input, calls the server, and tracks the conversation."""
+"""Follows the conversation of a chat: its events, and the connection to it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from bedrock.cli.chat.conversation_follower import ConversationFollower
-from bedrock.cli.chat.slash_commands import message_of, run_command
-from bedrock.cli.display.approval_prompt import Asked, Offer, made_rule, parse_reply, rule_line
+from bedrock.cli.display.follower import TRYING_AGAIN, Onlooker, Outage
 from bedrock.cli.display.labels import UNRECORDED, nothing_to_cancel
-from bedrock.cli.display.question_form import QuestionForm
-from bedrock.cli.error_hints import what_happened, what_to_do
-from bedrock.cli.text.line_wrap import folding
+from bedrock.cli.display.questions import Asked, Offer, QuestionForm, made_rule, parse_reply, rule_line
+from bedrock.cli.display.transcript import HOW_TO_SEE
+from bedrock.cli.exit_codes import what_happened, what_to_do
+from bedrock.cli.text.output import folding
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width, one_line
-from bedrock.errors import BedrockError, ContextExhausted, ContinuationInProgress, ImageInvalid
+from bedrock.errors import BedrockError, ContextExhausted, ContinuationInProgress, ImageInvalid, ServerNotRunning
 from bedrock.states import Approval
 
 if TYPE_CHECKING:
@@ -23,14 +23,105 @@ if TYPE_CHECKING:
     from bedrock import AsyncClient, AsyncConversation, Event, v1
     from bedrock._shared.requests import ImageSource
     from bedrock.catalog import Model
-    from bedrock.cli.display.approval_prompt import Reply
     from bedrock.cli.display.conversation_view import ConversationView
+    from bedrock.cli.display.questions import Reply
     from bedrock.cli.display.transcript import Transcript
-    from bedrock.cli.text.output import Write
-    from bedrock.cli.text.safe_text import SafeText
+    from bedrock.cli.text.output import Say, Write
     from bedrock.conversations import ConversationInfo
     from bedrock.messages import Message
     from bedrock.types import Delivery
+
+#: How many of the latest messages are shown when the chat enters a conversation.
+RECENT_MESSAGES = 20
+
+
+class ConversationFollower:
+    """Shows one conversation at a time, and continues in another one on request. Use it only on one event loop."""
+
+    def __init__(
+        self,
+        conversation: Callable[[str], AsyncConversation],
+        paint: Paint,
+        *,
+        write: Write,
+        say: Say,
+        width: Width | None,
+        refresh: Callable[[], None],
+    ) -> None:
+        """Prepare to follow conversations; `move_to` selects the first one.
+
+        Args:
+            conversation: Returns a conversation by its name.
+            paint: How to colour lines.
+            write: Prints a line.
+            say: Prints a line, broken at words.
+            width: Returns the maximum columns of a line; None for no limit.
+            refresh: Called when the prompt, the status line or the tree of sub-agents may have changed.
+        """
+        self.outage = Outage(lambda: self.conversation, self._tell_outage)
+        """Tracks whether the connection is lost. The client connects again by itself."""
+        self._find = conversation
+        self._paint = paint
+        self._write = write
+        self._say = say
+        self._width = width
+        self._refresh = refresh
+        self._moved = asyncio.Event()
+        self._server_ended = False
+        """Whether the user was already told, during the present loss of the connection, that the server has ended."""
+
+    def move_to(self, name: str) -> None:
+        """Select the conversation to show; a running `follow` switches to it."""
+        self.conversation = self._find(name)
+        self.onlooker = Onlooker(
+            self._find, self._paint, self._write, width=self._width, refresh=self._changed, hint=HOW_TO_SEE
+        )
+        self._moved.set()
+
+    async def follow(self, observe: Callable[[Event], None]) -> None:
+        """Show the events of the selected conversation, and call `observe` with each event, until the stream ends.
+
+        When `move_to` selects another conversation, continue with that one. Raises BedrockError if the stream fails.
+        """
+        while self._moved.is_set():
+            self._moved.clear()
+            following = asyncio.create_task(self._show_events(observe))
+            moved = asyncio.create_task(self._moved.wait())
+            try:
+                await asyncio.wait((following, moved), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (following, moved):
+                    task.cancel()
+                results = await asyncio.gather(following, moved, return_exceptions=True)
+                self.outage.close()
+            if isinstance(results[0], BedrockError) and not self._moved.is_set():
+                raise results[0]
+
+    def status(self) -> SafeText:
+        """Return the status line of the conversation; while the connection is lost, a line that says so."""
+        return SafeText(TRYING_AGAIN) if self.outage.lasts else self.onlooker.status()
+
+    def disconnected(self, error: BedrockError, delay: float) -> None:
+        """Record that the stream of events broke. If the server has ended, print how to continue the chat."""
+        self._server_ended = self._server_ended and self.outage.lasts
+        self.outage.begin(error, delay)
+        if isinstance(error, ServerNotRunning) and not self._server_ended:
+            self._server_ended = True
+            self._tell_outage(f"the server has ended. To go on: Ctrl-D, then bedrock chat -r {self.onlooker.view.slug}")
+
+    async def _show_events(self, observe: Callable[[Event], None]) -> None:
+        async for event in self.onlooker.follow(self.conversation.events(recent_messages=RECENT_MESSAGES)):
+            observe(event)
+
+    def _changed(self) -> None:
+        """Redraw after an event of the conversation or of a sub-agent; the event shows that the connection is back."""
+        self.outage.end()
+        self._refresh()
+
+    def _tell_outage(self, text: str) -> None:
+        self._say(self._paint.careful(f"· {text}"))
+        self._refresh()
+
 
 T = TypeVar("T")
 
@@ -52,6 +143,7 @@ class ChatSession:
         name: str,
         paint: Paint,
         write: Write,
+        run_command: Callable[[ChatSession, str], Awaitable[None]],
         *,
         width: Width | None = None,
         refresh: Callable[[], None] = lambda: None,
@@ -63,6 +155,7 @@ class ChatSession:
             name: The name of the conversation.
             paint: How to colour lines.
             write: Prints a line.
+            run_command: Runs the slash command that a text begins with.
             width: Returns the maximum columns of a line; None for no limit.
             refresh: Called when the prompt or the status line may have changed.
         """
@@ -80,6 +173,7 @@ class ChatSession:
         self.model_names: list[str] = []
         """Names of models, to complete them in commands; empty until they are known."""
         self._client = client
+        self._run_command = run_command
         self._entered: asyncio.Queue[tuple[str, Asked | None]] = asyncio.Queue()
         self._follower = ConversationFollower(
             client.conversation, paint, write=self._print, say=self.say, width=width, refresh=self._changed
@@ -413,7 +507,7 @@ class ChatSession:
     async def _do(self, text: str, asked: Asked | None) -> None:
         message, reply = message_of(text), parse_reply(text, asked)
         if message is None:
-            await run_command(self, text)
+            await self._run_command(self, text)
         elif isinstance(asked, QuestionForm):
             await self._fill_in(asked, message)
         elif isinstance(asked, Offer) and reply:
@@ -476,3 +570,18 @@ class ChatSession:
 def _is_utf8(text: str) -> bool:
     """Return whether the terminal sent valid UTF-8; invalid bytes appear as lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def message_of(text: str) -> str | None:
+    """Return the message that a typed text sends; None if the text is a command.
+
+    A text that begins with a path is a message. Of two slashes at the beginning, the first one is removed, so that
+    every text can be sent. Blanks before a slash are ignored, except in a text of several lines, which may be indented
+    code.
+    """
+    begin = text if "\n" in text.strip() else text.lstrip()
+    if not begin.startswith("/"):
+        return text
+    if begin.startswith("//"):
+        return begin[1:]
+    return text if "/" in begin.split(maxsplit=1)[0][1:] else None

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from bedrock import Generation
 from bedrock._shared.requests import image
-from bedrock.cli.display.approval_prompt import Offer, rule_id, rule_title
-from bedrock.cli.display.labels import unoffered_notice
-from bedrock.cli.display.queue_rows import queue_lines
+from bedrock.cli.display.labels import queue_lines, unoffered_notice
+from bedrock.cli.display.questions import Offer, rule_id, rule_title
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 from bedrock.types import ApprovalPolicy, ReasoningEffort
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bedrock import AsyncConversation
-    from bedrock.cli.chat.chat_actions import ChatActions  # noqa: TC004 -- the annotations are never evaluated
+    from bedrock.cli.chat.session import ChatSession  # noqa: TC004 -- the annotations are never evaluated
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.types import Mode
 
@@ -56,7 +55,7 @@ class Command:
     argument: str
     """The argument, as shown in the help; in brackets if it is optional."""
     about: str
-    run: Callable[[ChatActions, str], Awaitable[None]]
+    run: Callable[[ChatSession, str], Awaitable[None]]
 
     def takes(self, argument: str) -> bool:
         """Return whether the command can be used with this argument, which is "" if the user gave none."""
@@ -65,22 +64,7 @@ class Command:
         return bool(argument) or self.argument.startswith("[")
 
 
-def message_of(text: str) -> str | None:
-    """Return the message that a typed text sends; None if the text is a command.
-
-    A text that begins with a path is a message. Of two slashes at the beginning, the first one is removed, so that
-    every text can be sent. Blanks before a slash are ignored, except in a text of several lines, which may be indented
-    code.
-    """
-    begin = text if "\n" in text.strip() else text.lstrip()
-    if not begin.startswith("/"):
-        return text
-    if begin.startswith("//"):
-        return begin[1:]
-    return text if "/" in begin.split(maxsplit=1)[0][1:] else None
-
-
-async def run_command(chat: ChatActions, text: str) -> None:
+async def run_command(chat: ChatSession, text: str) -> None:
     """Run the command that a text begins with; if it does not exist, suggest a similar name."""
     name, argument = (*text.lstrip().removeprefix("/").split(maxsplit=1), "", "")[:2]
     argument = argument.strip()
@@ -95,37 +79,37 @@ async def run_command(chat: ChatActions, text: str) -> None:
         await command.run(chat, argument)
 
 
-async def _help(chat: ChatActions, _: str) -> None:
+async def _help(chat: ChatSession, _: str) -> None:
     rows = (*_KEYS, *((f"/{command.name} {command.argument}", command.about) for command in COMMANDS))
     column = max(len(what) for what, _ in rows) + 1
     for what, about in rows:
         chat.say(chat.paint.text(what.ljust(column), about), indent=column)
 
 
-async def _quit(chat: ChatActions, _: str) -> None:
+async def _quit(chat: ChatSession, _: str) -> None:
     chat.over.set()
 
 
-async def _cancel(chat: ChatActions, _: str) -> None:
+async def _cancel(chat: ChatSession, _: str) -> None:
     await chat.cancel()
 
 
-async def _decline(chat: ChatActions, _: str) -> None:
+async def _decline(chat: ChatSession, _: str) -> None:
     await chat.decline()
 
 
-async def _kill(chat: ChatActions, _: str) -> None:
+async def _kill(chat: ChatSession, _: str) -> None:
     await chat.cancel(kill_jobs=True)
 
 
-async def _output(chat: ChatActions, number: str) -> None:
+async def _output(chat: ChatSession, number: str) -> None:
     if number and not (number.isascii() and number.isdecimal()):
         chat.say(chat.paint.careful("· it is /output, or /output 2 for the tool before the latest one"))
     else:
         chat.show_output(int(number or 1))
 
 
-async def _queue(chat: ChatActions, text: str) -> None:
+async def _queue(chat: ChatSession, text: str) -> None:
     if text:
         await chat.send(text, "follow_up")
         return
@@ -133,7 +117,7 @@ async def _queue(chat: ChatActions, text: str) -> None:
         chat.say(chat.paint.dim(line))
 
 
-async def _withdraw(chat: ChatActions, message: str) -> None:
+async def _withdraw(chat: ChatSession, message: str) -> None:
     if message:
         await chat.attempt(chat.conversation.withdraw(f"{chat.conversation.name}/messages/{message}"))
     elif chat.view.queue:
@@ -142,7 +126,7 @@ async def _withdraw(chat: ChatActions, message: str) -> None:
         chat.say(chat.paint.dim("· nothing waits"))
 
 
-async def _approvals(chat: ChatActions, rule: str) -> None:
+async def _approvals(chat: ChatSession, rule: str) -> None:
     """Set the approval policy or revoke a rule; without an argument, and after one that is neither, list both."""
     if rule in POLICIES:
         policy = cast("ApprovalPolicy", rule)
@@ -157,12 +141,12 @@ async def _approvals(chat: ChatActions, rule: str) -> None:
         chat.say(chat.paint.dim(line))
 
 
-async def _revoked(chat: ChatActions, rule: str) -> bool:
+async def _revoked(chat: ChatSession, rule: str) -> bool:
     await chat.conversation.delete_approval_rule(rule)
     return True
 
 
-async def _rule_lines(chat: ChatActions) -> list[str]:
+async def _rule_lines(chat: ChatSession) -> list[str]:
     policy = (await chat.conversation.get()).approval_policy
     rules = [rule async for rule in chat.conversation.approval_rules()]
     lines = [f"{rule_id(rule)}  {rule.action} {one_line(rule_title(rule), 100)}" for rule in rules]
@@ -170,7 +154,7 @@ async def _rule_lines(chat: ChatActions) -> list[str]:
     return [choice + ("; there are no rules" if not lines else ""), *lines]
 
 
-async def _mode(chat: ChatActions, mode: str) -> None:
+async def _mode(chat: ChatSession, mode: str) -> None:
     """Set the mode, and offer to stop the tool calls, jobs and MCP servers that still run with wider rights.
 
     Without a mode, or with an unknown one, print the present mode and the possible ones.
@@ -205,7 +189,7 @@ def _titles(jobs: Iterable[str], servers: Iterable[str]) -> list[SafeText]:
     return list(map(for_terminal, found))
 
 
-async def _effort(chat: ChatActions, effort: str) -> None:
+async def _effort(chat: ChatSession, effort: str) -> None:
     if effort and effort not in EFFORTS:
         chat.say(chat.paint.careful(f"· an effort is one of {', '.join(EFFORTS)}"))
         return
@@ -221,13 +205,13 @@ async def _effort(chat: ChatActions, effort: str) -> None:
     chat.say(chat.paint.dim(f"· the effort is {chosen or 'left to the model'}{choice}"))
 
 
-async def _efforts(chat: ChatActions) -> str:
+async def _efforts(chat: ChatSession) -> str:
     model = await chat.model()
     possible = EFFORTS if model is None else model.reasoning_efforts
     return f"it can be {_listed(possible)}" if possible else "with this model it cannot be set"
 
 
-async def _model(chat: ChatActions, model: str) -> None:
+async def _model(chat: ChatSession, model: str) -> None:
     """Set the model; without one, list the models of the server."""
     if model:
         if (then := await chat.attempt(chat.conversation.update(model=model))) is not None:
@@ -244,7 +228,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-async def _image(chat: ChatActions, path: str) -> None:
+async def _image(chat: ChatSession, path: str) -> None:
     try:
         picture = await asyncio.to_thread(lambda: image(Path(path).expanduser()))
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: ~ of an unknown user
@@ -263,14 +247,14 @@ async def _image(chat: ChatActions, path: str) -> None:
     chat.say(chat.paint.dim(f"· {what} will be sent with your next message{doubt}"))
 
 
-async def _compact(chat: ChatActions, _: str) -> None:
+async def _compact(chat: ChatSession, _: str) -> None:
     if chat.view.state.kind == "context_exhausted":
         await _continue(chat, "")
     else:
         await chat.compact()
 
 
-async def _new(chat: ChatActions, _: str) -> None:
+async def _new(chat: ChatSession, _: str) -> None:
     before, busy = chat.view.slug, chat.view.busy
     made = await chat.attempt(chat.create_alike())
     if made is not None:
@@ -280,18 +264,18 @@ async def _new(chat: ChatActions, _: str) -> None:
         chat.move_to(made.name)
 
 
-async def _fork(chat: ChatActions, _: str) -> None:
+async def _fork(chat: ChatSession, _: str) -> None:
     await _go_on_in(chat, await chat.attempt(chat.conversation.fork()))
 
 
-async def _rewind(chat: ChatActions, number: str) -> None:
+async def _rewind(chat: ChatSession, number: str) -> None:
     if number and not (number.isascii() and number.isdecimal() and int(number)):
         chat.say(chat.paint.careful("· it is /rewind, or /rewind 2 to leave out the last two runs"))
     else:
         await _go_on_in(chat, await chat.attempt(chat.conversation.rewind(int(number or 1))))
 
 
-async def _go_on_in(chat: ChatActions, fork: AsyncConversation | None) -> None:
+async def _go_on_in(chat: ChatSession, fork: AsyncConversation | None) -> None:
     """Continue this chat in a fork of its conversation; do nothing if `fork` is None (the server refused to fork)."""
     before, busy = chat.view.slug, chat.view.busy
     now = None if fork is None else await chat.attempt(fork.get())
@@ -302,12 +286,12 @@ async def _go_on_in(chat: ChatActions, fork: AsyncConversation | None) -> None:
         chat.move_to(now.name)
 
 
-async def _clear(chat: ChatActions, _: str) -> None:
+async def _clear(chat: ChatSession, _: str) -> None:
     chat.clear_screen()
     await _new(chat, "")
 
 
-async def _continue(chat: ChatActions, _: str) -> None:
+async def _continue(chat: ChatSession, _: str) -> None:
     await chat.go_on()
 
 

@@ -19,15 +19,19 @@ from bedrock._shared.requests import MAX_REQUEST_BYTES, image, read_file
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
-from bedrock.cli.arguments import generation, generation_options, unreadable
-from bedrock.cli.choose_conversation import open_conversation, opening_options
-from bedrock.cli.commands.answer import fill_in
-from bedrock.cli.connect import connect
+from bedrock.cli.arguments import (
+    connect,
+    generation,
+    generation_options,
+    open_conversation,
+    opening_options,
+    unreadable,
+)
+from bedrock.cli.commands.approvals import fill_in
+from bedrock.cli.display.follower import Progress
 from bedrock.cli.display.labels import NOT_WHOLE, interruption
-from bedrock.cli.display.progress import Progress
-from bedrock.cli.display.question_form import QuestionForm
-from bedrock.cli.text.line_wrap import flow_of
-from bedrock.cli.text.output import print_json, print_line, print_text
+from bedrock.cli.display.questions import QuestionForm
+from bedrock.cli.text.output import flow_of, print_json, print_line, print_text
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
 from bedrock.errors import BedrockError, InvalidArgument, RunEnded
 

@@ -1,28 +1,79 @@
-"""Commands that check, export or trace what is stored: verify, replay, export, audit."""
+"""Writes a command's output files atomically, and overwrites existing files only if requested."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bedrock import Client, NotFound, v1
+from bedrock import Client, Conversation, NotFound, v1
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import CONVERSATION, NAME
-from bedrock.cli.connect import connect
-from bedrock.cli.output_files import write_file
+from bedrock.cli.arguments import CONVERSATION, NAME, connect
+from bedrock.cli.display.labels import SHOWN, kind, short
 from bedrock.cli.text.output import print_json_line, print_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from bedrock.messages import Image
     from bedrock.types import AuditOutcome
 
+
+def write_file(path: Path, pieces: Iterable[bytes], *, force: bool, follow_link: bool = True) -> None:
+    """Write a temporary file in the same directory, and rename it to `path` when it is complete.
+
+    A device or a pipe is written to directly. The first piece is requested before the file system is changed, so that
+    an error of the server leaves no file.
+
+    Args:
+        path: The target.
+        pieces: The content.
+        force: Whether to replace an existing file.
+        follow_link: Whether to write to the target of a symbolic link; else the link itself counts as an existing file.
+
+    Raises:
+        CommandError: The file exists, or cannot be written. Nothing has changed then.
+    """
+    pieces = iter(pieces)
+    first = next(pieces, b"")
+    place = Path(os.path.realpath(path)) if follow_link else path
+    exists = place.exists if follow_link else lambda: os.path.lexists(place)
+    try:
+        if path.exists() and not path.is_file() and (follow_link or not path.is_symlink()):
+            _write(path, "wb", first, pieces)
+            return
+        beside = place.with_name(f".bedrock-{os.getpid()}.part")
+        try:
+            _refuse(path, exists() and not force)
+            _write(beside, "xb", first, pieces)
+            _refuse(path, exists() and not force)  # checked again: the file may have been created meanwhile
+            beside.replace(place)
+        finally:
+            with suppress(OSError):
+                beside.unlink()
+    except OSError as error:
+        raise exits.CommandError(f"{path} cannot be written: {error.strerror}", exit_code=exits.USAGE) from None
+
+
+def _write(path: Path, mode: str, first: bytes, pieces: Iterable[bytes]) -> None:
+    with path.open(mode) as file:
+        file.write(first)
+        file.writelines(pieces)
+
+
+def _refuse(path: Path, exists: bool) -> None:
+    if exists:
+        raise exits.CommandError(f"{path} exists already", "--force overwrites it.", exits.USAGE)
+
+
+if TYPE_CHECKING:
     TimeType = click.ParamType[datetime]
 else:
     TimeType = click.ParamType  # before click 8.4 ParamType is not generic at run time
@@ -200,3 +251,62 @@ def _id_of(client: Client, name: str) -> str:
         return client.conversation(name).get().name.removeprefix("conversations/")
     except NotFound:
         return name
+
+
+@click.command()
+@NAME
+@click.argument("images", metavar="[IMAGE]...", nargs=-1)
+@click.option(
+    "-o",
+    "--directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=".",
+    show_default="the current one",
+    help="Where to put them.",
+)
+@click.option("-f", "--force", is_flag=True, help="Overwrite files that exist.")
+@click.pass_context
+def download(ctx: click.Context, name: str, images: tuple[str, ...], directory: Path, force: bool) -> None:
+    """Save the images of a conversation.
+
+    They are saved as they were sent, or as a tool read them. IMAGE is what `bedrock show` prints behind an image;
+    without one, all are saved. A file that exists is refused, unless it is the image already; the others are saved.
+    """
+    conversation = connect(ctx).conversation(name)
+    refused = []
+    for identity, image in _chosen(_all(conversation), images).items():
+        file = directory / f"{identity}.{kind(image)}"
+        data = conversation.attachment(image.attachment)
+        if not _holds(file, data):
+            if os.path.lexists(file) and not force:
+                refused.append(str(file))
+                continue
+            write_file(file, [data], force=True, follow_link=False)
+        print_text(str(file))
+    if refused:
+        raise exits.CommandError(
+            f"{', '.join(refused)}: there is another file already", "--force overwrites.", exits.USAGE
+        )
+
+
+def _holds(file: Path, data: bytes) -> bool:
+    try:
+        return file.stat().st_size == len(data) and file.read_bytes() == data
+    except OSError:
+        return False
+
+
+def _all(conversation: Conversation) -> dict[str, Image]:
+    return {short(image): image for message in conversation.messages() for image in message.images}
+
+
+def _chosen(found: dict[str, Image], wanted: tuple[str, ...]) -> dict[str, Image]:
+    if not found:
+        raise exits.CommandError("there are no images in this conversation", exit_code=exits.FAILED)
+    for name in wanted:
+        if name[:SHOWN] not in found:
+            there = ", ".join(found)
+            raise exits.CommandError(
+                f"there is no image {name!r} in this conversation", f"There are: {there}", exits.FAILED
+            )
+    return {name[:SHOWN]: found[name[:SHOWN]] for name in wanted} if wanted else found

@@ -1,34 +1,109 @@
-"""`bedrock chat`: lets a user talk with an agent at a terminal; without one, plays a demo conversation."""
+"""Sets the terminal's title to the state of the chat, and rings the bell when the chat needs the user."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bedrock import AsyncClient, Client
+from bedrock._interrupts import as_ctrl_c
+from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import generation, generation_options
-from bedrock.cli.chat import demo
-from bedrock.cli.chat.attention import NOTIFY_OPTION, Attention
+from bedrock.cli import stdio as streams
+from bedrock.cli.arguments import generation, generation_options, open_conversation, opening_options
 from bedrock.cli.chat.session import ChatSession
-from bedrock.cli.chat.typeahead import typing_ahead
-from bedrock.cli.choose_conversation import open_conversation, opening_options
+from bedrock.cli.chat.slash_commands import run_command
 from bedrock.cli.display.labels import counted
+from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.spawned_server import spawn_if_missing
-from bedrock.cli.text.line_wrap import folding
-from bedrock.cli.text.output import print_line
+from bedrock.cli.stdio import typing_ahead
+from bedrock.cli.text.output import folding, print_line
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
 from bedrock.errors import Unavailable
 from bedrock.local_server import data_directory
 
 if TYPE_CHECKING:
+    from bedrock import Conversation
+    from bedrock.cli.text.output import Write
     from bedrock.conversations import ConversationInfo
+    from bedrock.states import Approval
     from bedrock.types import ReasoningEffort
+
+NOTIFY_OPTION = click.option(
+    "--notify/--no-notify",
+    envvar="BEDROCK_NOTIFY",
+    default=True,
+    help="Whether the bell rings and the window's title says so when the agent waits for you; also BEDROCK_NOTIFY=0.",
+)
+
+
+PROMPT = "Hello! Use bash to list the files in this directory, then say in one sentence what you found."
+
+REAL_MODEL = """\
+This was the scripted demo model. To talk to a real one, set one of these and start again:
+  ANTHROPIC_API_KEY=…                         Anthropic
+  OPENAI_API_KEY=…                            OpenAI
+  OPENAI_BASE_URL=http://… OPENAI_MODEL=…     any server that speaks like OpenAI
+At a terminal, the same command opens a chat."""
+
+
+def play(client: Client, paint: Paint, write: Write, directory: str, model: str | None, *, again: str) -> int:
+    """Send a demo message, answer the agent's approval requests, print everything, and return the exit code.
+
+    If this function is interrupted, the run is cancelled.
+
+    `again` is the command that shows the conversation later, with {} for its slug.
+    """
+    conversation = client.create(directory, model=model, approval_policy="ask_writes")
+    made = conversation.get()
+    scripted = is_scripted(client, made)
+    write(paint.bold(f"Bedrock plays one conversation, since there is no terminal to chat at: {made.slug}"))
+    write(paint.dim(f"model {made.model.removeprefix('models/')} · in {made.working_directory}"))
+    transcript = Transcript(paint, write)
+    with as_ctrl_c(), conversation.question(PROMPT) as run:
+        for event in run:
+            streams.ensure_read(sys.stdout)
+            if event.approval is not None:
+                transcript.ask(event.approval, made.working_directory)
+            transcript.show(event)
+            if event.approval is not None:
+                with suppress(*ANSWERED):
+                    _decide(conversation, event.approval, scripted, paint, write)
+    write(SafeText())
+    if run.stop is None or run.stop.reason != "completed":
+        write(paint.bad("The run did not complete."))
+        return exits.FAILED
+    write(paint.good(f"Completed. To read it again: {again.replace('{}', made.slug)}"))
+    if scripted:
+        write(SafeText(REAL_MODEL))
+    return exits.OK
+
+
+def is_scripted(client: Client, conversation: ConversationInfo) -> bool:
+    """Return whether a conversation uses the demo model."""
+    demos = (model.name for model in client.models() if model.protocol == "demo")
+    return conversation.model in demos
+
+
+def _decide(conversation: Conversation, approval: Approval, scripted: bool, paint: Paint, write: Write) -> None:
+    """Answer an approval request in place of a user.
+
+    Calls in restricted mode and calls of the demo model are approved; other calls and mode upgrades are denied.
+    """
+    is_safe = conversation.get().mode == "restricted" or scripted
+    if is_safe and approval.tool != "request_mode_upgrade":
+        write(paint.careful("  answered automatically, because there is no terminal: yes"))
+        conversation.approve(approval)
+    else:
+        write(paint.careful("  answered automatically, because there is no terminal: no"))
+        conversation.deny(approval, "there is no terminal at which to approve this")
+
 
 #: The name of the file with the input history, in the data directory.
 HISTORY = "chat_history"
@@ -95,11 +170,11 @@ def chat(
         client = stack.enter_context(Client(address))
         if not at_terminal:
             back = again or ("bedrock chat -r {}" if server else "bedrock show {}")
-            exit_code = demo.play(client, paint, print_line, opening["directory"], opening["model"], again=back)
+            exit_code = play(client, paint, print_line, opening["directory"], opening["model"], again=back)
         else:
             exit_code = exits.OK
             conversation = open_conversation(client, **opening)
-            scripted = demo.is_scripted(client, conversation.get())
+            scripted = is_scripted(client, conversation.get())
             last, slug = asyncio.run(
                 _chat(address, conversation.name, paint, scripted=scripted, notify=notify, first=" ".join(prompt))
             )
@@ -147,11 +222,11 @@ async def _chat(
     Returns the name and the slug of the conversation in which the chat has ended.
     """
     from bedrock.cli.chat.input_history import ChatHistory  # noqa: PLC0415
-    from bedrock.cli.chat.terminal import chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
+    from bedrock.cli.chat.prompt import Attention, chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
 
     async with AsyncClient(address) as client:
         conversation = client.conversation(name)
-        session = ChatSession(client, name, paint, print_line, width=columns(sys.stdout))
+        session = ChatSession(client, name, paint, print_line, run_command, width=columns(sys.stdout))
         client.on_disconnect = session.disconnected
         now = await conversation.get()
         where = paint.dim(f"in {paint.flat(now.working_directory)} · /help says what can be done")

@@ -12,13 +12,13 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import get_completion_class
 
 from bedrock import Client
 from bedrock._shared.settings import is_local, resolve
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.display.labels import counted
-from bedrock.cli.text.line_wrap import folding
-from bedrock.cli.text.output import print_json, print_line
+from bedrock.cli.text.output import folding, print_json, print_line, print_text
 from bedrock.cli.text.style import Paint, columns
 from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated, Unavailable
 from bedrock.local_server import TOKEN_FILE, NotPrivateError, data_directory, open_believed
@@ -193,3 +193,21 @@ def _keys() -> Finding:
         f"none of {', '.join(MODEL_KEYS)} is set",
         "A server started here has no real model.",
     )
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    bash   eval "$(bedrock completion bash)"   in ~/.bashrc
+    zsh    eval "$(bedrock completion zsh)"    in ~/.zshrc
+    fish   bedrock completion fish | source    in ~/.config/fish/config.fish
+
+    It completes commands, options, and the names of conversations and models if the server answers within a second.
+    """
+    found = get_completion_class(shell)
+    if found is not None:
+        print_text(found(ctx.find_root().command, {}, "bedrock", "_BEDROCK_COMPLETE").source())

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME, complete_model
-from bedrock.cli.connect import connect, connect_or_spawn
-from bedrock.cli.display import sub_agent_list as sub_agents
-from bedrock.cli.display.approval_prompt import rule_id, rule_title
+from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME, complete_model, connect, connect_or_spawn
+from bedrock.cli.commands.cycles import timeline_of
+from bedrock.cli.display import conversation_view as sub_agents
 from bedrock.cli.display.labels import (
     APPROVAL,
     NO_RUNS,
@@ -25,17 +24,27 @@ from bedrock.cli.display.labels import (
     tool_left_out,
     waits_for,
 )
-from bedrock.cli.display.timeline import timeline_of
+from bedrock.cli.display.questions import rule_id, rule_title
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.display.undelivered import fates_since
-from bedrock.cli.text.line_wrap import folding
-from bedrock.cli.text.output import print_json, print_line, print_text
+from bedrock.cli.exit_codes import USAGE, CommandError
+from bedrock.cli.text.output import (
+    JSON_OPTION,
+    ago,
+    folding,
+    print_json,
+    print_line,
+    print_none,
+    print_table,
+    print_text,
+    print_values,
+)
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns, one_line
-from bedrock.cli.text.tables import JSON_OPTION, ago, print_none, print_table, print_values
 from bedrock.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from importlib.metadata import EntryPoint
 
     from bedrock import Conversation
     from bedrock.catalog import Model
@@ -355,3 +364,150 @@ def _used(usage: Usage) -> str:
     cached = f" ({usage.cache_read_tokens:,} from cache)" if usage.cache_read_tokens else ""
     cost = f", ${usage.cost_micros / 1_000_000:,.4f}" if usage.cost_micros else ""
     return f"{read:,} tokens in{cached}, {usage.output_tokens:,} out{cost}"
+
+
+#: Commands of the server's package. If that package is not installed, these commands raise an error that says so.
+SERVERS = ("login", "logout")
+
+
+class _WithTheServers(click.Group):
+    """A command group whose commands belong to the server's package, which need not be installed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_of_the_server(ctx))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = _of_the_server(ctx).get(cmd_name)
+        if found is None and cmd_name in SERVERS:
+            raise CommandError(
+                f"`bedrock mcp {cmd_name}` belongs to the server, which is not installed here",
+                "Run it on the server's machine.",
+                USAGE,
+            )
+        loaded = found.load() if found else None
+        return loaded if isinstance(loaded, click.Command) else None
+
+
+def _of_the_server(ctx: click.Context) -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 -- most commands do not need it
+
+    return {found.name: found for found in entry_points(group=f"bedrock.commands.{ctx.info_name}")}
+
+
+@click.group(cls=_WithTheServers, invoke_without_command=True)
+@JSON_OPTION
+@click.pass_context
+def mcp(ctx: click.Context, output: str) -> None:
+    """List the MCP servers, whether they work, and their tools.
+
+    They are set up in the server's settings, as [[mcp_servers]]. One that needs a login gets it
+    on the server's machine, with the command login.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    found = connect(ctx).server_info().mcp_servers
+    if output == "json":
+        print_values(found)
+        return
+    print_table(
+        ("server", "state", "tools", "command or URL", ""),
+        (
+            (
+                server.name,
+                server.state.replace("_", " "),
+                str(len(server.tools)),
+                server.http.url if server.http else " ".join(server.stdio.command if server.stdio else ()),
+                one_line(server.error, 300),
+            )
+            for server in found
+        ),
+        none="There are no MCP servers: the settings name them in tables [[mcp_servers]].",
+    )
+    for server in found:
+        for left_out in server.tools_left_out:
+            print_text(f"{server.name}: {tool_left_out(left_out)}")
+
+
+#: The values to print for fields that protobuf's JSON format omits if they are zero; 64-bit integers are strings.
+_NODE_ZEROS = {
+    "incarnation": "0",
+    "name": "",
+    "address": "",
+    "draining": False,
+    "activeConversations": "0",
+    "answering": False,
+    "workspaces": [],
+}
+
+
+@click.command()
+@JSON_OPTION
+@click.pass_context
+def nodes(ctx: click.Context, output: str) -> None:
+    """List the servers that share a database, as the one that is asked sees them.
+
+    Those that have ended are not listed. Needs the role of an operator.
+    """
+    found = connect(ctx).nodes()
+    if output == "json":
+        print_json([_NODE_ZEROS | each.to_dict() for each in found], indent=2)
+        return
+    sharing = found if any(each.address for each in found) else []
+    titles = ["workspaces"] if any(each.workspaces for each in found) else []
+    print_table(
+        ("node", "address", "number", "version", "active", "state", "", *titles),
+        (
+            (
+                each.name,
+                each.address,
+                str(each.incarnation),
+                each.version,
+                f"{each.active_conversations:,}",
+                "stopping" if each.draining else "running",
+                "answers" if each.answering else "",
+                *([" ".join(each.workspaces)] if titles else []),
+            )
+            for each in sharing
+        ),
+        none="This server shares its conversations with no other.",
+    )
+
+
+#: The values to print for fields that protobuf's JSON format omits if they are zero; 64-bit integers are strings.
+_QUOTA_ZEROS = {"principal": "", "limit": "0", "used": "0"}
+
+
+@click.command()
+@JSON_OPTION
+@click.pass_context
+def quota(ctx: click.Context, output: str) -> None:
+    """List your quotas and what is used of them.
+
+    An operator sees those of all principals, and of all together ("server"). Days and months are those of UTC.
+    """
+    found = connect(ctx).quotas()
+    if output == "json":
+        print_json([_QUOTA_ZEROS | each.to_dict() for each in found], indent=2)
+        return
+    print_table(
+        ("quota", "principal", "used", "limit", "counted anew"),
+        (
+            (
+                each.quota,
+                each.principal or "server",
+                _amount(each.quota, each.used),
+                _amount(each.quota, each.limit),
+                _local(each.reset_time),
+            )
+            for each in found
+        ),
+        none="You have no quotas.",
+    )
+
+
+def _amount(name: str, value: int) -> str:
+    return f"${value / 1_000_000:,.2f}" if name.startswith("cost_") else f"{value:,}"
+
+
+def _local(at: datetime | None) -> str:
+    return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,19 +1,29 @@
-"""Commands that change an existing conversation, such as approve, cancel, mode, fork, rename and rm."""
+"""`bedrock new`: creates a conversation to work with later, for example from a script."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bedrock import Generation
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import NAME, POLICY, complete_model, generation, generation_options
-from bedrock.cli.connect import connect
-from bedrock.cli.display.approval_prompt import RULE_KINDS, made_rule, rule_line
-from bedrock.cli.display.labels import UNRECORDED, counted, in_words, nothing_to_cancel, unoffered_notice
-from bedrock.cli.text.output import print_text
+from bedrock.cli.arguments import (
+    NAME,
+    POLICY,
+    complete_model,
+    connect,
+    create_conversation,
+    creating_options,
+    generation,
+    generation_options,
+)
+from bedrock.cli.display.labels import UNRECORDED, counted, in_words, nothing_to_cancel, queue_row, unoffered_notice
+from bedrock.cli.display.questions import RULE_KINDS, made_rule, rule_line
+from bedrock.cli.text.output import JSON_OPTION, print_table, print_text, print_values
 from bedrock.errors import AgentBusy
 
 if TYPE_CHECKING:
@@ -23,6 +33,23 @@ if TYPE_CHECKING:
     from bedrock.conversations import ConversationInfo
     from bedrock.states import Approval, ApprovalRule
     from bedrock.types import ApprovalPolicy, Mode, ReasoningEffort
+
+
+@click.command()
+@creating_options
+@generation_options
+@click.pass_context
+def new(
+    ctx: click.Context,
+    /,
+    effort: ReasoningEffort | None,
+    temperature: float | None,
+    max_output_tokens: int | None,
+    **creating: Any,
+) -> None:
+    """Create a conversation and print its slug. Nothing runs before a message is sent: `bedrock ask -r SLUG "…"`."""
+    how = generation(effort, temperature, max_output_tokens)
+    print_text(create_conversation(connect(ctx), generation=how, **creating).get().slug)
 
 
 KIND = click.Choice(list(RULE_KINDS))
@@ -376,3 +403,47 @@ def _waiting(conversation: Conversation, call: str | None, everything: bool) -> 
             exits.USAGE,
         )
     return open_
+
+
+@click.command()
+@NAME
+@click.option("--all", "everything", is_flag=True, help="Include messages that are no longer queued, with their fates.")
+@click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="How many of the latest.")
+@JSON_OPTION
+@click.pass_context
+def queue(ctx: click.Context, name: str, everything: bool, limit: int, output: str) -> None:
+    """List the queued messages of a conversation."""
+    entries = connect(ctx).conversation(name).queue(include_settled=everything, newest_first=True)
+    found = list(islice(entries, limit))[::-1]
+    if output == "json":
+        print_values(found)
+        return
+    now = datetime.now(UTC)  # noqa: TID251 -- ages are computed with this machine's clock
+    print_table(
+        ("message", "delivery", "sent", "fate", "text"),
+        (queue_row(entry, now) for entry in found),
+        none="Nothing has waited yet." if everything else "Nothing waits.",
+    )
+
+
+@click.command()
+@NAME
+@click.argument("messages", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Withdraw all queued messages.")
+@click.pass_context
+def withdraw(ctx: click.Context, name: str, messages: tuple[str, ...], everything: bool) -> None:
+    """Withdraw messages from the queue, and print their texts.
+
+    Without MESSAGES, the one that was sent last is withdrawn. `bedrock queue` shows the ids of messages.
+    """
+    if messages and everything:
+        raise click.UsageError("name messages, or use --all")
+    conversation = connect(ctx).conversation(name)
+    chosen = [message if "/" in message else f"{conversation.name}/messages/{message}" for message in messages]
+    if not chosen:
+        waiting = [entry.message.name for entry in conversation.queue(newest_first=True)]
+        chosen = waiting if everything else waiting[:1]
+    if not chosen:
+        print_text("nothing waits", err=True)
+    for each in chosen:
+        print_text(f"withdrawn: {conversation.withdraw(each).message.text}")

@@ -1,25 +1,105 @@
-"""Follows a conversation live: prints its messages and approval requests, and tracks its sub-agents."""
+"""Detects the loss and the recovery of the connection to the server, and reports each change once."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 import time
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, TextIO
 
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.display.undelivered import Fate, fates_of_snapshot
-from bedrock.errors import BedrockError, NotFound
+from bedrock.cli.text.live_block import LiveBlock
+from bedrock.cli.text.style import Paint, columns, one_line
+from bedrock.errors import BedrockError, NotFound, ServerNotRunning, ServerUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Generator
+    from types import TracebackType
 
     from bedrock import AsyncConversation, Event
     from bedrock.cli.text.output import Write
     from bedrock.cli.text.safe_text import SafeText
-    from bedrock.cli.text.style import Paint, Width
+    from bedrock.cli.text.style import Width
+    from bedrock.conversations import ConversationInfo
+
+TRYING_AGAIN = "connection lost, trying again…"
+CONNECTED_AGAIN = "connected again"
+#: Seconds between tests whether the connection is back.
+RETRY_SECONDS = 1.0
+
+
+def lost(error: BedrockError) -> str:
+    """Return a line for the user that says that the connection is lost, and why."""
+    return f"{TRYING_AGAIN} ({_cause(error)})"
+
+
+def _cause(error: BedrockError) -> str:
+    """Return why a connection was lost, without the addresses and system calls that matter only when connecting."""
+    if isinstance(error, ServerNotRunning) and not isinstance(error, ServerUnreachable):
+        return "the server is not running"
+    return one_line(error.message, 100) if error.reason else "the server does not answer"
+
+
+class Outage:
+    """Detects that a stream of events broke, and that the connection is back, even if no new event arrives.
+
+    Use it on one event loop.
+    """
+
+    def __init__(self, conversation: Callable[[], AsyncConversation], say: Callable[[str], None]) -> None:
+        """Start in the connected state.
+
+        Args:
+            conversation: Returns the conversation that is followed.
+            say: Prints a line for the user; called after each change.
+        """
+        self._conversation = conversation
+        self._say = say
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the connection is currently lost."""
+        return self._looking is not None
+
+    def begin(self, error: BedrockError, delay: float) -> None:
+        """Record that the stream of events broke. Used as the client's `on_disconnect`."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+            self._say(lost(error))
+
+    def end(self) -> None:
+        """Record that an event has arrived: if the connection was lost, print that it is back."""
+        if self._looking is not None:
+            self.close()
+            self._say(CONNECTED_AGAIN)
+
+    def close(self) -> None:
+        """Stop checking whether the connection is back, and print nothing."""
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+
+    async def _look(self) -> None:
+        """Open test streams until one starts: the resumed stream itself yields nothing before the next event."""
+        while True:
+            await asyncio.sleep(RETRY_SECONDS)
+            if await self._begins():
+                self.end()
+                return
+
+    async def _begins(self) -> bool:
+        try:
+            async with aclosing(self._conversation().events(recent_messages=0, omit_deltas=True)) as events:
+                return await anext(events, None) is not None
+        except BedrockError:
+            return False
+
 
 RESULTS = "sub_agent_results"
 
@@ -162,3 +242,90 @@ def _goes_on(event: Event) -> bool:
 
 def _wall() -> datetime:
     return datetime.now(UTC)  # noqa: TID251 -- the countdown uses this machine's clock
+
+
+#: Seconds between updates of the status line.
+TICK = 0.5
+
+
+class Progress:
+    """Prints the events of a run except the answer. At a terminal, a status line is shown below until the end."""
+
+    def __init__(self, stream: TextIO, *, quiet: bool, plain: bool = False) -> None:
+        """Prepare to print to `stream`; nothing at all if `quiet`."""
+        self._width = columns(stream) if os.environ.get("TERM") != "dumb" else None
+        self._paint = Paint.for_stream(stream, plain=plain)
+        self._view = ConversationView()
+        self._block = LiveBlock(stream)
+        self._transcript = Transcript(self._paint, self._block.write, width=self._width)
+        self._quiet = quiet
+        self._lost = False
+        """Whether the connection is lost."""
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._ticking = threading.Thread(target=self._tick, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def begin(self, read: Callable[[], ConversationInfo]) -> None:
+        """Show the status line if the stream is a terminal; `read` returns the conversation's current fields."""
+        if self._width is not None and not self._quiet:
+            self._view.know(read())
+            self._ticking.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._ticking.is_alive():
+            self._ticking.join()
+        with self._lock:
+            self._block.show(())
+
+    def show(self, event: Event) -> None:
+        """Print an event, unless the command itself prints its content at the end."""
+        if self._quiet:
+            return
+        with self._lock:
+            if self._lost:
+                self._lost = False
+                self._say(CONNECTED_AGAIN)
+            self._view.observe(event, time.monotonic())
+            if not _is_last_word(event):
+                self._transcript.show(event)
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Hide the status line and print nothing within the ``with`` block, so that other code can use the terminal."""
+        with self._lock:
+            self._block.show(())
+            yield
+
+    def disconnected(self, error: BedrockError, delay: float) -> None:
+        """Record that the connection is lost; the next event shows that it is back."""
+        if self._quiet or self._lost:
+            return
+        with self._lock:
+            self._lost = True
+            self._say(lost(error))
+
+    def _say(self, text: str) -> None:
+        self._block.write(self._paint.careful(f"· {text}"))
+
+    def _tick(self) -> None:
+        """Update the status line until the end. Runs on its own thread."""
+        while not self._over.wait(TICK):
+            with self._lock:
+                now = datetime.now(UTC)  # noqa: TID251 -- the countdown uses this machine's clock
+                room = self._width() if self._width else None
+                line = self._view.status(time.monotonic(), now, room, keys="Ctrl-C cancels")
+                self._block.show([self._paint.dim(TRYING_AGAIN if self._lost else line)])
+
+
+def _is_last_word(event: Event) -> bool:
+    """Return whether an event is the prompt, the answer or the error, which the command prints itself."""
+    message = event.message if event.kind == "message_added" else None
+    if message is None:
+        return event.kind == "run_stopped"
+    return message.role in ("user", "error") or (message.role == "agent" and not message.tool_calls)

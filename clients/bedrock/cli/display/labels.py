@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from bedrock.cli.text.output import ago
 from bedrock.cli.text.style import one_line
 
 if TYPE_CHECKING:
+    from bedrock import AsyncConversation
     from bedrock.catalog import McpToolLeftOut
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.conversations import ContextUsage, ConversationInfo, Generation
-    from bedrock.messages import ToolResult
+    from bedrock.messages import Image, QueuedMessage, ToolResult
     from bedrock.request_cycles import RequestCycle
     from bedrock.states import ConversationState
 
@@ -149,3 +153,46 @@ def tool_left_out(tool: McpToolLeftOut) -> SafeText:
 def state_in_words(kind: str) -> str:
     """Return the name of a conversation's state as people read it."""
     return _USED_UP if kind == "context_exhausted" else kind.replace("_", " ")
+
+
+#: Length of an image's short name, which is the beginning of the image's hash.
+SHOWN = 12
+
+# The characters that are removed from ids and media types, because these become parts of file names.
+_NO_NAME = re.compile(r"[^0-9A-Za-z]+")
+
+
+def short(image: Image) -> str:
+    """Return the short name of an image: the beginning of the hash in its id."""
+    return _NO_NAME.sub("", image.attachment.rpartition("/")[2].rpartition("-")[2])[:SHOWN]
+
+
+def kind(image: Image) -> str:
+    """Return the format, which is also the file extension: "png", "jpeg", "gif" or "webp"."""
+    return _NO_NAME.sub("", image.media_type.rpartition("/")[2])
+
+
+def described(image: Image) -> str:
+    """Return a line of text about an image: its short name, format, width and height."""
+    return f"[image {short(image)}: {kind(image)}, {image.width} x {image.height}]"
+
+
+async def queue_lines(conversation: AsyncConversation) -> list[str]:
+    """Return a line for each queued message, to be shown in a chat; if none is queued, one line that says so."""
+    now = datetime.now(UTC)  # noqa: TID251 -- ages are computed with this machine's clock
+    waiting = [queue_row(entry, now) async for entry in conversation.queue()]
+    return [f"· {delivery}, sent {sent} ago: “{one_line(text, 60)}”" for _, delivery, sent, _, text in waiting] or [
+        "· nothing waits"
+    ]
+
+
+def queue_row(entry: QueuedMessage, now: datetime) -> tuple[str, str, str, str, str]:
+    """Return a queued message as a table row: id, delivery, age, fate and text."""
+    message = entry.message
+    return (
+        message.name.rpartition("/")[2],
+        entry.message.delivery.replace("_", "-"),
+        ago(message.create_time, now),
+        fate(entry.fate),
+        message.text,
+    )

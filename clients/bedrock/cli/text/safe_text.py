@@ -3,17 +3,19 @@
 Text from a server, a model, a tool, a file system or a command line is a plain `str`. Text that may be printed
 unchanged has the type `SafeText`, which only this module and `Paint` of `bedrock.cli.text.style` create. Output
 functions take `SafeText`, so mypy rejects text that was not cleaned. Text that is written by other means, such as
-tracebacks, is cleaned by the streams of `bedrock.cli.text.safe_streams`.
+tracebacks, is cleaned by the streams of `bedrock.cli.text.safe_text`.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
 #: Maximum combining marks on one character: no script needs more, and they would cover adjacent lines.
 MOST_COMBINING = 8
@@ -149,3 +151,53 @@ def _json_escape(found: re.Match[str]) -> str:
 def _json_escape_of(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+class SafeStream:
+    """A text stream that writes `SafeText` unchanged and sanitizes other text, e.g. of click, warnings and tracebacks.
+
+    Bytes written to its `buffer` are not sanitized: prompt_toolkit writes its control sequences there.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._make_safe = _for_terminal if stream.isatty() else for_pipe
+
+    def write(self, text: str) -> int:
+        """Write the sanitized text; return the length of the original."""
+        if not isinstance(text, str):
+            raise TypeError(f"a text is written, not {type(text).__name__}")
+        self._stream.write(self._make_safe(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Sanitize and write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _for_terminal(text: str) -> SafeText:
+    return without_reordering(for_terminal(text))
+
+
+def install() -> None:
+    """Make standard output and standard error sanitize what is written to them, until the process ends."""
+    sys.stdout, sys.stderr = _safe(sys.stdout), _safe(sys.stderr)
+
+
+@contextmanager
+def safe_streams() -> Generator[None]:
+    """Make standard output and standard error sanitize what is written to them, within the ``with`` block."""
+    before = sys.stdout, sys.stderr
+    install()
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _safe(stream: TextIO) -> TextIO:
+    return stream if isinstance(stream, SafeStream) else cast("TextIO", SafeStream(stream))

@@ -7,11 +7,15 @@ import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import accumulate, takewhile
-from typing import Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeAlias
 
 import click
 
 from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 Width: TypeAlias = Callable[[], int]
 """A function that returns the maximum columns of a line.
@@ -148,3 +152,132 @@ def _columns(stream: TextIO) -> int:
     except (OSError, ValueError):  # the stream is closed, or not really a terminal
         size = 0
     return max(1, (size or shutil.get_terminal_size().columns) - 1)
+
+
+class Flow(Protocol):
+    """The interface of objects that convert a streaming text to lines."""
+
+    text: str
+    """All text received so far."""
+
+    @property
+    def tail(self) -> list[SafeText]:
+        """The text that `feed` has not returned yet, as lines."""
+        ...
+
+    def feed(self, piece: str) -> list[SafeText]:
+        """Take a piece of text and return the lines that it completes."""
+        ...
+
+    def finish(self, text: str | None = None) -> list[SafeText]:
+        """Return the remaining lines, and make the object ready for another text.
+
+        Args:
+            text: The complete text; None if it is the text received so far. If it does not begin with the text received
+                so far, the lines of the complete text are returned, from its beginning.
+        """
+        ...
+
+    def drop(self) -> list[SafeText]:
+        """Return the remaining lines without rendering them, because the text was discarded.
+
+        Then the object is ready for another text.
+        """
+        ...
+
+
+class LineFlow:
+    """Breaks streaming text into lines that are safe to print, without rendering Markdown. Implements `Flow`."""
+
+    def __init__(self, width: Width | None = None, clean: Callable[[str], SafeText] = for_terminal) -> None:
+        """Prepare. `width` returns the maximum columns of a line, which is broken at blanks; None for no maximum.
+
+        `clean` makes a line safe to print.
+        """
+        self._width = width
+        self._clean = clean
+        self._tail = ""
+        self.text = ""
+
+    @property
+    def tail(self) -> list[SafeText]:
+        """The incomplete last line."""
+        return self._cleaned([self._tail]) if self._tail else []
+
+    def feed(self, piece: str) -> list[SafeText]:
+        """Take a piece of text and return the lines that it completes."""
+        self.text += piece
+        *complete, self._tail = (self._tail + piece).split("\n")
+        lines: list[str] = []
+        for line in complete:
+            lines.extend(self._wrap(line))
+        *full, self._tail = self._wrap(self._tail)
+        return self._cleaned([*lines, *full])
+
+    def flush(self) -> list[SafeText]:
+        """End the incomplete last line, and return it; [] if there is none.
+
+        Call this before something else is printed below. Text that is fed later begins on a new line.
+        """
+        tail, self._tail = self.tail, ""
+        return tail
+
+    def finish(self, text: str | None = None) -> list[SafeText]:
+        """Return the remaining lines, and begin again with an empty text; see `Flow.finish`."""
+        lines: list[SafeText] = []
+        if text is not None and text != self.text:
+            if text.startswith(self.text):
+                lines = self.feed(text[len(self.text) :])
+            else:
+                self._tail = ""
+                lines = self.feed(text)
+        lines += self.flush()
+        self.text = ""
+        return lines
+
+    def drop(self) -> list[SafeText]:
+        """Return the remaining lines, and begin again with an empty text; see `Flow.drop`."""
+        return self.finish()
+
+    def _wrap(self, line: str) -> list[str]:
+        if self._width is None:
+            return [line]
+        lines, width = [], self._width()
+        while cells(line) > width:
+            full = max(1, fitting(line, width))
+            at = line.rfind(" ", 1, full + 1)
+            lines.append(line[:at] if at > 0 else line[:full])
+            line = line[at + 1 :] if at > 0 else line[full:]
+        return [*lines, line]
+
+    def _cleaned(self, lines: list[str]) -> list[SafeText]:
+        return [part for line in lines for part in self._clean(line.removesuffix("\r")).lines()]
+
+
+#: Maximum lines of a diff that are shown.
+DIFF_LINES = 40
+
+_HEAD = ("--- ", "+++ ")
+
+
+def diff_lines(diff: str, paint: Paint) -> Iterator[SafeText]:
+    """Yield the coloured lines of a unified diff without its header; of a long diff only the first lines."""
+    lines = diff.rstrip("\n").split("\n")
+    body = lines[2:] if len(lines) > 1 and lines[0].startswith(_HEAD[0]) and lines[1].startswith(_HEAD[1]) else lines
+    for line in body[:DIFF_LINES]:
+        yield changed_line(paint.clean(line).replace("\n", " "), paint)
+    if len(body) > DIFF_LINES:
+        yield paint.dim(f"… {len(body) - DIFF_LINES} more lines")
+
+
+def changed_line(line: str, paint: Paint, unmarked: Callable[[str], SafeText] | None = None) -> SafeText:
+    """Colour one line of a diff by its first character. `unmarked` colours an unchanged line; if None, it is dimmed."""
+    painters: dict[str, Callable[[str], SafeText]] = {"+": paint.good, "-": paint.bad, "@": paint.name}
+    return painters.get(line[:1], unmarked or paint.dim)(line.expandtabs(4))
+
+
+def extent(diff: str) -> str:
+    """Return how many lines a diff adds and removes, e.g. "+3 -1"."""
+    body = [line for line in diff.split("\n") if not line.startswith(_HEAD)]
+    added, gone = (sum(line.startswith(sign) for line in body) for sign in "+-")
+    return f"+{added} -{gone}"

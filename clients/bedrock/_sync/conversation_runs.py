@@ -1,37 +1,64 @@
-"""The methods of `AsyncConversation` that send messages and start, watch and cancel runs."""
+# Generated from clients/bedrock/_async/conversation_runs.py by `make client-sync`; edit that file.
+"""The methods of `Conversation` that send messages, start, watch and cancel runs, and offer functions as tools."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from bedrock import v1
-from bedrock._async.conversation_parts.base import AsyncConversationBase
-from bedrock._async.run import AsyncRun, ask, question, send
-from bedrock._async.sending import opened
-from bedrock._async.subscription import AsyncRunWatch, follow
 from bedrock._shared import requests
-from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
-from bedrock._shared.enum_names import resource_name
-from bedrock._shared.run_progress import RunProgress
-from bedrock.answers import Answer, AsyncOnApproval, AsyncOnQuestion, decider
-from bedrock.conversations import CancelConversationResult, Generation, Task
+from bedrock._shared.function_tools import tool_function
+from bedrock._shared.run_progress import QuestionPolicy, RunProgress, waiting_calls
+from bedrock._shared.wrapper import resource_name
+from bedrock._sync.client_tools import ClientTools
+from bedrock._sync.run import Run, ask, question, send
+from bedrock._sync.sending import fitting, opened
+from bedrock._sync.subscription import RunWatch, follow
+from bedrock.answers import Answer, OnApproval, OnQuestion, decider
+from bedrock.conversations import CancelConversationResult, ConversationInfo, Generation, Task
 from bedrock.errors import NotFound
 from bedrock.messages import Message, QueuedMessage
+from bedrock.streams import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from datetime import timedelta
 
+    from bedrock._shared.function_tools import ToolFunction
+    from bedrock._sync.transport import Transport
     from bedrock.events import Event
-    from bedrock.streams import AsyncStream
-    from bedrock.types import Delivery
-
-__all__ = ["AsyncConversationRuns"]
+    from bedrock.messages import ToolCall
+    from bedrock.types import Delivery, ToolGroup
 
 
-class AsyncConversationRuns(AsyncConversationBase):
+class ConversationBase:
+    """A conversation on the server, identified by its name. The subclasses add the methods."""
+
+    def __init__(self, transport: Transport, name: str, functions: Sequence[ToolFunction] = ()) -> None:
+        """Create the object. Programs call `Client.conversation` or `Client.create` instead.
+
+        `functions` answer calls of the conversation's client tools.
+        """
+        self.name = name
+        """The resource name, ``conversations/{id or slug}``."""
+        self._transport = transport
+        self._stub = transport.conversations
+        self._tools = ClientTools(transport, name, functions)
+
+    def __repr__(self) -> str:
+        return f"Conversation({self.name!r})"
+
+    def get(self, *, timeout: float | None = None) -> ConversationInfo:
+        """Return the conversation as it is now. Raises NotFound if it does not exist."""
+        request = v1.GetConversationRequest(name=self.name)
+        response = self._transport.call(self._stub.GetConversation, request, timeout)
+        return ConversationInfo.from_proto(response.conversation)
+
+
+class ConversationRuns(ConversationBase):
     """The methods that send messages, and start, watch and cancel runs."""
 
     def send(
@@ -40,16 +67,16 @@ class AsyncConversationRuns(AsyncConversationBase):
         *,
         delivery: Delivery | None = None,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
-        on_approval: AsyncOnApproval | None = None,
-        on_question: AsyncOnQuestion | None = None,
+        on_approval: OnApproval | None = None,
+        on_question: OnQuestion | None = None,
         wait_for_others: bool = False,
         expected_run: str = "",
         generation: Generation | None = None,
         output_schema: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
-    ) -> AsyncRun:
-        """Return the run of a new message; it is sent when the run is awaited or iterated.
+    ) -> Run:
+        """Return the run of a new message, which is sent now.
 
         Args:
             text: What to say.
@@ -92,13 +119,13 @@ class AsyncConversationRuns(AsyncConversationBase):
         policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
         return send(self._transport, request, policy, timeout, self._tools)
 
-    async def ask(
+    def ask(
         self,
         text: str,
         *,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
-        on_approval: AsyncOnApproval | None = None,
-        on_question: AsyncOnQuestion | None = None,
+        on_approval: OnApproval | None = None,
+        on_question: OnQuestion | None = None,
         wait_for_others: bool = False,
         generation: Generation | None = None,
         output_schema: Mapping[str, Any] | None = None,
@@ -107,7 +134,7 @@ class AsyncConversationRuns(AsyncConversationBase):
     ) -> Answer:
         """Send a message and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
 
-        If the wait is interrupted, by a cancelled task, by the time limit or by an error in `on_approval` or
+        If the wait is interrupted, by Ctrl-C, by the time limit or by an error in `on_approval` or
         `on_question`, the run is cancelled, even while the message is still being sent.
 
         Args:
@@ -122,7 +149,7 @@ class AsyncConversationRuns(AsyncConversationBase):
             timeout: Seconds until the answer must be there; no limit if None.
 
         Raises:
-            RunFailed, RunInterrupted: As for `AsyncRun.answer`.
+            RunFailed, RunInterrupted: As for `Run.answer`.
             DeadlineExceeded: There was no answer in time; the run was cancelled.
             AgentBusy, InvalidArgument, …: As for `send`.
         """
@@ -130,22 +157,22 @@ class AsyncConversationRuns(AsyncConversationBase):
             self.name, text, images=images, generation=generation, output_schema=output_schema, request_id=request_id
         )
         policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
-        return await ask(self._transport, request, policy, Deadline(timeout), self._tools)
+        return ask(self._transport, request, policy, Deadline(timeout), self._tools)
 
     def question(
         self,
         text: str,
         *,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
-        on_approval: AsyncOnApproval | None = None,
-        on_question: AsyncOnQuestion | None = None,
+        on_approval: OnApproval | None = None,
+        on_question: OnQuestion | None = None,
         wait_for_others: bool = False,
         generation: Generation | None = None,
         output_schema: Mapping[str, Any] | None = None,
-    ) -> AbstractAsyncContextManager[AsyncRun]:
+    ) -> AbstractContextManager[Run]:
         """Return a context manager that sends a message and yields its run.
 
-        If an exception ends the ``async with`` block or the sending, the run is cancelled. Only a BedrockError does not
+        If an exception ends the ``with`` block or the sending, the run is cancelled. Only a BedrockError does not
         cancel it: the run has ended already, or continues on the server. The arguments and the errors raised are those
         of `send`.
         """
@@ -157,12 +184,12 @@ class AsyncConversationRuns(AsyncConversationBase):
         self,
         tasks: Sequence[str | Task],
         *,
-        on_approval: AsyncOnApproval | None = None,
-        on_question: AsyncOnQuestion | None = None,
+        on_approval: OnApproval | None = None,
+        on_question: OnQuestion | None = None,
         wait_for_others: bool = False,
         request_id: str | None = None,
         timeout: float | None = None,
-    ) -> AsyncRun:
+    ) -> Run:
         """Start sub-agents, one for each task, as a run that ends when the agent has processed their results.
 
         Args:
@@ -182,14 +209,14 @@ class AsyncConversationRuns(AsyncConversationBase):
         request = requests.spawn(self.name, tasks, request_id)
         sending = self._transport.call(self._stub.SpawnSubAgents, request, timeout)
         policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
-        return AsyncRun(self._transport, self.name, sending, policy, self._tools)
+        return Run(self._transport, self.name, sending, policy, self._tools)
 
-    async def run(
+    def run(
         self,
         name: str,
         *,
-        on_approval: AsyncOnApproval | None = None,
-        on_question: AsyncOnQuestion | None = None,
+        on_approval: OnApproval | None = None,
+        on_question: OnQuestion | None = None,
         wait_for_others: bool = False,
         timeout: float | None = None,
     ) -> Answer:
@@ -198,7 +225,7 @@ class AsyncConversationRuns(AsyncConversationBase):
         The run may have been started by another client, or have ended already.
 
         Args:
-            name: The resource name or id of the run; see `AsyncRun.name`, `Event.run` and `cycles`.
+            name: The resource name or id of the run; see `Run.name`, `Event.run` and `cycles`.
             on_approval: As for `ask`.
             on_question: As for `ask`.
             wait_for_others: As for `ask`.
@@ -206,23 +233,23 @@ class AsyncConversationRuns(AsyncConversationBase):
 
         Raises:
             NotFound: There is no such run, or it belongs to another conversation.
-            RunFailed, RunInterrupted: As for `AsyncRun.answer`.
+            RunFailed, RunInterrupted: As for `Run.answer`.
             DeadlineExceeded: The run has not ended in time.
         """
         policy, deadline = QuestionPolicy(decider(on_approval), on_question, wait_for_others), Deadline(timeout)
-        await self._check_own_run(name, deadline)
+        self._check_own_run(name, deadline)
         progress = RunProgress("", f"{self.name}/{resource_name('requestCycles', name.rpartition('/')[2])}")
-        watch = AsyncRunWatch(self._transport, EventCursor(self.name), progress, policy, deadline, tools=self._tools)
-        async for _ in watch.events():
+        watch = RunWatch(self._transport, EventCursor(self.name), progress, policy, deadline, tools=self._tools)
+        for _ in watch.events():
             pass
         return progress.outcome()
 
-    async def _check_own_run(self, name: str, deadline: Deadline) -> None:
+    def _check_own_run(self, name: str, deadline: Deadline) -> None:
         """Raise NotFound if `name` is the full name of a run of another conversation."""
         owner, separator, _ = name.partition("/requestCycles/")
         if not separator or owner == self.name:
             return
-        own = await self.get(timeout=deadline.shorten(self._transport.timeout))
+        own = self.get(timeout=deadline.shorten(self._transport.timeout))
         if owner not in (own.name, f"conversations/{own.slug}"):
             text = f"the run {name} belongs to another conversation, {owner}, not to {self.name}"
             raise NotFound(text, reason="NOT_FOUND")
@@ -235,7 +262,7 @@ class AsyncConversationRuns(AsyncConversationBase):
         omit_deltas: bool = False,
         until_settled: bool = False,
         timeout: float | None = None,
-    ) -> AsyncStream[Event]:
+    ) -> Stream[Event]:
         """Return the events of the conversation, each one once, also across broken connections and restarts.
 
         The stream begins with a snapshot or, if `after_revision` is given, with the events after it. If the server no
@@ -259,7 +286,7 @@ class AsyncConversationRuns(AsyncConversationBase):
         )
         return opened(follow(self._transport, cursor, Deadline(timeout)))
 
-    async def cancel(
+    def cancel(
         self,
         *,
         run: str = "",
@@ -283,10 +310,10 @@ class AsyncConversationRuns(AsyncConversationBase):
         request = v1.CancelConversationRequest(
             name=self.name, run=run, discard_queued=discard_queued, kill_jobs=kill_jobs, reason=reason
         )
-        response = await self._transport.call(self._stub.CancelConversation, request, timeout)
+        response = self._transport.call(self._stub.CancelConversation, request, timeout)
         return CancelConversationResult.from_proto(response)
 
-    async def withdraw(self, message: Message | QueuedMessage | str, *, timeout: float | None = None) -> QueuedMessage:
+    def withdraw(self, message: Message | QueuedMessage | str, *, timeout: float | None = None) -> QueuedMessage:
         """Withdraw a message from the queue, and return it. `message` is the message or its resource name.
 
         Raises:
@@ -295,5 +322,138 @@ class AsyncConversationRuns(AsyncConversationBase):
         if isinstance(message, QueuedMessage):
             message = message.message
         name = message if isinstance(message, str) else message.name
-        response = await self._transport.call(self._stub.WithdrawMessage, v1.WithdrawMessageRequest(name=name), timeout)
+        response = self._transport.call(self._stub.WithdrawMessage, v1.WithdrawMessageRequest(name=name), timeout)
         return QueuedMessage.from_proto(response.message)
+
+
+FunctionT = TypeVar("FunctionT", bound="Callable[..., Any]")
+
+
+class ConversationTools(ConversationBase):
+    """The methods that offer functions of this program to the agent as tools, and answer the calls of these tools."""
+
+    @overload
+    def tool(self, function: FunctionT, /) -> FunctionT: ...
+
+    @overload
+    def tool(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        group: ToolGroup = "other",
+        timeout: timedelta | None = None,
+        read_only: bool = False,
+        requires_approval: bool = False,
+        allow_unoffered: bool = False,
+    ) -> Callable[[FunctionT], FunctionT]: ...
+
+    def tool(
+        self,
+        function: FunctionT | None = None,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        group: ToolGroup = "other",
+        timeout: timedelta | None = None,
+        read_only: bool = False,
+        requires_approval: bool = False,
+        allow_unoffered: bool = False,
+    ) -> FunctionT | Callable[[FunctionT], FunctionT]:
+        """Give the agent a function of this program as a tool, with ``@conversation.tool``.
+
+        The function's parameters, which need types, become the tool's input, and its docstring the description for the
+        model. The function returns the result: a text, a value that becomes JSON, or a `ToolAnswer` with images. If it
+        raises an exception, the agent reads that as an error.
+
+        Calls of the tool are answered while this program iterates over or awaits a run of this object, and within
+        `serve_tools`. At other times a call waits until another client answers it or `timeout` has passed. A new tool
+        is declared to the server when the next message is sent; during a run, the server refuses the declaration.
+
+        Args:
+            function: The function, if the decorator is used without arguments.
+            name: The tool's name for the model; the function's name if None.
+            description: The description for the model; the docstring if None.
+            group: The kind of work that the tool does: "read", "write", "bash" or "other".
+            timeout: How long a call waits for an answer; five minutes if None.
+            read_only: Whether the tool changes nothing: in restricted mode only such tools are offered.
+            requires_approval: Whether a person must approve every call.
+            allow_unoffered: Whether to declare the tool although the conversation's mode does not offer it to the
+                agent. If False, the next message raises ToolNotOffered in this case, and is not sent.
+
+        Raises:
+            TypeError: A parameter has no type, or one whose values cannot be written as JSON.
+        """
+
+        def add(wrapped: FunctionT) -> FunctionT:
+            made = tool_function(
+                fitting(wrapped),
+                name=name,
+                description=description,
+                group=group,
+                timeout=timeout,
+                read_only=read_only,
+                requires_approval=requires_approval,
+                allow_unoffered=allow_unoffered,
+            )
+            self._tools.add(made)
+            return wrapped
+
+        return add if function is None else add(function)
+
+    def serve_tools(self, *, timeout: float | None = None) -> None:
+        """Answer the agent's calls of this object's functions, in all runs, until the conversation is deleted.
+
+        Use this in a program that does not iterate over runs itself, because other clients send the messages. This
+        method survives broken connections and restarts of the server.
+
+        Args:
+            timeout: Seconds after which DeadlineExceeded is raised; no limit if None.
+
+        Raises:
+            AgentBusy: The conversation does not have the tools yet, and a run is in progress.
+            ToolNotOffered: The conversation's mode does not offer one of the tools to the agent.
+            NotFound, DeadlineExceeded, Unavailable: As for `events`.
+        """
+        deadline = Deadline(timeout)
+        self._tools.declare(deadline.shorten(self._transport.timeout))
+        cursor = EventCursor(self.name, None, 1, omit_deltas=True)
+        with Stream(follow(self._transport, cursor, deadline)) as events:
+            for event in events:
+                self._tools.answer(list(waiting_calls(event).values()), deadline)
+
+    def submit_tool_result(
+        self,
+        call: ToolCall | str,
+        output: str = "",
+        *,
+        json: Mapping[str, Any] | None = None,
+        images: requests.ImageSource | Sequence[requests.ImageSource] = (),
+        error: str = "",
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> Message:
+        """Answer a call of a client tool, and return the stored message with the result.
+
+        Events of kind ``client_tool_call_changed`` report the calls. Any client may answer; the first answer counts.
+        Sending the same answer again is accepted.
+
+        Args:
+            call: The call or its id.
+            output: The result as text.
+            json: The result as a JSON object, instead of `output`.
+            images: Images that belong to the result, as for `send`.
+            error: Why the tool failed, instead of a result.
+            request_id: The id to reuse if this call is repeated; generated if None.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            UnknownOrDecided: The call does not wait for an answer (any more).
+        """
+        request = requests.tool_result(
+            self.name, call, output, json=json, images=images, error=error, request_id=request_id
+        )
+        response = self._transport.call(self._stub.SubmitToolResult, request, timeout)
+        return Message.from_proto(response.message)

@@ -1,1 +1,0 @@
-"""The methods of `AsyncConversation`, in one module for each subject."""

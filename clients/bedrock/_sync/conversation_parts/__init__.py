@@ -1,1 +1,0 @@
-"""The methods of `Conversation`, in one module for each subject."""

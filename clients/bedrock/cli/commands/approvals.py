@@ -1,0 +1,308 @@
+"""`bedrock answer`: lets a person answer a running tool's question."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from bedrock import v1
+from bedrock.cli import exit_codes as exits
+from bedrock.cli.arguments import CONVERSATION, NAME, connect
+from bedrock.cli.display.questions import RULE_KINDS, QuestionForm, clock_time, rule_id, rule_title, value_of
+from bedrock.cli.text.output import JSON_OPTION, ago, print_line, print_table, print_text, print_values
+from bedrock.cli.text.style import Paint, one_line
+from bedrock.errors import BedrockError, NotFound
+from bedrock.states import Approval, Question
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from bedrock import Client, Conversation
+    from bedrock.types import RuleAction
+
+
+@click.command()
+@NAME
+@click.argument("question", required=False)
+@click.option("--set", "values", multiple=True, metavar="FIELD=VALUE", help="Fill in a field; can be repeated.")
+@click.option("--visited", is_flag=True, help="Say that you have opened the address that is asked for.")
+@click.option("--decline", is_flag=True, help="Refuse to answer.")
+@click.pass_context
+def answer(
+    ctx: click.Context, name: str, question: str | None, *, values: tuple[str, ...], visited: bool, decline: bool
+) -> None:
+    """Answer or decline what an MCP server asks in the middle of a call. QUESTION is needed if it asks several.
+
+    At a terminal, the fields of its form are asked for one after the other (/decline refuses); --set fills them in
+    without asking. The answer goes to the MCP server: give it no passwords or keys.
+    """
+    if decline and (values or visited):
+        raise click.UsageError("--decline excludes --set and --visited")
+    conversation = connect(ctx).conversation(name)
+    asked = _waiting(conversation, question)
+    if decline:
+        conversation.decline_question(asked)
+        print_text("declined")
+        return
+    if asked.url and values:
+        raise exits.CommandError("this question has an address and no form", "Open it; then --visited.", exits.USAGE)
+    content = _content(asked, values) if values or visited else _filled_in(asked)
+    if content is None:
+        conversation.decline_question(asked)
+        print_text("declined")
+        return
+    conversation.answer_question(asked, None if asked.url else content)
+    print_text("answered")
+
+
+def _waiting(conversation: Conversation, question: str | None) -> Question:
+    """Return the open question that the command line names; if it names none, the only open one.
+
+    Raises CommandError if there is no such question, or if several are open and none is named.
+    """
+    now = conversation.get()
+    open_ = {asked.name.rpartition("/")[2]: asked for asked in now.state.questions}
+    if not open_:
+        raise exits.CommandError(f"{now.slug} asks nothing")
+    if question is None and len(open_) == 1:
+        return next(iter(open_.values()))
+    if (found := open_.get((question or "").rpartition("/")[2])) is None:
+        what = f"there is no question {question}" if question else f"{now.slug} asks {len(open_)} questions"
+        raise exits.CommandError(what, f"Open are: {', '.join(open_)}.", exits.USAGE)
+    return found
+
+
+def _content(asked: Question, values: Iterable[str]) -> dict[str, Any]:
+    fields = (asked.requested_schema or {}).get("properties", {})
+    content: dict[str, Any] = {}
+    for given in values:
+        name, separator, text = given.partition("=")
+        if not separator or name not in fields:
+            wrong = f"there is no field “{name}”" if separator else "not FIELD=VALUE"
+            raise exits.CommandError(f"--set {given}: {wrong}", f"Fields: {', '.join(sorted(fields))}.", exits.USAGE)
+        try:
+            content[name] = value_of(fields[name], text)
+        except ValueError as error:
+            raise exits.CommandError(f"--set {given}: {error}", exit_code=exits.USAGE) from None
+    return content
+
+
+def _filled_in(asked: Question) -> dict[str, Any] | None:
+    """Ask for the fields of a form at the terminal, and return the values; None if the user types /decline.
+
+    Raises CommandError if there is no terminal.
+    """
+    if not sys.stdin.isatty():
+        hint = "Fill in the form with --set FIELD=VALUE, or say --visited or --decline."
+        raise exits.CommandError("there is no terminal to ask at", hint, exits.USAGE)
+    return fill_in(QuestionForm(asked))
+
+
+def fill_in(form: QuestionForm, *, err: bool = False) -> dict[str, Any] | None:
+    """Ask the user for the fields of a form, and return the values; None if the user types /decline.
+
+    The form is printed to standard output, or to standard error if `err`. Raises click.Abort if the input ends.
+    """
+    paint = Paint.for_stream(sys.stderr if err else sys.stdout)
+    for line in form.lines(paint):
+        print_line(line, err=err)
+    while not form.complete:
+        print_line(form.prompt_line(paint), err=err)
+        typed = sys.stdin.readline()
+        if not typed:
+            raise click.Abort
+        if typed.strip() == "/decline":
+            return None
+        if problem := form.enter(typed):
+            print_line(paint.careful(problem), err=err)
+    return form.content
+
+
+_Asked = TypeVar("_Asked", Approval, Question)
+
+_LIMIT = click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
+_NAME = click.argument("name", required=False, type=CONVERSATION)
+#: Maximum columns of the input of a tool call that needs approval, or of a question's text.
+_ABOUT_COLUMNS = 300
+
+
+@click.command()
+@_NAME
+@_LIMIT
+@JSON_OPTION
+@click.pass_context
+def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
+    """List the tool calls that wait for approval: of all conversations, or of one.
+
+    Those of the conversation that has waited longest come first. `bedrock approve` and `bedrock deny` answer them.
+    """
+    client = connect(ctx)
+    found, unreadable = _open_approvals(client, name, limit)
+    if output == "json":
+        print_values(found)
+        return
+    _tell_unreadable(unreadable)
+    now = datetime.now(UTC)  # noqa: TID251 -- ages are computed with this machine's clock
+    slug = _slugs(client, (each.conversation for each in found))
+    print_table(
+        ("conversation", "call", "tool", "asked", "input"),
+        (
+            (
+                slug(each.conversation),
+                each.tool_use_id,
+                each.tool,
+                ago(each.create_time, now) if each.create_time else "",
+                one_line(json.dumps(each.input, ensure_ascii=False), _ABOUT_COLUMNS),
+            )
+            for each in found
+        ),
+        none="Nothing waits for approval.",
+    )
+    if waiting := _number_of_questions(client, name):
+        exits.print_message(f"tools ask, too: `bedrock questions` lists {waiting}")
+
+
+@click.command()
+@_NAME
+@_LIMIT
+@JSON_OPTION
+@click.pass_context
+def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
+    """List what MCP servers ask in the middle of calls: in all conversations, or in one.
+
+    A question has a deadline; without an answer by then, the MCP server gets none. `bedrock answer` answers.
+    """
+    client = connect(ctx)
+    found, unreadable = _open_questions(client, name, limit)
+    if output == "json":
+        print_values(found)
+        return
+    _tell_unreadable(unreadable)
+    slug = _slugs(client, (each.conversation for each in found))
+    print_table(
+        ("conversation", "question", "server", "answer by", "message"),
+        (
+            (
+                slug(each.conversation),
+                each.name.rpartition("/")[2],
+                each.mcp_server,
+                clock_time(each.deadline),
+                one_line(each.message, _ABOUT_COLUMNS),
+            )
+            for each in found
+        ),
+        none="No tool asks anything.",
+    )
+
+
+def _open_approvals(client: Client, name: str | None, limit: int) -> tuple[list[Approval], list[str]]:
+    request = v1.ListApprovalsRequest(parent=client.conversation(name or "-").name)
+    pages = client.pages(client.conversations_stub.ListApprovals, request)
+    return _first(limit, ((map(Approval.from_proto, page.approvals), page.unreadable) for page in pages))
+
+
+def _open_questions(client: Client, name: str | None, limit: int) -> tuple[list[Question], list[str]]:
+    request = v1.ListQuestionsRequest(parent=client.conversation(name or "-").name)
+    pages = client.pages(client.conversations_stub.ListQuestions, request)
+    return _first(limit, ((map(Question.from_proto, page.questions), page.unreadable) for page in pages))
+
+
+def _first(limit: int, pages: Iterable[tuple[Iterable[_Asked], Iterable[str]]]) -> tuple[list[_Asked], list[str]]:
+    """Return the first `limit` items from pages, and the names of unreadable conversations on the pages read so far."""
+    found: list[_Asked] = []
+    unreadable: dict[str, None] = {}
+    for asked, damaged in pages:
+        found.extend(asked)
+        unreadable |= dict.fromkeys(damaged)
+        if len(found) >= limit:
+            break
+    return found[:limit], list(unreadable)
+
+
+def _number_of_questions(client: Client, name: str | None) -> int:
+    """Return the number of open questions of tools, at most 50; 0 if the server does not list questions."""
+    try:
+        return len(_open_questions(client, name, 50)[0])
+    except BedrockError as error:
+        if error.code != "UNIMPLEMENTED":
+            raise
+        return 0
+
+
+def _tell_unreadable(names: Iterable[str]) -> None:
+    for each in names:
+        what = each.removeprefix("conversations/")
+        exits.print_message(
+            f"{what} cannot be read, and may have questions: `bedrock verify {what}` says what is wrong"
+        )
+
+
+def _slugs(client: Client, names: Iterable[str]) -> Callable[[str], str]:
+    """Return a function that maps the name of a conversation to its slug, or to its id if it was deleted meanwhile."""
+    return {name: _slug(client, name) for name in dict.fromkeys(names)}.__getitem__
+
+
+def _slug(client: Client, name: str) -> str:
+    try:
+        return client.conversation(name).get().slug
+    except NotFound:
+        return name.removeprefix("conversations/")
+
+
+ACTION = click.Choice(["allow", "ask", "deny"])
+KIND = click.Choice(list(RULE_KINDS))
+
+
+@click.command()
+@NAME
+@click.option("--add", type=(ACTION, KIND, str), multiple=True, metavar="ACTION KIND TEXT", help="Make a rule.")
+@click.option("--revoke", multiple=True, metavar="RULE", help="Revoke a rule, by its id.")
+@JSON_OPTION
+@click.pass_context
+def rules(
+    ctx: click.Context, name: str, *, add: tuple[tuple[str, str, str], ...], revoke: tuple[str, ...], output: str
+) -> None:
+    """List, make and revoke the approval rules of a conversation.
+
+    ACTION is `allow`, `ask` or `deny`. KIND is `exact` for one shell command, `prefix` for shell commands that begin
+    with TEXT, `path` for files beneath a directory, `tool` or `server` for all calls of a tool or of an MCP server. A
+    prefix allows TEXT with operands and harmless options, and denies TEXT wherever it begins in a command. A denial
+    comes before a question, and a question before a permission. Rules of the server are in its settings file.
+
+    \b
+    bedrock rules NAME --add allow prefix "git status" --add deny prefix "git push"
+    bedrock rules NAME --revoke r7
+    """
+    conversation = connect(ctx).conversation(name)
+    for rule in revoke:
+        conversation.delete_approval_rule(rule)
+        print_text(f"revoked {rule}", err=output == "json")
+    for action, kind, text in add:
+        subject: dict[str, Any] = {RULE_KINDS[kind]: text}
+        made = conversation.create_approval_rule(cast("RuleAction", action), **subject)
+        print_text(f"{rule_id(made)}: {made.action} {rule_title(made)}", err=output == "json")
+    if add or revoke:
+        return
+    found = list(conversation.approval_rules())
+    if output == "json":
+        print_values(found)
+        return
+    now = datetime.now(UTC)  # noqa: TID251 -- ages are computed with this machine's clock
+    print_table(
+        ("rule", "action", "made", "by", "about"),
+        (
+            (
+                rule_id(rule),
+                rule.action,
+                "" if rule.create_time is None else ago(rule.create_time, now),
+                rule.creator,
+                rule_title(rule),
+            )
+            for rule in found
+        ),
+        none="There are no rules; the approval policy decides.",
+    )
