@@ -134,6 +134,10 @@ security-table: $(STAMP)  ## Write the table of attacks in docs/security.md from
 api-docs: $(STAMP)  ## Write docs/api/reference.md from protos/
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.api_docs
 
+.PHONY: model-prices
+model-prices: $(STAMP)  ## Write the prices and windows of genai-prices into models.toml, and print what changes
+	@PYTHONPATH=. $(BIN)/python -m tests.generate.model_prices
+
 .PHONY: readme-session
 readme-session: $(STAMP)  ## Draw docs/session.svg, which README.md shows, from a chat at a terminal
 	@PYTHONPATH=.:clients $(BIN)/python -m tests.generate.readme_session
