@@ -1,7 +1,7 @@
 """What must be true of every conversation that the tests of this folder leave behind on a server.
 
 Request cycles are what the events amount to, folded here from the rules alone; the list of events that the server gives
-makes the same cycles in a file; and every message that was ever queued has exactly one fate, as in its events.
+makes the same cycles again; and every message that was ever queued has exactly one fate, as in its events.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 import grpc
 from bedrock import Client, v1
-from bedrock.cli.commands.cycles import event_list
 
-from server.wire.offline_cycles import fold as fold_file
+from actors.core.request_cycles import Projector, decode_lines, encode_line, events_in
 from tests.support.folding import fold, listed_rounds, listed_steps
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from bedrock.request_cycles import RequestCycle
 
     from tests.support.server_process import ServerProcess
 
@@ -48,14 +49,14 @@ def _audit(client: Client, channel: grpc.Channel, server: ServerProcess, name: s
     for _ in range(TRIES):
         events = _durable(channel, server, name)
         cycles = [cycle.proto for cycle in conversation.cycles(view="full")]
-        lines = list(event_list(conversation.cycles(view="events")))
+        listed = list(conversation.cycles(view="events"))
         queue = [entry.proto for entry in conversation.queue(include_settled=True)]
         if events is None:
-            assert_file(lines, cycles)
+            assert_events(listed)
             return
         if conversation.get().revision == len(events):
             assert_cycles(cycles, events)
-            assert_file(lines, cycles)
+            assert_events(listed)
             assert_fates(queue, events)
             return
     raise AssertionError(f"{name} never held still")
@@ -92,34 +93,35 @@ def assert_cycles(listed: list[v1.RequestCycle], events: list[v1.Event]) -> None
     assert [listed_rounds(each) for each in listed] == [each.rounds() for each in expected]
 
 
-def assert_file(lines: list[str], cycles: list[v1.RequestCycle]) -> None:
-    """The list of events, kept in a file, makes the same cycles without a server."""
-    again, skipped = fold_file([line.encode() for line in lines], strict=True)
-    assert skipped == 0
-    assert [_bare(each) for each in again] == [_bare(each) for each in cycles]
+def assert_events(cycles: list[RequestCycle]) -> None:
+    """The lists of events, in one sequence, make the same cycles by the rules alone."""
+    again = Projector(strict=True).project(decode_lines(event_list(cycles)))
+    assert again.skipped == 0
+    assert [tuple(map(encode_line, events_in(each))) for each in again.cycles] == [each.events for each in cycles]
 
 
-def _bare(cycle: v1.RequestCycle) -> tuple[object, ...]:
-    """What a file knows of a cycle: names without the conversation, texts and groups; no outputs, no usage."""
-    return (
-        cycle.root_delivery,
-        cycle.stop_reason,
-        cycle.stop_detail,
-        cycle.end_time.ToMilliseconds(),
-        _short(listed_steps(cycle)),
-        _short(listed_rounds(cycle)),
-    )
+def event_list(cycles: Iterable[RequestCycle]) -> Iterator[str]:
+    """Yield the events of several cycles in one sequence, in the order in which they happened.
 
-
-def _short(value: object) -> object:
-    """The same with the last part of every name."""
-    match value:
-        case str() if value.startswith("conversations/"):
-            return value.rpartition("/")[2]
-        case list() | tuple():
-            return [_short(each) for each in value]
-        case _:
-            return value
+    A follow-up is accepted before the end of the run that it waits for, so its first event precedes that run's last
+    one.
+    """
+    stop: str | None = None
+    for cycle in cycles:
+        if not cycle.events:
+            continue
+        root, *following = cycle.events
+        if cycle.root_delivery == "follow_up" or stop is None:
+            yield root
+            if stop is not None:
+                yield stop
+        else:
+            yield stop
+            yield root
+        stop = following.pop() if cycle.stop_reason and following else None
+        yield from following
+    if stop is not None:
+        yield stop
 
 
 def assert_fates(listed: list[v1.QueuedMessage], events: list[v1.Event]) -> None:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from tests.support.fake_server import NAME, SLUG, FakeBedrock, fails, uses_tool
 from tests.support.terminals import Terminal
-from tests.unit.clients.test_cli_queue_and_cycles import folded, queued
+from tests.unit.clients.test_cli_queue_and_cycles import queued
 
 WORDS = "It is as it was before, but for some words that are longer than others. " * 4
 
@@ -59,7 +59,8 @@ def test_names_are_whole_however_narrow_the_terminal(address: str, fake: FakeBed
     fake.conversation.model = "models/one-with-a-rather-long-name"
     entry = queued(1, v1.QueuedMessage.FATE_QUEUED, WORDS)
     entry.message.name = f"{NAME}/messages/0198c0de-1234-7abc-8def-0123456789ab"
-    fake.queued, fake.cycles = [entry], folded()
+    fake.queued, fake.cycles = [entry], [v1.RequestCycle(name=f"{NAME}/requestCycles/c:1")]
+    fake.cycles[0].steps.add().root.content.add(text="Look around. " * 20)
     fake.cycles[0].name = f"{NAME}/requestCycles/0198c0de-1234-7abc-8def-0123456789ab"
     for command, name in (
         (("list",), SLUG),
@@ -80,8 +81,6 @@ def test_names_are_whole_however_narrow_the_terminal(address: str, fake: FakeBed
         (("approvals",), "Nothing waits for approval."),
         (("questions",), "No tool asks anything."),
         (("cycles", SLUG), "It has no runs yet."),
-        (("cycles", SLUG, "--timeline"), "It has no runs yet."),
-        (("cycles", SLUG, "--events"), "It has no runs yet."),
         (("models",), "There are no models."),
         (("nodes",), "This server shares its conversations with no other."),
         (("mcp",), "There are no MCP servers: the settings name them in tables [[mcp_servers]]."),
@@ -96,8 +95,5 @@ def test_an_empty_list_is_a_sentence_instead_of_a_table(
     assert (result.stdout, result.stderr) == ("", f"{sentence}\n"), "no line of a table, for what reads the pipe"
 
 
-@pytest.mark.parametrize(
-    ("options", "none"), [((), "It has no messages yet."), (("--timeline",), "It has no runs yet.")]
-)
-def test_a_conversation_in_which_nothing_was_said_says_so(address: str, options: tuple[str, ...], none: str) -> None:
-    assert printed(address, "show", SLUG, *options, columns=80)[-1] == none
+def test_a_conversation_in_which_nothing_was_said_says_so(address: str) -> None:
+    assert printed(address, "show", SLUG, columns=80)[-1] == "It has no messages yet."

@@ -12,11 +12,9 @@ import click
 
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME, complete_model, connect, connect_or_spawn
-from bedrock.cli.commands.cycles import timeline_of
 from bedrock.cli.display import conversation_view as sub_agents
 from bedrock.cli.display.labels import (
     APPROVAL,
-    NO_RUNS,
     assumed_window,
     in_words,
     set_window,
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from importlib.metadata import EntryPoint
 
-    from bedrock import Conversation
     from bedrock.catalog import Model
     from bedrock.conversations import ConversationInfo
     from bedrock.messages import Usage
@@ -128,20 +125,14 @@ def _nothing_found(*, here: bool, archived: bool, parent: str | None) -> str:
 
 @click.command()
 @NAME
-@click.option(
-    "-n", "--limit", type=click.IntRange(0), default=50, show_default=True, help="How many messages, or runs."
-)
-@click.option("--timeline", is_flag=True, help="Show its runs with requests and tool calls instead of the messages.")
+@click.option("-n", "--limit", type=click.IntRange(0), default=50, show_default=True, help="How many messages.")
 @PLAIN_OPTION
 @JSON_OPTION
 @click.pass_context
-def show(ctx: click.Context, name: str, *, limit: int, timeline: bool, plain: bool, output: str) -> None:
+def show(ctx: click.Context, name: str, *, limit: int, plain: bool, output: str) -> None:
     """Show a conversation: its state and settings, and its latest messages."""
     conversation = connect(ctx).conversation(name)
     now = conversation.get()
-    if timeline:
-        _timeline(conversation, now, limit, output)
-        return
     messages = list(islice(conversation.messages(newest_first=True), limit))[::-1]
     agents = list(conversation.sub_agents())
     if output == "json":
@@ -168,19 +159,6 @@ def show(ctx: click.Context, name: str, *, limit: int, timeline: bool, plain: bo
     for question in now.state.questions:
         transcript.ask_person(question)
         print_text(f"Answer with `bedrock answer {now.slug}`, or add --decline.")
-
-
-def _timeline(conversation: Conversation, now: ConversationInfo, limit: int, output: str) -> None:
-    cycles = list(islice(conversation.cycles(view="full", newest_first=True), limit))[::-1]
-    if output == "json":
-        print_json({**now.to_dict(), "request_cycles": [cycle.to_dict() for cycle in cycles]}, indent=2)
-        return
-    paint = Paint.for_stream(sys.stdout)
-    _print_facts(_facts(now), paint)
-    for line in timeline_of(cycles, paint, columns(sys.stdout)):
-        print_line(line)
-    if limit and not cycles:
-        print_none(NO_RUNS)
 
 
 @click.command()

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 #: The label of a queued follow-up that was discarded before its run began.
 NOT_RUN = "discarded before it began"
 
-#: What is said of a conversation without runs.
-NO_RUNS = "It has no runs yet."
 
 #: The label of a run that waits for a person to approve a tool call.
 APPROVAL = "waits for approval"
