@@ -108,6 +108,10 @@ class McpLoginsError(Exception):
     """The stored logins cannot be read or changed; the text says why."""
 
 
+class LoginUnavailableError(Exception):
+    """No access token for an MCP server is available now; the text says why."""
+
+
 class McpLogins(Protocol):
     """The stored logins, which the server and the operator's login command read and change.
 

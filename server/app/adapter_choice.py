@@ -13,8 +13,7 @@ from bedrock.local_server import TOKEN_FILE
 
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
-from actors.adapters.mcp.from_clients import FromClients, from_clients
-from actors.adapters.mcp.server_settings import McpServer, servers_from_tables
+from actors.adapters.mcp.server_settings import FromClients, McpServer, from_clients, servers_from_tables
 from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import with_limits
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox

@@ -21,7 +21,7 @@ from server.settings.config_error import ConfigError
 from server.settings.loading import load
 
 if TYPE_CHECKING:
-    from actors.adapters.mcp.login.browser_login import LoggedIn
+    from actors.adapters.mcp.login_flow import LoggedIn
     from actors.adapters.mcp.server_settings import McpServer
     from actors.ports.mcp import McpRegistration
     from server.config import Config
@@ -50,8 +50,7 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
     with ending_at_once():
         if importlib.util.find_spec("mcp") is None:
             fail(str(config.without_extra("mcp_servers", "mcp")), CANNOT_START)
-        from actors.adapters.mcp.login.browser_login import SECONDS, log_in  # noqa: PLC0415 -- not for --help
-        from actors.adapters.mcp.login.redirect_listener import ClientRefusedError, LoginError  # noqa: PLC0415
+        from actors.adapters.mcp.login_flow import SECONDS, ClientRefusedError, LoginError, log_in  # noqa: PLC0415 -- not for --help  # noqa: PLC0415
     logins, registrations = _logins(config), McpRegistrationFile(config.data_dir / CLIENTS)
 
     def show(address: str) -> None:
@@ -104,7 +103,7 @@ def logout(name: str, file: Path | None, data_dir: str | None) -> None:
         fail(f"there is no login at {name}", USAGE)
     print_text(f"logged out from {name}")
     if importlib.util.find_spec("mcp") is not None:
-        from actors.adapters.mcp.login.renewal import revoked  # noqa: PLC0415 -- not for --help
+        from actors.adapters.mcp.login_flow import revoked  # noqa: PLC0415 -- not for --help
 
         if asyncio.run(revoked(found)):
             return

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from actors.adapters.mcp.from_clients import FromClients, server_of, servers_of
-from actors.adapters.mcp.login.kept_logins import KeptLogins
+from actors.adapters.mcp.kept_logins import KeptLogins
 from actors.adapters.mcp.loop_thread import LoopThread
+from actors.adapters.mcp.server_settings import FromClients, server_of, servers_of
 from actors.adapters.mcp.session import ENDED, McpSession, ServerError, SessionForgottenError, needs_login
-from actors.adapters.mcp.tool_listing import full_name, parted
+from actors.adapters.mcp.tools import full_name, parted
 from actors.core.context import Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ToolOutput
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError, McpServerStatus, McpState
@@ -493,7 +493,7 @@ class McpTool:
             result = calling.result()
         finally:
             context.cancel.forget(cancel)
-        from actors.adapters.mcp.results import output_of  # noqa: PLC0415 -- any open connection has loaded this
+        from actors.adapters.mcp.tools import output_of  # noqa: PLC0415 -- any open connection has loaded this
 
         note, session.note = session.note, ""
         return output_of(result, context.keep_image, note)

@@ -11,7 +11,7 @@ import time
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from actors.adapters.mcp import tool_listing
+from actors.adapters.mcp import tools
 from actors.adapters.mcp.bounded_messages import FORGOTTEN_SESSION, bounded_transport
 from actors.adapters.mcp.elicitation import TimedCall, put_to_person
 from actors.core.context import Mode
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorData
 
-    from actors.adapters.mcp.login.kept_logins import KeptLogins
+    from actors.adapters.mcp.kept_logins import KeptLogins
     from actors.adapters.mcp.loop_thread import LoopThread
     from actors.adapters.mcp.server_settings import McpServer
     from actors.ports import RunningProcess, Sandbox, ToolContext
@@ -226,12 +226,12 @@ class McpSession:
             elicitation_callback=self._asked if self.server.question_seconds else None,
         )
         self._client = await stack.enter_async_context(client)
-        self.tools, self.left_out = await tool_listing.tools_of(self._client, self.server)
+        self.tools, self.left_out = await tools.tools_of(self._client, self.server)
         stack.callback(asyncio.ensure_future(self._relist_when(relist)).cancel)
         stack.callback(asyncio.ensure_future(self._listen(self._client, relist)).cancel)
 
     async def _http(self, stack: AsyncExitStack) -> Any:
-        from actors.adapters.mcp.web_transport import http_transport  # noqa: PLC0415 -- slow to import
+        from actors.adapters.mcp.transports import http_transport  # noqa: PLC0415 -- slow to import
 
         def refused(words: str) -> None:
             self._words = words.encode()
@@ -245,7 +245,7 @@ class McpSession:
 
     async def _program(self, stack: AsyncExitStack) -> Any:
         """Start the server's program in the sandbox, and return the transport over its pipes. Raises ServerError."""
-        from actors.adapters.mcp.pipes import pipe_transport  # noqa: PLC0415 -- slow to import
+        from actors.adapters.mcp.transports import pipe_transport  # noqa: PLC0415 -- slow to import
 
         theirs_in, ours_in = os.pipe()
         stack.callback(os.close, ours_in)
@@ -322,7 +322,7 @@ class McpSession:
         if client is None:
             return
         try:
-            self.tools, self.left_out = await tool_listing.tools_of(client, self.server)
+            self.tools, self.left_out = await tools.tools_of(client, self.server)
         except Exception as error:  # noqa: BLE001 -- after any error, the earlier list stays
             log.warning("MCP server %s: its tools could not be listed again: %s", self.server.name, reason_of(error))
         else:
@@ -420,7 +420,7 @@ class McpSession:
             async with call.limit:
                 beyond = 2 * self.server.call_seconds + MAX_QUESTIONS * self.server.question_seconds
                 meta: Any = {"traceparent": context.trace_parent} if context.trace_parent else None
-                own = tool_listing.own_arguments(arguments, tool_listing.full_name(self.server.name, tool), self.tools)
+                own = tools.own_arguments(arguments, tools.full_name(self.server.name, tool), self.tools)
                 return await client.call_tool(tool, own, beyond, show, meta=meta)
         except TimeoutError:
             raise ServerError(

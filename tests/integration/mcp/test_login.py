@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from actors.adapters.mcp.login.redirect_listener import ClientRefusedError, LoginError
+from actors.adapters.mcp.login_flow import ClientRefusedError, LoginError
 from actors.adapters.mcp.server_settings import Login, McpServer
 from actors.ports.mcp import McpLogin, McpLoginsError, McpRegistration, McpState
 from server.auth.mcp_login_file import FILE, McpLoginFile
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from actors.adapters.mcp.login.browser_login import LoggedIn
+    from actors.adapters.mcp.login_flow import LoggedIn
     from tests.integration.mcp.conftest import Hub
 
 NEEDS = "needs login: bedrock mcp login t"
@@ -47,9 +47,9 @@ def stored(tmp_path: Path) -> McpLoginFile:
 
 
 def log_in(server: McpServer, show: Callable[[str], object], **how: Any) -> LoggedIn:
-    from actors.adapters.mcp.login import browser_login
+    from actors.adapters.mcp import login_flow
 
-    return asyncio.run(browser_login.log_in(server, show, **how))
+    return asyncio.run(login_flow.log_in(server, show, **how))
 
 
 def server_at(fake: LoginServer, **settings: Any) -> McpServer:
@@ -215,13 +215,13 @@ def test_a_lifetime_too_short_to_be_true_is_not_relied_on(fake: LoginServer, lif
 def test_a_login_ends_if_the_servers_never_end_their_answers(
     fake: LoginServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from actors.adapters.mcp.login import browser_login
+    from actors.adapters.mcp import login_flow
 
     fake.ways.metadata["logo"] = "x" * (1 << 20)
     with pytest.raises(LoginError, match="too large"):
         logged_in(fake)
     fake.ways = Ways(token_hangs=threading.Event())
-    monkeypatch.setattr(browser_login, "ALL_SECONDS", 1.0)
+    monkeypatch.setattr(login_flow, "ALL_SECONDS", 1.0)
     with pytest.raises(LoginError, match="did not answer within 1 s"):
         logged_in(fake)
     assert fake.ways.token_hangs is not None
@@ -229,7 +229,7 @@ def test_a_login_ends_if_the_servers_never_end_their_answers(
 
 
 def test_the_time_limit_of_the_requests_stands_still_while_the_person_logs_in() -> None:
-    from actors.adapters.mcp.login.browser_login import _Waiting
+    from actors.adapters.mcp.login_flow import _Waiting
 
     async def check() -> None:
         async with asyncio.timeout(100) as limit:
@@ -361,7 +361,10 @@ def test_a_login_that_has_ended_fails_its_call_and_says_what_to_do(
         (Ways(token_status=503), "its authorization server answered HTTP 503"),
         (Ways(token_status=307), "its authorization server answered HTTP 307"),
         (Ways(tokens={"access_token": "a b"}), "its authorization server answered no token"),
-        (Ways(tokens={"scope": "x" * (1 << 20)}), "its authorization server answered too much"),
+        (
+            Ways(tokens={"scope": "x" * (1 << 20)}),
+            "a request to its authorization server failed: a message is too large",
+        ),
     ],
 )
 def test_while_tokens_cannot_be_renewed_nothing_is_lost(
@@ -380,15 +383,15 @@ def test_while_tokens_cannot_be_renewed_nothing_is_lost(
 def test_an_authorization_server_that_never_ends_its_answer_keeps_nobody_waiting(
     hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from actors.adapters.mcp.login import renewal
+    from actors.adapters.mcp import login_flow
 
-    monkeypatch.setattr(renewal, "SECONDS", 0.2)
+    monkeypatch.setattr(login_flow, "SECONDS", 0.2)
     stored.put("t", replace(logged_in(fake), renew_at=1, expires_at=2))
     fake.ways.token_hangs = threading.Event()
     made = hub(server_at(fake), logins=stored)
     assert made.call("add").is_error
     eventually(lambda: made.status().state is McpState.FAILED, "the state")
-    assert "its authorization server cannot be reached: TimeoutError" in made.status().error
+    assert "a request to its authorization server failed: TimeoutError" in made.status().error
     fake.ways.token_hangs.set()
 
 
@@ -421,16 +424,16 @@ def test_while_renewed_tokens_cannot_be_stored_they_are_used_and_stored_in_the_e
 def test_tokens_that_a_logout_overtakes_are_made_invalid(
     hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from actors.adapters.mcp.login import renewal
+    from actors.adapters.mcp import login_flow
 
-    renewed = renewal.renewed
+    renewed = login_flow.renewed
 
     async def overtaken(login: McpLogin) -> McpLogin:
         after = await renewed(login)
         assert stored.replace("t", login, None)
         return after
 
-    monkeypatch.setattr(renewal, "renewed", overtaken)
+    monkeypatch.setattr(login_flow, "renewed", overtaken)
     stored.put("t", replace(logged_in(fake), renew_at=1))
     hub(server_at(fake), logins=stored).all.start()
     eventually(lambda: fake.seen[-1][0] == "/revoke" and not fake.refresh, "the end of the new tokens")
@@ -449,7 +452,7 @@ def test_a_renewal_does_not_overwrite_a_newer_login_or_a_logout(fake: LoginServe
 
 
 def test_tokens_are_made_invalid_where_the_provider_offers_it(fake: LoginServer) -> None:
-    from actors.adapters.mcp.login.renewal import revoked
+    from actors.adapters.mcp.login_flow import revoked
 
     login = logged_in(fake)
     assert asyncio.run(revoked(login))

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from actors.adapters.mcp import servers
-from actors.adapters.mcp.from_clients import BoundSecret, FromClients, origin_of
+from actors.adapters.mcp.server_settings import BoundSecret, FromClients, origin_of
 from actors.core.profile import ChosenMcpServer, Profile
 from actors.ports.mcp import McpNotAllowedError, McpState
 from actors.ports.permissions import Permissions

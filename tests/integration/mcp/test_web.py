@@ -150,10 +150,10 @@ class _Large(BaseHTTPRequestHandler):
 def test_a_message_that_is_too_large_fills_no_memory(
     hub: Callable[..., Hub], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from actors.adapters.mcp import web_transport
+    from actors.adapters.mcp import transports
 
     _Large.sent.clear()
-    monkeypatch.setattr(web_transport, "LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(transports, "LINE_BYTES", 1 << 20)
     with ThreadingHTTPServer(("127.0.0.1", 0), _Large) as large:
         large.daemon_threads = True
         thread = threading.Thread(target=large.serve_forever, kwargs={"poll_interval": 0.02})

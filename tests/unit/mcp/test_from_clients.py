@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.mcp.from_clients import FromClients, from_clients, servers_of
+from actors.adapters.mcp.server_settings import FromClients, from_clients, servers_of
 from actors.core.profile import ChosenMcpServer
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
 

@@ -8,7 +8,7 @@ import pytest
 def test_text_is_shown_as_a_terminal_leaves_it_if_it_has_escapes_and_unchanged_otherwise() -> None:
     from mcp_types import CallToolResult, EmbeddedResource, TextContent, TextResourceContents
 
-    from actors.adapters.mcp.results import output_of
+    from actors.adapters.mcp.tools import output_of
 
     texts = ("\x1b[32mpassed\x1b[m\r\n\r10%\r\x1b[K100%", "crlf\r\n10%\r20%")
     result = CallToolResult(content=[TextContent(type="text", text=text) for text in texts])

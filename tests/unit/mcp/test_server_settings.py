@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.adapters.mcp.server_settings import Login, OAuth, servers_from_tables
-from actors.adapters.mcp.tool_listing import encoded, full_name, parted
+from actors.adapters.mcp.tools import encoded, full_name, parted
 
 if TYPE_CHECKING:
     from pathlib import Path

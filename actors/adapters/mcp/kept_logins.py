@@ -6,15 +6,10 @@ import asyncio
 import functools
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
-from actors.ports.mcp import McpLoginsError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from actors.adapters.mcp.loop_thread import LoopThread
-    from actors.ports.mcp import McpLogin, McpLogins
+from actors.adapters.mcp.loop_thread import LoopThread
+from actors.ports.mcp import LoginUnavailableError, McpLogin, McpLogins, McpLoginsError
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +21,6 @@ AGAIN_SECONDS = 30.0
 
 PAUSE_SECONDS = 5.0
 """Seconds after a failed renewal during which calls do not try to renew the tokens again."""
-
-
-class LoginUnavailableError(Exception):
-    """No access token is available now; the text contains the reason."""
 
 
 class KeptLogins:
@@ -148,12 +139,7 @@ class KeptLogins:
 
     async def _renewed(self, name: str, login: McpLogin) -> None:
         """Renew the tokens of a login, or drop the login if a person has to log in again."""
-        from actors.adapters.mcp.login.renewal import (  # noqa: PLC0415 -- loading takes a second; only MCP users pay
-            RenewalFailedError,
-            RenewalRefusedError,
-            renewed,
-            revoked,
-        )
+        from actors.adapters.mcp.login_flow import RenewalFailedError, RenewalRefusedError, renewed, revoked  # noqa: PLC0415 -- loading takes a second; only MCP users pay
 
         after: McpLogin | None = None
         try:

@@ -1,40 +1,212 @@
-"""Logs in at an MCP server in a browser: OAuth 2.1 with an authorization code and PKCE, by the official MCP library."""
+"""OAuth logins at MCP servers, by the official MCP library: logs in in a browser, renews and revokes tokens."""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
+import re
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider, OAuthFlowError, OAuthTokenError
+from mcp.client.auth.oauth2 import OAuthContext
 from mcp.client.auth.utils import issuers_match
-from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import LATEST_PROTOCOL_VERSION
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import AnyUrl, ValidationError
 
-from actors.adapters.mcp.bounded_bodies import bound_body, check_uncompressed
-from actors.adapters.mcp.login.redirect_listener import (
-    CLIENT_REFUSALS,
-    ClientRefusedError,
-    LoginError,
-    Redirected,
-    RedirectListener,
-    redirected,
-)
-from actors.adapters.mcp.login.token_answers import TokenAnswerError, TokensInMemory, with_tokens
-from actors.adapters.mcp.server_settings import Login, is_local, is_private
+from actors.adapters.mcp.server_settings import Login, McpServer, is_local, is_private
+from actors.adapters.mcp.transports import TokensInMemory, bound_body, check_uncompressed
 from actors.ports.machine.trust_store import client_tls
 from actors.ports.mcp import McpLogin, McpRegistration
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+PATH = "/callback"
 
-    from actors.adapters.mcp.server_settings import McpServer
+REQUEST_SECONDS = 10.0
+"""Time limit in seconds for one request of a browser."""
+
+LINE_BYTES = 16 << 10
+
+_DONE = "You are logged in. You can close this page."
+_REFUSED = "The login was refused. The terminal says why."
+_UNKNOWN = "This is not the answer to the login that is under way."
+
+
+class LoginError(Exception):
+    """The login failed; the text contains the reason."""
+
+
+class ClientRefusedError(LoginError):
+    """The authorization server does not know the OAuth client, or no longer accepts its registration."""
+
+
+CLIENT_REFUSALS = frozenset({"invalid_client", "invalid_scope", "unauthorized_client"})
+"""The OAuth error codes that mean that the client was refused."""
+
+
+class Redirected(Struct, frozen=True):
+    """The parameters with which the authorization server has redirected the browser."""
+
+    code: str
+    state: str
+    issuer: str | None
+
+    def __repr__(self) -> str:
+        return "Redirected(***)"
+
+
+def redirected(address: str, state: str) -> Redirected:
+    """Return the parameters in the URL to which a browser was redirected at the end of the login with this `state`.
+
+    Raises LoginError if the login was refused, LookupError if the URL is not that of this login.
+    """
+    try:
+        asked = parse_qs(urlsplit(address.strip()).query, keep_blank_values=True, max_num_fields=32)
+    except ValueError:
+        raise LookupError from None
+    given = {key: values[0] for key, values in asked.items() if len(values) == 1}
+    if not hmac.compare_digest(given.get("state", "").encode(), state.encode()):
+        raise LookupError
+    if "error" in given:
+        why = f"{given['error']}: {given['error_description']}" if "error_description" in given else given["error"]
+        refusal = ClientRefusedError if given["error"] in CLIENT_REFUSALS else LoginError
+        raise refusal(f"the authorization server refused it: {why[:300]}")
+    if not given.get("code"):
+        raise LookupError
+    return Redirected(given["code"], given["state"], given.get("iss"))
+
+
+class RedirectListener:
+    """Listens on 127.0.0.1 within `async with` for the browser's redirect at the end of a login."""
+
+    def __init__(self, port: int = 0, *, rather: int = 0) -> None:
+        """Choose the port: `port` unless that is 0, else `rather` if it is free, else any free port.
+
+        `async with` raises OSError if `port` is in use.
+        """
+        self._port = port
+        self._rather = rather
+        self._server: asyncio.Server | None = None
+        self._state = ""
+        self._answer: asyncio.Future[Redirected] = asyncio.get_running_loop().create_future()
+
+    @property
+    def address(self) -> str:
+        """The redirect URL, to which the browser is sent after the login."""
+        return f"http://127.0.0.1:{self._port}{PATH}"
+
+    def expect(self, state: str) -> None:
+        """Accept a redirect with this `state` from now on. Before this call, no redirect is accepted."""
+        self._state = state
+
+    async def answer(self, seconds: float) -> Redirected:
+        """Wait at most `seconds` for the redirect, and return its parameters.
+
+        Raises LoginError if the login was refused, or if no redirect came in time.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._answer
+        except TimeoutError:
+            raise LoginError(f"nobody has logged in within {seconds:g} s") from None
+
+    async def __aenter__(self) -> Self:
+        if self._rather and not self._port:
+            with suppress(OSError):  # another program may use this port
+                self._server = await self._listen(self._rather)
+        self._server = self._server or await self._listen(self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def _listen(self, port: int) -> asyncio.Server:
+        return await asyncio.start_server(self._serve, "127.0.0.1", port, limit=LINE_BYTES)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._answer.done() and not self._answer.cancelled():
+            self._answer.exception()  # avoids asyncio's warning if nobody waited for the answer
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
+            async with asyncio.timeout(REQUEST_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+                status, text = self._respond(head.split(b"\r\n", 1)[0].decode("ascii"))
+                body = f"<!doctype html><meta charset=utf-8><title>Bedrock</title><p>{text}</p>".encode()
+                writer.write(
+                    f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+                    "Cache-Control: no-store\r\nReferrer-Policy: no-referrer\r\nConnection: close\r\n\r\n".encode()
+                    + body
+                )
+                await writer.drain()
+        writer.close()
+
+    def _respond(self, line: str) -> tuple[str, str]:
+        """Handle the first line of an HTTP request; return the status and the text of the response."""
+        method, _, rest = line.partition(" ")
+        target = rest.partition(" ")[0]
+        if method != "GET" or target.partition("?")[0] != PATH:
+            return "404 Not Found", _UNKNOWN
+        if not self._state or self._answer.done():
+            return "400 Bad Request", _UNKNOWN
+        try:
+            self._answer.set_result(redirected(target, self._state))
+        except LookupError:
+            return "400 Bad Request", _UNKNOWN
+        except LoginError as error:
+            self._answer.set_exception(error)
+            return "200 OK", _REFUSED
+        return "200 OK", _DONE
+
+
+RENEWED_AT = 0.8
+"""The fraction of its lifetime after which an access token is renewed."""
+
+MIN_SECONDS = 30
+"""Access tokens with a shorter lifetime are not renewed before they expire, which would happen constantly.
+
+Instead they are used until the server refuses them.
+"""
+
+MAX_SECONDS = 10 * 365 * 86_400
+
+_TOKEN = re.compile(r"[\x21-\x7e]{1,16384}")
+
+
+class TokenAnswerError(Exception):
+    """A token endpoint's response has no usable token; the text explains what is wrong, without quoting it."""
+
+
+def with_tokens(login: McpLogin, answer: OAuthToken) -> McpLogin:
+    """Return a login with the tokens of `answer`.
+
+    If `answer` has no refresh token or no scope, that of `login` is kept. Raises TokenAnswerError if a token cannot be
+    sent in a header.
+    """
+    if not _TOKEN.fullmatch(answer.access_token) or not _TOKEN.fullmatch(answer.refresh_token or "x"):
+        raise TokenAnswerError("it answered a token that cannot be sent")
+    now, renew_at, expires_at = int(time.time() * 1000), 0, 0
+    if answer.expires_in is not None and answer.expires_in >= MIN_SECONDS:
+        lifetime = min(answer.expires_in, MAX_SECONDS) * 1000
+        renew_at, expires_at = now + int(lifetime * RENEWED_AT), now + lifetime
+    return replace(
+        login,
+        access_token=answer.access_token,
+        refresh_token=answer.refresh_token or login.refresh_token,
+        renew_at=renew_at,
+        expires_at=expires_at,
+        scope=answer.scope or login.scope,
+    )
+
 
 SECONDS = 300.0
 """How long the person may take in the browser, in seconds."""
@@ -85,7 +257,7 @@ async def log_in(
     try:
         async with limit, RedirectListener(port, rather=rather) as listener:
             provider = _Provider(server, listener, show, paste, _Waiting(seconds, limit), known=known)
-            hooks: Any = {"request": [provider.check], "response": [_bound]}
+            hooks: Any = {"request": [provider.check], **_BOUNDED}
             tls = client_tls()
             async with httpx2.AsyncClient(auth=provider, timeout=None, verify=tls, event_hooks=hooks) as client:
                 # Without a login, the server responds to any request with status 401 and where to log in. A ping is
@@ -116,6 +288,10 @@ async def _bound(response: httpx2.Response) -> None:
     """Limit the size of a response before it is read. Called for every response."""
     check_uncompressed(response)
     bound_body(response, ANSWER_BYTES)
+
+
+_BOUNDED: Any = {"response": [_bound]}
+"""The event hooks of an HTTP client whose responses are limited in size."""
 
 
 class _Waiting:
@@ -161,7 +337,7 @@ class _Provider(OAuthClientProvider):
             client_name="Bedrock",
             token_endpoint_auth_method="none",  # noqa: S106 -- a public client has no secret
         )
-        super().__init__(server.url, metadata, TokensInMemory(), self._lead, self._led)
+        super().__init__(server.url, metadata, TokensInMemory(), self._show_address, self._redirected)
 
     async def check(self, request: httpx2.Request) -> None:
         """Raise LoginError for a request that others could read, or that a remote server wants sent to this machine.
@@ -236,7 +412,7 @@ class _Provider(OAuthClientProvider):
             self.context.client_metadata.scope = self._settings.scope
         return await super()._perform_authorization_code_grant()
 
-    async def _lead(self, address: str) -> None:
+    async def _show_address(self, address: str) -> None:
         """Show the person the URL at which to log in. Called by the library."""
         metadata = self.context.oauth_metadata
         endpoint = str(metadata.authorization_endpoint) if metadata else ""
@@ -246,7 +422,7 @@ class _Provider(OAuthClientProvider):
         self._listener.expect(self._state)
         self._show(address)
 
-    async def _led(self) -> AuthorizationCodeResult:
+    async def _redirected(self) -> AuthorizationCodeResult:
         """Return the parameters with which the authorization server has redirected the browser.
 
         Called by the library.
@@ -301,3 +477,68 @@ class _Provider(OAuthClientProvider):
             client_authentication=client.token_endpoint_auth_method or "none",
             expires_at=client.client_secret_expires_at or 0,
         )
+
+
+RENEW_SECONDS = 30.0
+"""Time limit in seconds for a request and its whole response."""
+
+_REFUSALS = frozenset({400, 401, 403})
+
+
+class RenewalRefusedError(Exception):
+    """The authorization server refuses to renew the tokens: a person has to log in again."""
+
+
+class RenewalFailedError(Exception):
+    """The tokens could not be renewed now; the text contains the reason. A later attempt may succeed."""
+
+
+async def renewed(login: McpLogin) -> McpLogin:
+    """Return a login with new tokens. Raises RenewalRefusedError or RenewalFailedError."""
+    form = {"grant_type": "refresh_token", "refresh_token": login.refresh_token, "resource": login.resource}
+    try:
+        async with asyncio.timeout(RENEW_SECONDS):
+            status, body = await _post(login, login.token_endpoint, form)
+        if status in _REFUSALS:
+            raise RenewalRefusedError
+        if status != httpx2.codes.OK:
+            raise RenewalFailedError(f"its authorization server answered HTTP {status}")
+        return with_tokens(login, OAuthToken.model_validate_json(body))
+    except (OAuthTokenError, ValidationError, TokenAnswerError):
+        raise RenewalFailedError("its authorization server answered no token") from None
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+        why = str(error) or type(error).__name__
+        raise RenewalFailedError(f"a request to its authorization server failed: {why}") from None
+
+
+async def revoked(login: McpLogin) -> bool:
+    """Ask the authorization server to make the tokens of a login invalid; return whether it confirmed that."""
+    if not login.revocation_endpoint:
+        return False
+    hint = "refresh_token" if login.refresh_token else "access_token"
+    form = {"token": login.refresh_token or login.access_token, "token_type_hint": hint}
+    try:
+        async with asyncio.timeout(RENEW_SECONDS):
+            status, _ = await _post(login, login.revocation_endpoint, form)
+    except (OAuthTokenError, httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError):
+        return False  # ValueError: the stored login has an unusable URL
+    return status == httpx2.codes.OK
+
+
+async def _post(login: McpLogin, url: str, form: dict[str, str]) -> tuple[int, bytes]:
+    """Send a form as the OAuth client of the login; return the status and the body of the response.
+
+    Raises the errors of the HTTP and MCP libraries, also if the response is too large or compressed.
+    """
+    metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(login.url)])
+    context = OAuthContext(login.url, metadata, TokensInMemory(), None, None)
+    context.client_info = OAuthClientInformationFull(
+        client_id=login.client_id,
+        client_secret=login.client_secret or None,
+        token_endpoint_auth_method=login.client_authentication,
+    )
+    form, headers = context.prepare_token_auth({**form, "client_id": login.client_id}, {"Accept": "application/json"})
+    headers["Accept-Encoding"] = "identity"
+    async with httpx2.AsyncClient(timeout=None, verify=client_tls(), event_hooks=_BOUNDED) as client:
+        answer = await client.post(url, data=form, headers=headers)
+    return answer.status_code, answer.content

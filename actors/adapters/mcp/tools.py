@@ -1,4 +1,4 @@
-"""Lists the tools of an MCP server, in the form in which they are offered to models.
+"""What models see of the tools of MCP servers: how the tools are listed, and their results.
 
 Names that providers do not accept are encoded. Tools that they do not accept for other reasons are left out: they would
 make every request that offers them fail, in all conversations.
@@ -7,27 +7,30 @@ make every request that offers them fail, in all conversations.
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import json
 import logging
 import re
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from actors.adapters.mcp.bounded_messages import UNREAD
+from actors.adapters.mcp.server_settings import McpServer
+from actors.core.content import Image
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.tags import escape
+from actors.ports import ImagesUnavailableError, InvalidImageError, ToolOutput
 from actors.ports.mcp import McpToolLeftOut
 from actors.ports.models import ToolSpec
 from actors.ports.schemas.json_schema import is_schema, parse_json
 from actors.ports.schemas.older_drafts import lifted
+from actors.ports.terminal_text import without_escapes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mcp import Client
-    from mcp_types import Tool
-
-    from actors.adapters.mcp.server_settings import McpServer
+    from mcp_types import BlobResourceContents, CallToolResult, TextResourceContents, Tool
 
 log = logging.getLogger(__name__)
 
@@ -223,3 +226,91 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, dict):
         return {_cleaned(key): _cleaned(inner) for key, inner in value.items()}
     return [_cleaned(inner) for inner in value] if isinstance(value, list) else value
+
+
+TEXT_CHARACTERS = 128 * 1024
+"""Maximum characters of a result. Of a longer result the beginning and the end are kept.
+
+Structured content is kept for clients up to this size.
+"""
+
+MAX_IMAGES = 8
+"""Maximum number of images of a result that are decoded; a process is started for each of them."""
+
+
+def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note: str = "") -> ToolOutput:
+    """Return a tool's result with its texts joined and its images stored by `keep_image`.
+
+    The text begins with `note`. An image that cannot be stored is mentioned in the text instead. Called on the thread
+    that runs the tool, because storing images blocks.
+    """
+    from mcp_types import (  # noqa: PLC0415 -- any open connection has loaded this
+        AudioContent,
+        EmbeddedResource,
+        ImageContent,
+        ResourceLink,
+        TextContent,
+    )
+
+    texts = [note] if note else []
+    images: list[Image] = []
+    seen = 0
+    for part in result.content:
+        match part:
+            case TextContent(text=text):
+                texts.append(without_escapes(text))
+            case ImageContent(data=data):
+                seen += 1
+                kept = _image(data, keep_image) if seen <= MAX_IMAGES else ""
+                if isinstance(kept, str):
+                    texts += [kept] if kept else []
+                else:
+                    images.append(kept)
+            case AudioContent(mime_type=kind):
+                texts.append(f"(Audio of type {kind} was left out.)")
+            case ResourceLink(uri=uri, name=name):
+                texts.append(f"(The resource {name}: {uri})")
+            case EmbeddedResource():
+                texts.append(_resource(part.resource))
+    if seen > MAX_IMAGES:
+        texts.append(f"(Further images were left out, {seen - MAX_IMAGES:,} of {seen:,}: {MAX_IMAGES} are the most.)")
+    display = ""
+    if result.structured_content is not None:
+        if not any(isinstance(part, TextContent) for part in result.content):
+            texts.append(json.dumps(result.structured_content, ensure_ascii=False))
+        display = _well_formed(json.dumps({"structured_content": result.structured_content}, ensure_ascii=False))
+    text = _cut(_well_formed("\n".join(texts))) or ("" if images else "(no content)")
+    display = display if len(display) <= TEXT_CHARACTERS else ""
+    return ToolOutput(text, is_error=result.is_error, images=tuple(images), display=display)
+
+
+def _resource(resource: TextResourceContents | BlobResourceContents) -> str:
+    if hasattr(resource, "text"):
+        return f"{resource.uri}:\n{without_escapes(resource.text)}"
+    return f"(The resource {resource.uri} of type {resource.mime_type} was left out: it is no text.)"
+
+
+def _image(data: str, keep_image: Callable[[bytes], Image]) -> Image | str:
+    """Store an image and return it; if that fails, return the reason in brackets, as text for the model."""
+    try:
+        return keep_image(base64.b64decode(data, validate=True))
+    except (binascii.Error, ValueError):
+        return "(An image was left out: it is not valid base64.)"
+    except InvalidImageError as invalid:
+        return f"(An image was left out: it {invalid}.)"
+    except ImagesUnavailableError as unavailable:
+        return f"(An image was left out: {unavailable}.)"
+
+
+def _cut(text: str) -> str:
+    """Return a text of at most about TEXT_CHARACTERS, by replacing the middle of a longer one with a remark."""
+    over = len(text) - TEXT_CHARACTERS
+    if over <= 0:
+        return text
+    half = TEXT_CHARACTERS // 2
+    return f"{text[:half]}\n[… {over:,} characters left out …]\n{text[-half:]}"
+
+
+def _well_formed(text: str) -> str:
+    """Replace characters that cannot be stored: NUL and unpaired surrogates."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
