@@ -1,6 +1,6 @@
 """The conversation actor: the one thread that changes a conversation, one message at a time.
 
-A message is a command (an AskEnvelope, whose caller waits for the answer), an outcome of an effect that this actor
+A message is a command (a Request, whose sender waits for the answer), an outcome of an effect that this actor
 started, or a timer that it set. Each message goes through the pipeline: load, transition, commit, publish, act. The
 commit is the only thing that the actor waits for; models, tools and other conversations answer with messages.
 
@@ -47,9 +47,10 @@ from actors.messages.outcomes import (
     CreateSubAgent,
     EffectOutcome,
     JobExited,
+    ModelRequestOverdue,
     SubAgentStopped,
     TextDeltaReady,
-    ToolRunnerStopped,
+    ToolsEnded,
     Wake,
 )
 from actors.messages.refusals import (
@@ -72,7 +73,7 @@ from actors.ports.cluster import OUT_OF_TOUCH
 from actors.runners.effect_executor import EffectExecutor, InFlightWork
 from actors.runners.sub_agents import SubAgentRunner
 from actors.runners.titles import Titles
-from actors.runtime.actor import Actor, AskEnvelope, tell
+from actors.runtime.actor import Actor, Request, failed, tell
 from actors.runtime.admission import Admission
 
 if TYPE_CHECKING:
@@ -116,6 +117,10 @@ class ConversationActor(Actor):
             sub_agents=shared.sub_agents,
             remind=self._remind,
         )
+
+    def _start_actor_loop(self) -> None:
+        super()._start_actor_loop()
+        self._directory.on_started(self)
 
     # --- state for other threads ------------------------------------------------------------------------------
 
@@ -161,27 +166,40 @@ class ConversationActor(Actor):
     def cancel_run_now(self, run: str) -> None:
         self._executor.cancel_run_now(run)
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the actor accepts no more messages."""
+        return self.mailbox.closed
+
     def deliver(self, message: object) -> bool:
         return tell(self.actor_ref, message)
 
     # --- messages ---------------------------------------------------------------------------------------------
 
-    def receive(self, message: Any) -> None:
+    def receive(self, message: Any) -> Any:
         if not (isinstance(message, IdleCheck) or _is_wake(message)):
             self._lifecycle.touch()
+        answer = self._handle(message)
+        self._deletion.finish_if_quiesced()
+        self._lifecycle.stop_if_idle()
+        return answer
+
+    def _handle(self, message: Any) -> Any:
         match message:
-            case AskEnvelope():
-                self._answer_observed(message) if self._services.telemetry.on else self._answer(message)
+            case Request():
+                return self._answer_observed(message) if self._services.telemetry.on else self._answer(message)
             case EffectOutcome() | TextDeltaReady():
-                self._take_outcomes(message)
+                self._commit_outcomes(message)
             case KillReceipt():
                 self._record_kill(message)
             case JobExited(receipt=receipt):
                 self._on_job_exited(receipt)
             case Retry():
                 self._retry_queue.retry()
-            case ToolRunnerStopped(runner=runner):
-                self._executor.tool_runner_stopped(runner)
+            case ToolsEnded(call=call):
+                self._executor.tools_ended(call)
+            case ModelRequestOverdue(request=request):
+                self._executor.replace_llm_runner(request)
             case SubAgentStopped(agent_id=agent_id):
                 self._executor.sub_agent_stopped(agent_id)
             case IdleCheck():
@@ -192,49 +210,40 @@ class ConversationActor(Actor):
                 self._lifecycle.shut_down(done)
             case _:
                 raise TypeError(f"no such message: {type(message).__name__}")
-        self._deletion.finish_if_quiesced()
-        self._lifecycle.stop_if_idle()
+        return None
 
-    def _answer_observed(self, asked: AskEnvelope[Any]) -> None:
-        telemetry, kind = self._services.telemetry, type(asked.request).__name__
+    def _answer_observed(self, asked: Request) -> Any:
+        telemetry, kind = self._services.telemetry, type(asked.command).__name__
         telemetry.command_began(self.conversation_id, kind, asked.asked_at, asked.trace_parent)
         try:
-            self._answer(asked)
+            return self._answer(asked)
         finally:
             telemetry.command_ended(self.conversation_id)
 
-    def _answer(self, asked: AskEnvelope[Any]) -> None:
-        """Carry out a command and answer it.
-
-        A command whose caller no longer waits is dropped, except a cancel, which has already stopped the work in
-        flight.
-        """
-        if not asked.claim() and not isinstance(asked.request, CancelConversationCommand):
-            return
+    def _answer(self, asked: Request) -> Any:
+        """Carry out a command, and return its answer or a future for it."""
         if refusal := self._refusal(asked):
-            asked.fail(refusal)
-            return
+            return failed(refusal)
         try:
-            answer = self._carry_out(asked.request, asked.origin)
-            if isinstance(asked.request, CreateSubAgent):
-                self._lifecycle.sub_agent = asked.request
-            if isinstance(asked.request, DeleteConversationCommand):
-                self._deletion.begin(asked)
-            else:
-                asked.succeed(answer)
+            answer = self._carry_out(asked.command, asked.origin)
         except Rejected as refused:
             refused.run = self._run_under_way()
-            asked.fail(refused)
+            return failed(refused)
         except (UnknownConversationError, InvalidFieldError, EtagMismatchError) as refused:
-            asked.fail(refused)
+            return failed(refused)
         except SlugTakenError:
-            asked.fail(Rejected(Reason.SLUG_TAKEN))
+            return failed(Rejected(Reason.SLUG_TAKEN))
         except StoreUnavailableError as error:
-            asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
             # If the failed creation has been stored nevertheless, the sub-agent must not remain without a run.
             self._retry_queue.requeue(
-                ReloadFromStore(1) if isinstance(asked.request, CreateSubAgent) else VerifyUncertainCommit(), why=error
+                ReloadFromStore(1) if isinstance(asked.command, CreateSubAgent) else VerifyUncertainCommit(), why=error
             )
+            return failed(Rejected(Reason.STORE_UNAVAILABLE))
+        if isinstance(asked.command, CreateSubAgent):
+            self._lifecycle.sub_agent = asked.command
+        if isinstance(asked.command, DeleteConversationCommand):
+            return self._deletion.begin(asked.origin)
+        return answer
 
     def _run_under_way(self) -> tuple[str, str] | None:
         loaded = self._pipeline.loaded
@@ -242,16 +251,16 @@ class ConversationActor(Actor):
             return None
         return loaded.record.id, run_id(loaded.record.id, loaded.state.ledger.run)
 
-    def _refusal(self, asked: AskEnvelope[Any]) -> Exception | None:
+    def _refusal(self, asked: Request) -> Exception | None:
         if self._lifecycle.lost is not None:
             return self._lifecycle.lost
         if self._lifecycle.shutting_down:
             return Rejected(Reason.SHUTTING_DOWN)
-        if not (self._services.cluster.lease.young() or isinstance(asked.request, CancelConversationCommand)):
+        if not (self._services.cluster.lease.young() or isinstance(asked.command, CancelConversationCommand)):
             return Rejected(Reason.STORE_UNAVAILABLE, OUT_OF_TOUCH)  # The copy in memory may be out of date.
         if asked.deadline is not None and self._services.clock.monotonic() > asked.deadline:
             return DeadlineExceededError()
-        if not self._deletion.admits(asked):
+        if not self._deletion.admits(asked.command):
             return UnknownConversationError("the conversation is being deleted")
         return None
 
@@ -275,14 +284,14 @@ class ConversationActor(Actor):
 
     # --- commits that no caller awaits ------------------------------------------------------------------------
 
-    def _take_outcomes(self, outcome: EffectOutcome | TextDeltaReady) -> None:
+    def _commit_outcomes(self, outcome: EffectOutcome | TextDeltaReady) -> None:
         """Commit an outcome together with the outcomes that follow it in the mailbox.
 
         Then handle the messages among them which report that a sub-agent's actor has stopped.
         """
         outcomes: list[EffectOutcome | TextDeltaReady] = [outcome]
         stopped: list[str] = []
-        while may_share_commit(outcome) and (envelope := self.mailbox.get_next_if(_may_be_behind)) is not None:
+        while may_share_commit(outcome) and (envelope := self.mailbox.get_if(_may_follow)) is not None:
             if isinstance(envelope.message, SubAgentStopped):
                 stopped.append(envelope.message.agent_id)
             else:
@@ -303,18 +312,15 @@ class ConversationActor(Actor):
 
     # --- faults -----------------------------------------------------------------------------------------------
 
-    def on_fault(self, message: Any, error: BaseException) -> None:
+    def on_fault(self, message: Any, error: BaseException) -> BaseException:
         """Handle an exception that a message caused: a bug, or a failure of the store.
 
         The message was applied either completely or not at all.
         """
         if isinstance(error, NotOwnerError):
-            self._lose(message, error)
-            return
+            return self._lose(error)
         if isinstance(error, StoreDamagedError):
             log.error("the conversation is damaged in the store", extra={"conversation": self.conversation_id})
-        elif isinstance(message, AskEnvelope) and isinstance(error, StoreError):
-            message.fail(Rejected(Reason.STORE_UNAVAILABLE))
         if not isinstance(error, DatabaseAwayError):
             super().on_fault(message, error)
         try:
@@ -323,11 +329,14 @@ class ConversationActor(Actor):
             elif not isinstance(error, StoreError):
                 self._recovery.record_fault()
         except NotOwnerError as lost:
-            self._lose(message, lost)
+            self._lose(lost)
         else:
             self._lifecycle.stop_if_idle()
+        if isinstance(error, StoreError) and not isinstance(error, StoreDamagedError):
+            return Rejected(Reason.STORE_UNAVAILABLE)
+        return error
 
-    def _lose(self, message: Any, lost: NotOwnerError) -> None:
+    def _lose(self, lost: NotOwnerError) -> NotOwnerError:
         """Stop all work of this conversation and drop its copy, because another server owns the conversation.
 
         Callers that wait for an answer get this error, so that they can ask the owner. The actor ends once its tools
@@ -338,24 +347,21 @@ class ConversationActor(Actor):
                 "another server owns it: all its work is stopped here", extra={"conversation": self.conversation_id}
             )
         self._lifecycle.lost = lost
-        if isinstance(message, AskEnvelope):
-            message.fail(lost)
         self._deletion.fail(lost)
         self._retry_queue.clear()
         self._commands.stop_everything()
         self._pipeline.drop()
         self._lifecycle.stop_if_idle()
+        return lost
 
     # --- stop -------------------------------------------------------------------------------------------------
 
-    def terminate(self, refusal: Exception | None = None) -> None:
-        """Stop this actor and all its work. Actor's thread only."""
+    def on_stop(self) -> None:
+        """Stop all work, because the actor has stopped."""
         try:
-            self._executor.stop_everything()
+            self._executor.stop_runners()
         finally:
-            shutting_down = Rejected(Reason.SHUTTING_DOWN)
-            self._deletion.fail(refusal or shutting_down)
-            super().terminate(refusal or (shutting_down if self._lifecycle.shutting_down else None))
+            self._deletion.fail(Rejected(Reason.SHUTTING_DOWN))
             self._lifecycle.report_end()
             self._directory.on_stopped(self)
             self._lifecycle.confirm_shutdown()
@@ -366,8 +372,8 @@ class ConversationActor(Actor):
 
 
 def _is_wake(message: object) -> bool:
-    return isinstance(message, AskEnvelope) and isinstance(message.request, Wake)
+    return isinstance(message, Request) and isinstance(message.command, Wake)
 
 
-def _may_be_behind(message: object) -> bool:
+def _may_follow(message: object) -> bool:
     return isinstance(message, SubAgentStopped) or may_share_commit(message)

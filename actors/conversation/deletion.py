@@ -6,15 +6,16 @@ The exits of processes, and the end of the time limit for them, also arrive as m
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actors.conversation.retry_queue import RetryQueue, Uncommitted, VerifyUncertainCommit
 from actors.core.errors import Reason, Rejected
 from actors.core.tool_run import QUIESCE_MS, KillReceipt
 from actors.messages.commands import CancelConversationCommand, DeleteConversationCommand
 from actors.ports import NotOwnerError, StoreError
-from actors.runtime.actor import AskEnvelope
+from actors.ports.store.audit import CommandOrigin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +39,10 @@ class DeletionOverdue:
 
 @dataclass
 class _PendingDeletion:
-    asked: list[AskEnvelope[Any]] = field(default_factory=list)
-    """The Delete commands that wait for an answer."""
+    origin: CommandOrigin | None
+    """Who requested the deletion first."""
+    answer: Future[tuple[str, ...]] = field(default_factory=Future)
+    """The answer to all Delete commands: warnings."""
     overdue: bool = False
     """Whether DELETE_WAIT_MS have passed."""
     leaked: bool = False
@@ -74,18 +77,16 @@ class ConversationDeletion:
         """Whether a deletion waits for processes to exit. Safe to call from any thread."""
         return self._pending is not None
 
-    def admits(self, asked: AskEnvelope[Any]) -> bool:
+    def admits(self, command: object) -> bool:
         """Return whether a command may be carried out now: during a deletion, only commands that start nothing may."""
-        return self._pending is None or isinstance(
-            asked.request, (CancelConversationCommand, DeleteConversationCommand)
-        )
+        return self._pending is None or isinstance(command, (CancelConversationCommand, DeleteConversationCommand))
 
-    def begin(self, asked: AskEnvelope[Any]) -> None:
-        """Begin the deletion; `asked` is answered after all killed processes have exited and the rows are deleted."""
+    def begin(self, origin: CommandOrigin | None) -> Future[tuple[str, ...]]:
+        """Begin the deletion, unless it has begun. Return its answer, which comes once the rows are deleted."""
         if self._pending is None:
-            self._pending = _PendingDeletion()
+            self._pending = _PendingDeletion(origin)
             self._remind(DeletionOverdue(), DELETE_WAIT_MS)
-        self._pending.asked.append(asked)
+        return self._pending.answer
 
     def expire(self) -> None:
         """Stop waiting for the killed processes; call `finish_if_quiesced` next."""
@@ -110,33 +111,22 @@ class ConversationDeletion:
             return
         self._pending = None
         try:
-            self._commands.delete(pending.asked[0].origin if pending.asked else None)
+            self._commands.delete(pending.origin)
         except NotOwnerError as lost:
-            _fail(pending, lost)
+            pending.answer.set_exception(lost)
             raise
         except StoreError as error:
-            _fail(pending, Rejected(Reason.STORE_UNAVAILABLE))
+            pending.answer.set_exception(Rejected(Reason.STORE_UNAVAILABLE))
             self._retry_queue.requeue(VerifyUncertainCommit(), why=error)
         except BaseException as error:
-            _fail(pending, error)
+            pending.answer.set_exception(error)
             raise
         else:
             self._executor.stop_waiting_for_jobs()
-            _succeed(pending)
+            pending.answer.set_result((LEFT_BEHIND,) if pending.overdue or pending.leaked else ())
 
     def fail(self, error: BaseException) -> None:
         """Answer every waiting Delete command with an error and forget the deletion, because the actor stops."""
         pending, self._pending = self._pending, None
         if pending is not None:
-            _fail(pending, error)
-
-
-def _succeed(pending: _PendingDeletion) -> None:
-    warnings = (LEFT_BEHIND,) if pending.overdue or pending.leaked else ()
-    for asked in pending.asked:
-        asked.succeed(warnings)
-
-
-def _fail(pending: _PendingDeletion, error: BaseException) -> None:
-    for asked in pending.asked:
-        asked.fail(error)
+            pending.answer.set_exception(error)

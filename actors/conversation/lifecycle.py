@@ -86,11 +86,11 @@ class Lifecycle:
         self._idle_check_due = False
 
     def stop_if_idle(self) -> None:
-        """If no run is active, stop the thread that runs tools, then (once nothing is left) the actor when it is due.
+        """If no run is active, end its last tools, then (once nothing is left) stop the actor when it is due.
 
         Called after every message.
         """
-        if self._actor.stopped:
+        if self._actor.mailbox.closed:
             return
         if not (self.shutting_down or (self._pipeline.idle and not self._retry_queue)):
             return
@@ -116,12 +116,11 @@ class Lifecycle:
         loaded = self._pipeline.loaded
         left = self._last_activity + self._services.idle_seconds - self._services.clock.monotonic()
         if self.shutting_down:
-            self._actor.terminate()
+            self._actor.stop()
         elif loaded is not None and loaded.state.ledger.running_jobs:
             return
         elif loaded is None or isinstance(loaded.state, TERMINAL) or left <= 0:
-            if self._actor.mailbox.close_if_empty():
-                self._actor.terminate()
+            self._actor.mailbox.close_if_empty()
         elif not self._idle_check_due:
             self._idle_check_due = True
             self._remind(IdleCheck(), math.ceil(left * 1000))

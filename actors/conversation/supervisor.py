@@ -7,7 +7,10 @@ import math
 import threading
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from pykka import ActorDeadError
 
 from actors.conversation.conversation_actor import ConversationActor, SharedRunners
 from actors.conversation.lifecycle import Shutdown
@@ -32,14 +35,14 @@ from actors.ports import (
     StoreUnavailableError,
     live_run,
 )
+from actors.ports.machine.threads import run_in_thread
 from actors.runners import model_choice
 from actors.runners.side_queries import SideQueries
 from actors.runners.sub_agent_tasks import prepared
 from actors.runners.sub_agents import SubAgentRunner
 from actors.runners.titles import Titles
-from actors.runtime.actor import AskEnvelope, tell
+from actors.runtime.actor import Request, ask, failed, forward, tell
 from actors.runtime.admission import Admission
-from actors.runtime.spare_thread import SpareThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -77,7 +80,6 @@ class Supervisor:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._live: dict[str, ConversationActor] = {}
-        self._spare = SpareThread()
         self._refusing = False
         self._stopped = False
         self._drain_skipped = False
@@ -103,7 +105,7 @@ class Supervisor:
 
     def create(self, request: CreatingCommand, *, deadline: float | None = None) -> Future[ConversationRecord]:
         """Create a conversation or a fork. The future gets the record of the new conversation."""
-        return self._accept(self._services.ids.conversation(), AskEnvelope(request, deadline=deadline))
+        return self._accept(self._services.ids.conversation(), Request(request, deadline=deadline))
 
     def ask(self, conversation_id: str, request: ConversationCommand, *, deadline: float | None = None) -> Future[Any]:
         """Send a command to a conversation; the future may raise errors of actors.messages.refusals and core.errors.
@@ -114,11 +116,11 @@ class Supervisor:
         """
         if not isinstance(request, CancelConversationCommand):
             urgent = isinstance(request, SetModeCommand)
-            return self._accept(conversation_id, AskEnvelope(request, deadline=deadline, urgent=urgent))
+            return self._accept(conversation_id, Request(request, deadline=deadline, urgent=urgent))
         with self._lock:
             actor = self._live.get(conversation_id)
         work = actor.in_flight(request.run_id) if actor else None
-        answer = self._put(conversation_id, AskEnvelope(request, urgent=True))
+        answer = self._ask(conversation_id, Request(request, urgent=True, must_run=True))
         if actor is not None and work is not None:
             actor.cancel_now(work)
         return answer
@@ -147,18 +149,18 @@ class Supervisor:
         """
         with self._lock:
             self._refusing = True
-            taking = tuple(self._live.values())
-        asked = [AskEnvelope(Wake()) for _ in taking]
-        for actor, envelope in zip(taking, asked, strict=True):
-            envelope.answer.add_done_callback(lambda _: self.on_idle())
-            if not tell(actor.actor_ref, envelope):
-                envelope.answer.cancel()
+            live = tuple(self._live.values())
+        asked: list[Future[object]] = []
+        for actor in live:
+            with suppress(ActorDeadError):
+                asked.append(ask(actor.actor_ref, Request(Wake())))
+        for answer in asked:
+            answer.add_done_callback(lambda _: self.on_idle())
         with self._changed:
             self._changed.wait_for(lambda: self._drained(asked), timeout=drain_seconds)
             self._stopped = True
             actors = tuple(self._live.values())
         self._shared.titles.close()
-        self._spare.release()
         endings: list[Future[None]] = []
         for actor in actors:
             done: Future[None] = Future()
@@ -176,22 +178,33 @@ class Supervisor:
 
     # --- port ConversationDirectory ---------------------------------------------------------------------------
 
-    def deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
+    def deliver(self, conversation_id: str, message: object) -> Future[Any] | None:
         """Put a message into the mailbox of the conversation's actor, and start an actor if there is none.
 
-        Returns False while the supervisor stops. If no new thread can be started, an `urgent` message gets a thread
-        that is kept in reserve. Raises RuntimeError if no thread is available.
+        Returns the future for the answer; None while the supervisor stops. Raises RuntimeError if no thread can be
+        started.
         """
-        while (actor := self._find(conversation_id, urgent=urgent)) is not None:
-            if tell(actor.actor_ref, message):
-                return True
-        return False
+        while True:
+            with self._lock:
+                if self._stopped:
+                    return None
+                actor = self._live.get(conversation_id)
+                if actor is None or actor.stopped:
+                    ConversationActor.start(self._services, self, self._shared, conversation_id)
+                    actor = self._live[conversation_id]
+                    self._load_once()
+            with suppress(ActorDeadError):  # it has stopped just now: start another one
+                return ask(actor.actor_ref, message)
 
     def live(self, conversation_id: str) -> LiveConversation | None:
         """Return the actor of the conversation if there is one that accepts messages, else None."""
         with self._lock:
             actor = self._live.get(conversation_id)
         return None if actor is None or actor.stopped else actor
+
+    def on_started(self, conversation: ConversationActor) -> None:
+        """Add an actor that `deliver` is starting; called with the lock held."""
+        self._live[conversation.conversation_id] = conversation
 
     def on_stopped(self, conversation: LiveConversation) -> None:
         """Remove an actor that has closed its mailbox; if the conversation already has a new actor, that one stays."""
@@ -214,96 +227,72 @@ class Supervisor:
     # --- actors -----------------------------------------------------------------------------------------------
 
     def _wake_one(self, conversation_id: str) -> Future[None]:
-        return self._put(conversation_id, AskEnvelope(Wake(), urgent=True))
+        return self._ask(conversation_id, Request(Wake(), urgent=True))
 
-    def _put(self, conversation_id: str, asked: AskEnvelope[Any]) -> Future[Any]:
-        urgent = isinstance(asked.request, CancelConversationCommand)
+    def _ask(self, conversation_id: str, request: Request) -> Future[Any]:
+        """Deliver a request; while the supervisor stops, only cancels."""
+        if self._refusing and not isinstance(request.command, CancelConversationCommand):
+            return failed(Rejected(Reason.SHUTTING_DOWN))
         try:
-            if (self._refusing and not urgent) or not self.deliver(conversation_id, asked, urgent=urgent):
-                asked.fail(Rejected(Reason.SHUTTING_DOWN))
+            return self.deliver(conversation_id, request) or failed(Rejected(Reason.SHUTTING_DOWN))
         except RuntimeError as error:  # the system cannot start another thread
-            asked.fail(error)
-        return asked.answer
+            return failed(error)
 
-    def _accept(self, conversation_id: str, asked: AskEnvelope[Any]) -> Future[Any]:
-        """Put a request into the mailbox; prepare it first if that requires reading files or asking model providers."""
-        request = asked.request
-        with_files = isinstance(request, SpawnSubAgentsCommand) and any(task.read_first for task in request.tasks)
-        if with_files or model_choice.undecided(self._services, request):
-            return self._prepare(conversation_id, asked, with_files=with_files)
-        return self._put(conversation_id, asked)
+    def _accept(self, conversation_id: str, request: Request) -> Future[Any]:
+        """Deliver a request; prepare it first if that requires reading files or asking model providers."""
+        command = request.command
+        with_files = isinstance(command, SpawnSubAgentsCommand) and any(task.read_first for task in command.tasks)
+        if with_files or model_choice.undecided(self._services, command):
+            return self._prepare(conversation_id, request, with_files=with_files)
+        return self._ask(conversation_id, request)
 
-    def _prepare(self, conversation_id: str, asked: AskEnvelope[Any], *, with_files: bool) -> Future[Any]:
-        """Prepare a request on a separate thread, then put it into the mailbox.
+    def _prepare(self, conversation_id: str, request: Request, *, with_files: bool) -> Future[Any]:
+        """Prepare a request on a separate thread, then deliver it.
 
         The preparation looks up models at their providers, and reads the files of sub-agents' tasks.
         """
-        cancel = CancelToken()
-        if asked.deadline is not None:
-            left = max(0.0, asked.deadline - self._services.clock.monotonic())
+        cancel, answer = CancelToken(), Future[Any]()
+        if request.deadline is not None:
+            left = max(0.0, request.deadline - self._services.clock.monotonic())
             self._services.timers.after(math.ceil(left * 1000), cancel.cancel)
+
+        def prepared_request() -> Request:
+            model_choice.learn_for(self._services, request.command, cancel)
+            if not with_files:
+                return request
+            return replace(request, command=prepared(self._services, conversation_id, request.command, cancel))
 
         def prepare() -> None:
             try:
-                model_choice.learn_for(self._services, asked.request, cancel)
-                if with_files:
-                    asked.request = prepared(self._services, conversation_id, asked.request, cancel)
+                asked = self._ask(conversation_id, prepared_request())
             except (Rejected, InvalidFieldError, UnknownConversationError) as refusal:
-                asked.fail(DeadlineExceededError() if cancel.cancelled else refusal)
+                asked = failed(DeadlineExceededError() if cancel.cancelled else refusal)
             except StoreError:
-                asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
+                asked = failed(Rejected(Reason.STORE_UNAVAILABLE))
             except BaseException as error:
                 log.exception("a request could not be prepared", extra={"conversation": conversation_id})
-                asked.fail(error)
-            else:
-                self._put(conversation_id, asked)
+                asked = failed(error)
+            forward(asked, answer)
 
         try:
-            self._services.threads.run(prepare, "bedrock-prepare")
+            run_in_thread(prepare, "bedrock-prepare")
         except RuntimeError as error:  # the system cannot start another thread
-            asked.fail(error)
-        return asked.answer
-
-    def _find(self, conversation_id: str, *, urgent: bool = False) -> ConversationActor | None:
-        """Return the conversation's actor, started if needed; None while stopping.
-
-        Raises RuntimeError if no thread can be started.
-        """
-        try:
-            actor = self._live_or_new(conversation_id)
-            if not self._stopped:
-                self._spare.keep()  # starts the spare thread again if it was used
-            return actor
-        except RuntimeError:
-            if not (urgent and self._spare.release()):
-                raise
-            return self._live_or_new(conversation_id)
-
-    def _live_or_new(self, conversation_id: str) -> ConversationActor | None:
-        with self._lock:
-            if self._stopped:
-                return None
-            actor = self._live.get(conversation_id)
-            if actor is None or actor.stopped:
-                actor = ConversationActor(self._services, self, self._shared, conversation_id)
-                actor.launch(self._services.threads)
-                self._live[conversation_id] = actor
-                self._load_once()
-            return actor
+            return failed(error)
+        return answer
 
     def _load_once(self) -> None:
         load, self._load = self._load, None
         if load is not None:
             with suppress(RuntimeError):  # If no thread can be started, the first use of each module imports it.
-                self._services.threads.run(load, "bedrock-load")
+                run_in_thread(load, "bedrock-load")
 
-    def _drained(self, asked: Iterable[AskEnvelope[Wake]]) -> bool:
+    def _drained(self, asked: Iterable[Future[object]]) -> bool:
         """Return whether the drain is over: all commands accepted before it are carried out, and all actors settled.
 
-        Each envelope in `asked` was put into a mailbox behind those commands, so it is answered after them. A skipped
-        drain is over at once.
+        The requests whose answers are in `asked` were put into the mailboxes behind those commands, so they are
+        answered after them. A skipped drain is over at once.
         """
-        accepted = all(envelope.answer.done() for envelope in asked)
+        accepted = all(answer.done() for answer in asked)
         return self._drain_skipped or (accepted and all(actor.settled for actor in self._live.values()))
 
     def _recover(self, ids: tuple[str, ...]) -> None:

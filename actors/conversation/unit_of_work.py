@@ -204,7 +204,7 @@ class OutcomeBatch:
         self.count += 1
 
     def _run_text(self, source: TextSource) -> None:
-        chunks = source.take()
+        chunks = source.drain()
         self._texts.append((source, chunks))
         for chunk in chunks:
             self.unit.run(chunk)
@@ -212,4 +212,4 @@ class OutcomeBatch:
     def put_text_back(self) -> None:
         """Give the streamed text back to the sources it was taken from, because the batch was not committed."""
         for source, chunks in reversed(self._texts):
-            source.put_back(chunks)
+            source.restore(chunks)

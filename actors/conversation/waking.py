@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from actors.core.errors import Reason, Rejected
 from actors.messages.refusals import UnknownConversationError
 from actors.ports import NotOwnerError
+from actors.ports.machine.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,7 @@ class Waking:
         if not ids:
             return
         try:
-            self._services.threads.run(functools.partial(self._work, ids), "bedrock-wake")
+            run_in_thread(functools.partial(self._work, ids), "bedrock-wake")
         except RuntimeError:  # the system cannot start another thread
             self._later(ids)
 

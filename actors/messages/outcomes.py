@@ -8,10 +8,9 @@ A message may arrive twice or too late; the conversation ignores messages that i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
-from pykka import ActorRef
 
 from actors.core.events import Event, LlmStreamChunk
 from actors.core.states import AgentTask
@@ -34,12 +33,12 @@ class EffectOutcome:
 class TextSource(Protocol):
     """A buffer of streamed text, which the conversation's actor empties."""
 
-    def take(self) -> tuple[LlmStreamChunk, ...]:
+    def drain(self) -> tuple[LlmStreamChunk, ...]:
         """Remove and return all buffered text. Only the conversation's thread may call this."""
         ...
 
-    def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
-        """Undo the last `take`; the caller will call `take` again without waiting for a TextDeltaReady.
+    def restore(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
+        """Undo the last `drain`; the caller will call `drain` again without waiting for a TextDeltaReady.
 
         Only the conversation's thread may call this.
         """
@@ -48,7 +47,7 @@ class TextSource(Protocol):
 
 @dataclass(frozen=True)
 class TextDeltaReady:
-    """Message to the conversation: `source` has new streamed text. It is sent again only after that text was taken."""
+    """Message to the conversation: `source` has new streamed text. It is sent again only after `drain`."""
 
     source: TextSource
 
@@ -73,10 +72,18 @@ class SubAgentStopped:
 
 
 @dataclass(frozen=True)
-class ToolRunnerStopped:
-    """Message to the conversation: this tool runner has stopped, after all of its tools have ended."""
+class ToolsEnded:
+    """Message to the conversation: all tool calls up to this one have ended, and none of their processes is left."""
 
-    runner: ActorRef[Any]
+    call: object
+    """The message with which the conversation sent the last call to its tool runner."""
+
+
+@dataclass(frozen=True)
+class ModelRequestOverdue:
+    """Timer message to the conversation: the thread of a cancelled model request is still not back."""
+
+    request: object
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from actors.core.states import Ledger
 
 
@@ -36,16 +38,20 @@ class LiveConversation(Protocol):
 class ConversationDirectory(Protocol):
     """The conversations of one process, by id. Safe to call from any thread; nothing here blocks."""
 
-    def deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
+    def deliver(self, conversation_id: str, message: object) -> Future[Any] | None:
         """Put a message into the mailbox of a conversation's actor, and start an actor if there is none.
 
-        Returns False while the server stops. Raises RuntimeError if this machine has no thread left for an actor; an
-        `urgent` message may use the thread that is kept in reserve.
+        Returns the future for the answer; None while the server stops. Raises RuntimeError if this machine has no
+        thread left for an actor.
         """
         ...
 
     def live(self, conversation_id: str) -> LiveConversation | None:
         """Return the conversation if it has an actor that accepts messages, else None."""
+        ...
+
+    def on_started(self, conversation: Any) -> None:
+        """Add a conversation whose actor is being started by `deliver`."""
         ...
 
     def on_idle(self) -> None:

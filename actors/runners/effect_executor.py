@@ -8,8 +8,11 @@ fault of the conversation, and ends the run (the work on a user's message).
 from __future__ import annotations
 
 import functools
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from pykka import ActorDeadError
 
 from actors.core.effects import (
     AbortLlm,
@@ -46,7 +49,7 @@ from actors.runners.llm_runner import ModelRequests
 from actors.runners.side_queries import SideQueries
 from actors.runners.sub_agents import ChildSubAgents
 from actors.runners.tool_rights import ToolRights
-from actors.runners.tool_runner import RunTool, StopWhenIdle, ToolRunner
+from actors.runners.tool_runner import EndTools, RunTool, ToolRunner
 from actors.runtime.actor import tell
 
 if TYPE_CHECKING:
@@ -91,6 +94,8 @@ class EffectExecutor:
         self._requests = ModelRequests(services, admission, owner)
         self._side_queries = SideQueries(services, admission)
         self._tool_runner: ActorRef[ToolRunner] | None = None
+        self._last_call: RunTool | None = None
+        """The call that was sent to the tool runner last; None once it and its processes have ended."""
         self._deadlines: list[Timer] = []
         """The timers for answers: to a client tool call, or to the questions that a running tool call asks people."""
         self._jobs = BackgroundJobs(services.toolbox, owner)
@@ -109,8 +114,8 @@ class EffectExecutor:
 
     @property
     def all_stopped(self) -> bool:
-        """Whether no tool runner and no sub-agent is left, and all killed jobs have exited."""
-        return self._tool_runner is None and self._jobs.all_exited and self._children.all_stopped
+        """Whether no tool call and no sub-agent is left, and all killed jobs have exited."""
+        return self._last_call is None and self._jobs.all_exited and self._children.all_stopped
 
     def cancel_now(self, work: InFlightWork) -> None:
         """Stop `work` at once, and keep its run from starting anything more. Safe to call from any thread."""
@@ -166,7 +171,7 @@ class EffectExecutor:
                 self.perform(effect, record, context)
 
     def on_idle(self) -> None:
-        """Cancel remaining sub-agents, and let the tool runner stop once its processes have exited. Idempotent.
+        """Cancel the remaining sub-agents and tool calls. Idempotent.
 
         Called when the conversation has become idle.
         """
@@ -174,7 +179,8 @@ class EffectExecutor:
         self._stop_waiting()
         self._requests.forget()
         self._children.stop_abandoned()
-        self._tell_runner(StopWhenIdle())
+        if self._last_call is not None and not self._tell_runner(EndTools()):
+            self._last_call = None
 
     def stop_everything(self) -> None:
         """Cancel the model request, the running tool and the sub-agents, without waiting for their end. Idempotent."""
@@ -182,6 +188,14 @@ class EffectExecutor:
         if self.in_flight is not None:
             self.in_flight.token.cancel()
         self.on_idle()
+
+    def stop_runners(self) -> None:
+        """Stop everything, and the two runners, whose threads end when they are back."""
+        self.stop_everything()
+        self._requests.stop()
+        if self._tool_runner is not None:
+            with suppress(ActorDeadError):
+                self._tool_runner.stop(block=False)
 
     def read_history(self, record: ConversationRecord) -> None:
         """Read all messages now, so that a run begins only if they are readable. Raises StoreError."""
@@ -215,10 +229,14 @@ class EffectExecutor:
         """Stop tracking a sub-agent whose actor has stopped."""
         self._children.stopped(agent_id)
 
-    def tool_runner_stopped(self, runner: ActorRef[Any]) -> None:
-        """Stop tracking a tool runner that has stopped, unless another one has already replaced it."""
-        if runner is self._tool_runner:
-            self._tool_runner = None
+    def tools_ended(self, call: object) -> None:
+        """Note that a call and all calls before it have ended, unless a later call has been sent."""
+        if call is self._last_call:
+            self._last_call = None
+
+    def replace_llm_runner(self, request: object) -> None:
+        """Replace the runner that is still occupied by this cancelled model request."""
+        self._requests.replace_runner(request)
 
     def _begin(self, record: ConversationRecord) -> CancelToken:
         """Register new work and return its cancel token, already cancelled if the run is being cancelled."""
@@ -232,12 +250,11 @@ class EffectExecutor:
 
     def _execute(self, effect: ExecuteTool, record: ConversationRecord, context: ConvContext) -> None:
         run = RunTool(effect, record.principal, context, self._begin(record), self.rights)
-        if self._tell_runner(run):
-            return
-        runner = ToolRunner(self._services, self._owner, self._side_queries)
-        tell(runner.actor_ref, run)  # sent first, so that the new thread finds a message at once
         try:
-            self._tool_runner = runner.launch(self._services.threads).actor_ref
+            if not self._tell_runner(run):
+                self._tool_runner = ToolRunner.start(self._services, self._owner, self._side_queries)
+                self._tell_runner(run)
+            self._last_call = run
         except RuntimeError as error:  # the system cannot start another thread
             identity = effect.tool_use_id, effect.execution_id
             self._report(ToolTransient(self._now(), *identity, exhausted_resource(error) or str(error), begun=False))
@@ -271,8 +288,8 @@ class EffectExecutor:
             self._services.timers.cancel(timer)
         self._deadlines.clear()
 
-    def _tell_runner(self, message: RunTool | AbortTool | AnswerTool | StopWhenIdle) -> bool:
-        """Send a message to the tool runner; return False if there is no runner or it is stopping."""
+    def _tell_runner(self, message: RunTool | AbortTool | AnswerTool | EndTools) -> bool:
+        """Send a message to the tool runner; return False if there is none."""
         return self._tool_runner is not None and tell(self._tool_runner, message)
 
     def _schedule_retry(self, effect: ScheduleRetry) -> None:

@@ -1,4 +1,4 @@
-"""Model requests: an actor per attempt makes the request on its own thread, reports the outcome, and stops."""
+"""Model requests: an actor per conversation makes them on its own thread, one at a time, and reports the outcomes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import logging
 import operator
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
+from pykka import ActorDeadError
 
 from actors.core.approval.approval_rules import CallSubject
-from actors.core.content import Content, Text
+from actors.core.content import Content, Text, Usage
 from actors.core.effects import RequestContinuation
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamChunk, LlmStreamStarted
-from actors.messages.outcomes import EffectOutcome, TextDeltaReady
+from actors.messages.outcomes import EffectOutcome, ModelRequestOverdue, TextDeltaReady
 from actors.ports import (
     CancelToken,
     Clock,
@@ -36,14 +38,13 @@ from actors.ports.machine.resources import exhausted_resource, resource_failure
 from actors.runners import model_choice
 from actors.runners.request_builder import RequestBuilder
 from actors.runtime import offered_tools
-from actors.runtime.actor import Actor, tell, tell_all
+from actors.runtime.actor import Actor, Mailbox, tell
 from actors.runtime.read_pace import ReadPace
 from actors.runtime.validation import call_subjects, with_refusals
 
 if TYPE_CHECKING:
     from pykka import ActorRef
 
-    from actors.core.content import Usage
     from actors.core.effects import RequestLlm
     from actors.ports import ConversationRecord
     from actors.runtime.admission import Admission
@@ -55,10 +56,16 @@ log = logging.getLogger(__name__)
 MAX_SUMMARY_REFUSALS = 3
 """How often a request for a summary is made shorter, each time by half, if the provider finds it too long."""
 
+ABORT_MS = 50
+"""How long a cancelled request may take to end, in milliseconds, before the conversation gets another runner.
 
-@dataclass(frozen=True)
+Only a name resolution, which nothing can interrupt, takes longer.
+"""
+
+
+@dataclass(eq=False)
 class LlmRequest:
-    """One attempt of a model request."""
+    """Message to an LLM runner: make this attempt of a model request."""
 
     request_id: str
     attempt: int
@@ -71,7 +78,7 @@ class LlmRequest:
 
     Raises StoreError or ImagesUnavailableError.
     """
-    judge: Callable[[tuple[Content, ...], tuple[ToolSpec, ...]], tuple[Content, ...]]
+    check_calls: Callable[[tuple[Content, ...], tuple[ToolSpec, ...]], tuple[Content, ...]]
     """Returns the answer's content with calls that can be carried out, given the tools that the request offered.
 
     Called on the runner's thread.
@@ -85,6 +92,13 @@ class LlmRequest:
     cancel: CancelToken
     respond: Callable[[Model, ModelRequest, ModelSink, CancelToken], ModelAnswer]
     """Makes the request. Called on the runner's thread. Raises what `Model.respond` raises."""
+    pace: ReadPace
+    on_end: Callable[[], None]
+    """Called on the runner's thread when the attempt is over."""
+    unclaimed: Callable[[Usage], None]
+    """Called with the tokens used by an attempt whose outcome no actor accepted, because the conversation's stopped."""
+    ended: bool = False
+    """Whether the attempt is over, or will never begin."""
 
 
 class StreamedText:
@@ -98,10 +112,10 @@ class StreamedText:
         self._lock = threading.Lock()
         self._waiting: list[tuple[bool, str]] = []
         self._announced = False
-        """Whether the conversation was sent a message about the text and has not called `take` since."""
+        """Whether the conversation was sent a message about the text and has not called `drain` since."""
         self._announced_at = 0.0
         self.lag = 0.0
-        """Seconds between the last message to the conversation about text and its call of `take`."""
+        """Seconds between the last message to the conversation about text and its call of `drain`."""
 
     def put(self, text: str, *, reasoning: bool) -> None:
         """Add text to the buffer."""
@@ -117,8 +131,8 @@ class StreamedText:
             self._announced_at = self._clock.monotonic()
             return True
 
-    def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
-        """Undo the last `take`, because the actor will handle again the message in response to which it took the text.
+    def restore(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
+        """Undo the last `drain`, because the actor will handle again the message in response to which it took the text.
 
         Only the conversation's thread may call this.
         """
@@ -126,7 +140,7 @@ class StreamedText:
             self._waiting[:0] = [(chunk.reasoning, chunk.content.text) for chunk in chunks]
             self._announced = True
 
-    def take(self) -> tuple[LlmStreamChunk, ...]:
+    def drain(self) -> tuple[LlmStreamChunk, ...]:
         """Remove and return the buffered text, with adjacent text of the same kind joined.
 
         Only the conversation's thread may call this.
@@ -143,44 +157,39 @@ class StreamedText:
 
 
 class LlmRunner(Actor):
-    """Makes one attempt of a model request on its own thread.
+    """Makes the model requests of one conversation, one after the other.
 
-    The conversation does not wait for the thread to end: it ignores the outcomes of all attempts but the current one.
+    The conversation does not wait for a request that it has cancelled: it ignores its outcome.
     """
 
-    def __init__(
-        self,
-        request: LlmRequest,
-        reply_to: ActorRef[Any],
-        clock: Clock,
-        pace: ReadPace,
-        *,
-        ended: Callable[[], None],
-        unclaimed: Callable[[Usage], None],
-    ) -> None:
-        """Prepare an attempt; it begins when the actor is launched.
-
-        `ended` is called when the attempt is over, and `unclaimed` with the tokens used by an attempt whose outcome no
-        actor accepted, because the conversation's actor had stopped.
-        """
+    def __init__(self, owner: ActorRef[Any], clock: Clock) -> None:
         super().__init__()
+        self._owner = owner
+        self._clock = clock
+
+    def receive(self, message: LlmRequest) -> None:
+        Attempt(message, self._owner, self._clock).run()
+
+
+class Attempt:
+    """One attempt of a model request, and the ModelSink that gets its answer. Runner's thread only."""
+
+    def __init__(self, request: LlmRequest, reply_to: ActorRef[Any], clock: Clock) -> None:
         self._request = request
         self._reply_to = reply_to
         self._clock = clock
-        self._pace = pace
-        self._ended, self._unclaimed = ended, unclaimed
         self._text = StreamedText(request.request_id, request.attempt, clock)
         self._streaming = False
         self._start: LlmStreamStarted | None = None
         """The event that reports the start of the stream, until it is sent to the actor; otherwise None."""
 
-    def on_start(self) -> None:
-        """Make the request as soon as the thread runs, then stop."""
+    def run(self) -> None:
+        """Make the request and report its outcome. Blocks."""
         try:
             self._report(self._outcome())
         finally:
-            self._ended()
-            self.terminate()
+            self._request.ended = True
+            self._request.on_end()
 
     def started(self) -> None:
         """Record that the answer's stream has begun (interface ModelSink)."""
@@ -200,8 +209,8 @@ class LlmRunner(Actor):
         if self._request.cancel.cancelled:
             return
         if received := self._received():
-            tell_all(self._reply_to, received)
-        self._pace.wait(self._text.lag)
+            tell(self._reply_to, *received)
+        self._request.pace.wait(self._text.lag)
 
     def _received(self) -> list[EffectOutcome | TextDeltaReady]:
         """Remove and return the messages that have not been sent to the actor yet."""
@@ -218,9 +227,9 @@ class LlmRunner(Actor):
         if self._request.cancel.cancelled:
             told = tell(self._reply_to, EffectOutcome(self._aborted(event.usage)))
         else:
-            told = tell_all(self._reply_to, (*self._received(), EffectOutcome(event)))
+            told = tell(self._reply_to, *self._received(), EffectOutcome(event))
         if not told and event.usage is not None:
-            self._unclaimed(event.usage)
+            self._request.unclaimed(event.usage)
 
     def _outcome(self) -> LlmResponse | LlmError | LlmAborted:
         request = self._request
@@ -229,7 +238,7 @@ class LlmRunner(Actor):
         try:
             model = request.find()
             built, answer, refused = self._ask(model)
-            answer = replace(answer, content=request.judge(answer.content, built.tools))
+            answer = replace(answer, content=request.check_calls(answer.content, built.tools))
             return self._response(answer, narrowed=refused > 0)
         except ModelAbortedError as aborted:
             return self._aborted(aborted.usage)
@@ -319,6 +328,9 @@ class ModelRequests:
         self._admission = admission
         self._owner = owner
         self._current: LlmRequest | None = None
+        self._lock = threading.Lock()  # a request that waited for its turn is sent by the thread that ends another one
+        self._runner: ActorRef[LlmRunner] | None = None
+        self._stopped = False
 
     def start(
         self,
@@ -326,65 +338,105 @@ class ModelRequests:
         record: ConversationRecord,
         begin: Callable[[], CancelToken],
     ) -> None:
-        """Make one attempt of a model request on a separate thread.
+        """Make one attempt of a model request on the runner's thread.
 
         The attempt waits for its turn while the principal, or all principals together, have the maximum number of
         requests in flight. `begin` returns the attempt's cancel token.
         """
-        token = begin()
-        find = functools.partial(model_choice.find, self._services, effect.model, record.principal, token)
+        token, quotas = begin(), self._services.quotas
         history = self.builder.history_of(record)
 
         def build(model: Model, refused: int) -> ModelRequest:
             return self.builder.build(record, effect, history, token, model, refused=refused)
 
-        judge = functools.partial(_judged, self._services, record)
-        subjects = functools.partial(call_subjects, self._services, record)
-        schema = record.state.ledger.output_schema
-        refusals = MAX_SUMMARY_REFUSALS if isinstance(effect, RequestContinuation) else 1
-        respond = functools.partial(model_choice.respond, self._services)
-        request = LlmRequest(
-            effect.request_id, effect.attempt, find, build, judge, subjects, refusals, schema, token, respond
+        request = self._current = LlmRequest(
+            effect.request_id,
+            effect.attempt,
+            find=functools.partial(model_choice.find, self._services, effect.model, record.principal, token),
+            build=build,
+            check_calls=functools.partial(_checked_calls, self._services, record),
+            subjects=functools.partial(call_subjects, self._services, record),
+            max_refusals=MAX_SUMMARY_REFUSALS if isinstance(effect, RequestContinuation) else 1,
+            output_schema=record.state.ledger.output_schema,
+            cancel=token,
+            respond=functools.partial(model_choice.respond, self._services),
+            pace=ReadPace(
+                self._services.clock, functools.partial(quotas.model_slots.pressure, record.principal), token
+            ),
+            on_end=functools.partial(self._on_end, record),
+            unclaimed=functools.partial(quotas.spend_alone, record.principal),
         )
-        self._current = request
-        slots = self._services.quotas.model_slots
-        place = slots.acquire(record.principal, functools.partial(self._launch, request, record))
-        if slots.waits(place):
-            token.on_cancel(functools.partial(self._give_up, request, place))
+        place = quotas.model_slots.acquire(record.principal, functools.partial(self._launch, request))
+        if quotas.model_slots.waits(place):
+            token.on_cancel(functools.partial(self._withdraw, request, place))
 
-    def _launch(self, request: LlmRequest, record: ConversationRecord) -> bool:
-        """Start an attempt whose turn has come; return whether it is running. Safe to call from any thread."""
+    def _launch(self, request: LlmRequest) -> bool:
+        """Send the runner an attempt whose turn has come; return whether it got it. Safe to call from any thread."""
         if full := self._admission.acquire():
             self._refuse(request, resource_failure(full))
             return False
-        pressure = functools.partial(self._services.quotas.model_slots.pressure, record.principal)
-        pace = ReadPace(self._services.clock, pressure, request.cancel)
-        ended = functools.partial(self._on_end, record)
-        unclaimed = functools.partial(self._services.quotas.spend_alone, record.principal)
-        runner = LlmRunner(request, self._owner, self._services.clock, pace, ended=ended, unclaimed=unclaimed)
         try:
-            runner.launch(self._services.threads)
+            self._send(request)
         except RuntimeError as error:  # the system cannot start another thread
             self._admission.release()
             self._refuse(request, resource_failure(exhausted_resource(error) or str(error)))
             return False
         return True
 
-    def _give_up(self, request: LlmRequest, place: SlotRequest) -> None:
+    def _send(self, request: LlmRequest) -> None:
+        """Send the runner an attempt; start it if there is none. Raises RuntimeError if no thread can be started."""
+        with self._lock:
+            if self._stopped:
+                raise RuntimeError("the conversation has stopped")
+            if self._runner is None or not tell(self._runner, request):
+                self._runner = LlmRunner.start(self._owner, self._services.clock)
+                self._runner.tell(request)
+
+    def replace_runner(self, request: object) -> None:
+        """Replace the runner if this cancelled attempt still occupies it. Its thread ends as soon as it is back."""
+        if not isinstance(request, LlmRequest) or request.ended:
+            return
+        with self._lock:
+            runner, self._runner = self._runner, None
+        for envelope in cast("Mailbox", runner.actor_inbox).close() if runner is not None else ():
+            try:
+                self._send(envelope.message)
+            except RuntimeError as error:
+                envelope.message.on_end()
+                self._refuse(envelope.message, resource_failure(exhausted_resource(error) or str(error)))
+
+    def _withdraw(self, request: LlmRequest, place: SlotRequest) -> None:
         """Report that an attempt was cancelled while it waited for its turn. Safe to call from any thread."""
         if self._services.quotas.model_slots.withdraw(place):
+            request.ended = True
             aborted = LlmAborted(self._services.clock.now_ms(), request.request_id, request.attempt)
             tell(self._owner, EffectOutcome(aborted))
 
     def abort(self) -> None:
         """Cancel the current request without waiting for its end. Idempotent."""
-        if self._current is not None:
-            self._current.cancel.cancel()
-            self._current = None
+        request, self._current = self._current, None
+        if request is None:
+            return
+        request.cancel.cancel()
+        if not request.ended:
+            self._services.timers.after(ABORT_MS, functools.partial(self._report_overdue, request))
+
+    def _report_overdue(self, request: LlmRequest) -> None:
+        if not request.ended:
+            tell(self._owner, ModelRequestOverdue(request))
 
     def forget(self) -> None:
         """Drop the reference to the last request, because none is in flight."""
         self._current = None
+
+    def stop(self) -> None:
+        """Stop the runner; its thread ends with its current attempt."""
+        with self._lock:
+            self._stopped = True
+            runner, self._runner = self._runner, None
+        if runner is not None:
+            with suppress(ActorDeadError):
+                runner.stop(block=False)
 
     def _on_end(self, record: ConversationRecord) -> None:
         """Release the slots that the request occupied. Called on the runner's thread.
@@ -398,12 +450,13 @@ class ModelRequests:
             self._services.models.forget(record.id)
 
     def _refuse(self, request: LlmRequest, failure: LlmFailure) -> None:
+        request.ended = True
         event = LlmError(self._services.clock.now_ms(), request.request_id, request.attempt, failure)
         tell(self._owner, EffectOutcome(event))
 
 
-def _judged(
+def _checked_calls(
     services: Services, record: ConversationRecord, content: tuple[Content, ...], offered: tuple[ToolSpec, ...]
 ) -> tuple[Content, ...]:
-    judged = offered_tools.judged(content, offered, record.profile.client_tools)
-    return with_refusals(services, record, judged)
+    checked = offered_tools.checked_calls(content, offered, record.profile.client_tools)
+    return with_refusals(services, record, checked)

@@ -7,6 +7,7 @@ late; the parent ignores events that it does not wait for.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import weakref
@@ -19,7 +20,7 @@ from actors.core.states import AgentFailed, AgentOutcome, AgentSucceeded, AgentT
 from actors.core.summary import run_id
 from actors.messages.commands import CancelConversationCommand
 from actors.messages.outcomes import CreateSubAgent, EffectOutcome, SubAgentStopped
-from actors.runtime.actor import AskEnvelope, tell
+from actors.runtime.actor import Request, failed, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,22 +59,24 @@ class SubAgentRunner:
 
         If this fails, now or later, the failure is reported to the parent as the sub-agent's end.
         """
-        asked = AskEnvelope(
-            CreateSubAgent(parent, task), urgent=True
-        )  # urgent, because a cancel is also urgent and must not be delivered first
-        asked.answer.add_done_callback(lambda answer: self._on_created(parent.id, task.agent_id, answer))
-        if not self._register(parent, task.agent_id):
+        refusal: Exception
+        agent_id = task.agent_id
+        # urgent, because a cancel is also urgent and must not be delivered first
+        command = Request(CreateSubAgent(parent, task), urgent=True)
+        if self._register(parent, agent_id):
+            try:
+                if (created := self._directory.deliver(agent_id, command)) is not None:
+                    created.add_done_callback(functools.partial(self._on_created, parent.id, agent_id))
+                    return
+                refusal = Rejected(Reason.SHUTTING_DOWN)
+            except RuntimeError as error:  # the system cannot start another thread
+                refusal = error
+        else:
             text = f"{self._limit} sub-agents are running on this server, which is as many as may: try again later"
-            asked.fail(Rejected(Reason.AGENT_BUSY, text))
-            self._notify_stopped(parent.id, task.agent_id)
-            return
-        try:
-            if self._directory.deliver(task.agent_id, asked):
-                return
-            asked.fail(Rejected(Reason.SHUTTING_DOWN))
-        except RuntimeError as error:  # the system cannot start another thread
-            asked.fail(error)
-        self.on_stopped(task.agent_id)
+            refusal = Rejected(Reason.AGENT_BUSY, text)
+        self._on_created(parent.id, agent_id, failed(refusal))
+        self._unregister(agent_id)
+        self._notify_stopped(parent.id, agent_id)
 
     def cancel(self, agent_ids: Iterable[str], reason: str) -> None:
         """Cancel these sub-agents: their work in flight is stopped at once, and they start nothing more."""
@@ -111,9 +114,7 @@ class SubAgentRunner:
 
     def on_stopped(self, conversation_id: str) -> None:
         """Release the slot of a sub-agent whose actor has stopped and notify its parent; ignore other conversations."""
-        with self._lock:
-            parent_id = self._parents.pop(conversation_id, None)
-            self._runs.pop(conversation_id, None)
+        parent_id = self._unregister(conversation_id)
         if parent_id is not None:
             self._notify_stopped(parent_id, conversation_id)
 
@@ -124,6 +125,12 @@ class SubAgentRunner:
             self._parents[agent_id] = parent.id
             self._runs[agent_id] = run_id(parent.id, parent.state.ledger.run)
             return True
+
+    def _unregister(self, agent_id: str) -> str | None:
+        """Release the slot of a sub-agent, and return the id of its parent; None if it has no slot."""
+        with self._lock:
+            self._runs.pop(agent_id, None)
+            return self._parents.pop(agent_id, None)
 
     def _on_created(self, parent_id: str, agent_id: str, answer: Future[object]) -> None:
         """If a sub-agent could not be created, report the reason to its parent. Safe to call from any thread."""
@@ -219,5 +226,5 @@ def outcome_of(state: State) -> AgentOutcome:
             return AgentFailed(ErrorKind.UNKNOWN, "the server itself failed; its log tells more")
 
 
-def _cancel(reason: str) -> AskEnvelope[CancelConversationCommand]:
-    return AskEnvelope(CancelConversationCommand(reason=reason), urgent=True)
+def _cancel(reason: str) -> Request:
+    return Request(CancelConversationCommand(reason=reason), urgent=True)

@@ -41,7 +41,7 @@ from actors.core.tool_run import (
     ToolRun,
     advance,
 )
-from actors.messages.outcomes import EffectOutcome, ToolRunnerStopped
+from actors.messages.outcomes import EffectOutcome, ToolsEnded
 from actors.ports import (
     CancelToken,
     InvalidToolInputError,
@@ -57,6 +57,7 @@ from actors.ports import (
 )
 from actors.ports.cluster import OUT_OF_TOUCH
 from actors.ports.machine.resources import exhausted_resource
+from actors.ports.machine.threads import run_in_thread
 from actors.ports.telemetry import ToolEnd, ToolStart
 from actors.runners.elicitation.open_questions import OpenQuestions
 from actors.runners.side_queries import SideQueries, ask_for_tool
@@ -94,8 +95,8 @@ class RunTool:
 
 
 @dataclass(frozen=True)
-class StopWhenIdle:
-    """Message to a tool runner: kill the running call, and stop when it has ended, unless another call was sent."""
+class EndTools:
+    """Message to a tool runner: kill the running call, and report ToolsEnded once none is left."""
 
 
 Identity = tuple[str, int]
@@ -135,13 +136,15 @@ class ToolRunner(Actor):
         self._side_queries = side_queries
         self._run: ToolRun = Ready()
         self._executions: dict[Identity, Execution] = {}
-        self._stopping = False
+        self._last_call: RunTool | None = None
+        self._ending = False
+        """Whether to report ToolsEnded when no call is left."""
 
     def receive(self, message: Any) -> None:
-        """Handle one message; stop if that was requested and no call is running or waiting."""
+        """Handle one message; report if that was requested and no call is running or waiting."""
         match message:
             case RunTool(effect=effect):
-                self._stopping = False
+                self._last_call, self._ending = message, False
                 questions = OpenQuestions(effect, self._services.clock, self._report)
                 execution = Execution(message, questions=questions)
                 self._executions[execution.identity] = execution
@@ -151,16 +154,17 @@ class ToolRunner(Actor):
             case AnswerTool(tool_use_id=tool_use_id, execution_id=execution_id, place=place):
                 if (asking := self._executions.get((tool_use_id, execution_id))) is not None:
                     asking.questions.settle(place, PersonAnswer(message.status, message.content))
-            case StopWhenIdle():
-                self._stopping = True
+            case EndTools():
+                self._ending = True
                 if isinstance(self._run, Running):  # the conversation no longer waits for the call's outcome
                     self._advance(AbortTool(self._run.call.tool_use_id, self._run.call.execution_id))
             case _:
                 raise TypeError(f"no such message: {type(message).__name__}")
-        if self._stopping and isinstance(self._run, Ready) and self.mailbox.close_if_empty():
-            self.terminate()
+        if self._ending and isinstance(self._run, Ready):
+            self._ending = False
+            tell(self._owner, ToolsEnded(self._last_call))
 
-    def on_fault(self, message: Any, error: BaseException) -> None:
+    def on_fault(self, message: Any, error: BaseException) -> BaseException:
         """Handle an exception of `receive`, which is a bug: kill the calls, and report them as failed."""
         super().on_fault(message, error)
         for execution in self._executions.values():
@@ -169,10 +173,10 @@ class ToolRunner(Actor):
             tell(self._owner, EffectOutcome(ToolComplete(self._services.clock.now_ms(), *execution.identity, failed)))
         self._executions.clear()
         self._run = Ready()
+        return error
 
-    def terminate(self, refusal: Exception | None = None) -> None:
-        super().terminate(refusal)
-        tell(self._owner, ToolRunnerStopped(self.actor_ref))
+    def on_stop(self) -> None:
+        tell(self._owner, ToolsEnded(self._last_call))
 
     def _advance(self, event: ExecuteTool | AbortTool | ToolEnded | QuiesceTimeout) -> None:
         step = advance(self._run, event)
@@ -204,12 +208,12 @@ class ToolRunner(Actor):
         if self._is_instant(execution):
             self._work(execution)
             return
-        if not self._services.files.take(FILES_PER_TOOL):
+        if not self._services.files.reserve(FILES_PER_TOOL):
             self._not_started(execution, f"{self._services.files.refusal} for a tool")
             return
         name = f"bedrock-tool-{execution.run.effect.name}"
         try:
-            self._services.threads.run(functools.partial(self._work, execution), name)
+            run_in_thread(functools.partial(self._work, execution), name)
         except RuntimeError as error:
             self._not_started(execution, exhausted_resource(error) or str(error))
 

@@ -1,158 +1,261 @@
-"""The base class of actors, and the envelope for requests to them, which carries a future for the answer."""
+"""The base class of actors: pykka's threading actor, with a mailbox of two lanes and answers that asyncio can await."""
 
 from __future__ import annotations
 
-import itertools
 import logging
+import sys
 import threading
 import time
+from collections import deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
 
 import pykka
-from pykka import ActorDeadError, ActorRef
+from pykka import ActorDeadError, ActorRef, ActorRegistry
 from pykka._envelope import Envelope
+from pykka.messages import _ActorStop
 
-from actors.ports.store.audit import command_origin
+from actors.ports.store.audit import CommandOrigin, command_origin
 from actors.ports.telemetry import trace_parent
-from actors.runtime.mailbox import Mailbox
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from actors.runtime.thread_pool import ThreadPool
+    from collections.abc import Callable, Iterable
 
 log = logging.getLogger(__name__)
 
-_numbers = itertools.count(1)
 
-Request = TypeVar("Request")
+@dataclass(frozen=True)
+class Request:
+    """A command to an actor whose sender waits for the answer."""
 
-
-class AskEnvelope(Generic[Request]):
-    """A request to an actor, and the future for its answer.
-
-    The future is a standard one, which an asyncio loop can await, because pykka's future has no callbacks.
-    """
-
-    def __init__(self, request: Request, *, deadline: float | None = None, urgent: bool = False) -> None:
-        self.request = request
-        self.deadline = deadline
-        """In monotonic seconds; after that time the request is dropped without being applied. None: no deadline."""
-        self.urgent = urgent
-        self.asked_at = time.monotonic()
-        self.trace_parent = trace_parent.get()
-        self.origin = command_origin.get()
-        self.answer: Future[Any] = Future()
-        self._wanted: bool | None = None
-
-    def claim(self) -> bool:
-        """Claim the request, so that it can no longer be cancelled. Return False if it was cancelled already."""
-        if self._wanted is None:
-            self._wanted = self.answer.set_running_or_notify_cancel()
-        return self._wanted
-
-    def succeed(self, value: object) -> None:
-        """Answer the request. Ignored if it was answered before, or if the caller has cancelled it."""
-        if self.claim() and not self.answer.done():
-            self.answer.set_result(value)
-
-    def fail(self, error: BaseException) -> None:
-        """Answer the request with an error. Ignored in the same cases as `succeed`."""
-        if self.claim() and not self.answer.done():
-            self.answer.set_exception(error)
+    command: Any
+    deadline: float | None = None
+    """In monotonic seconds; after that time the command is dropped without being applied. None: no deadline."""
+    urgent: bool = False
+    must_run: bool = False
+    """Whether the command is applied even if its sender no longer waits."""
+    asked_at: float = field(default_factory=time.monotonic)
+    trace_parent: str = field(default_factory=trace_parent.get)
+    origin: CommandOrigin | None = field(default_factory=command_origin.get)
 
 
-class Actor(pykka.ThreadingActor):
-    """An actor with one thread and one mailbox, which never drops a message silently.
+class Answer(pykka.Future[Any]):
+    """The future of `ActorRef.ask`, made of a standard one, because pykka's have neither callbacks nor a cancel."""
 
-    Subclasses implement `receive`. An exception of `receive` is passed to `on_fault` on the actor's thread; the actor
-    then continues.
+    def __init__(self) -> None:
+        super().__init__()
+        self.future: Future[Any] = Future()
+        """Ready for `asyncio.wrap_future`. If it is cancelled before the actor has begun, the request is dropped."""
+
+    def set(self, value: Any = None) -> None:
+        """Set the answer. If `value` is a standard future, its result becomes the answer as soon as it has one."""
+        if isinstance(value, Future):
+            forward(value, self.future)
+        elif not self.future.cancelled():
+            self.future.set_result(value)
+
+    def set_exception(self, exc_info: Any = None) -> None:
+        error = (exc_info or sys.exc_info())[1]
+        if not self.future.cancelled():
+            self.future.set_exception(error)
+
+    def get(self, *, timeout: float | None = None) -> Any:
+        """Wait for the answer. Raises the actor's error, or TimeoutError."""
+        if self._get_hook is not None:  # pykka sets one on the future of `ActorRef.stop`
+            return super().get(timeout=timeout)
+        return self.future.result(timeout)
+
+
+class Mailbox:
+    """pykka's inbox with two lanes: an urgent one, which is emptied first, and a normal one; each is FIFO.
+
+    pykka's stop message, always the last one, closes the mailbox. So every accepted message is handled, whereas pykka
+    alone drops those behind the stop. `get` and `get_if` are for the actor's thread, the rest for any thread.
     """
 
     def __init__(self) -> None:
-        # This does the same as pykka's constructor, except for the name. pykka chooses a random name for its registry,
-        # which these actors do not use, and that costs a system call, which releases the interpreter's lock.
-        self.actor_urn = f"{type(self).__name__}-{next(_numbers)}"
-        self.mailbox = self.actor_inbox = self._create_actor_inbox()
-        self.actor_stopped = threading.Event()
-        self._actor_ref = ActorRef(self)
+        self._lock = threading.Lock()
+        self._urgent: deque[Envelope[Any]] = deque()
+        self._normal: deque[Envelope[Any]] = deque()
+        self._asleep = False
+        """Whether the actor sleeps until a message arrives; the next thread that adds one releases `_sleep`."""
+        self._sleep = threading.Lock()  # a bare lock: a Condition would create one for each sleep
+        self._sleep.acquire()
+        self.closed = False
+        """Whether every further message is refused."""
+
+    def put(self, envelope: Envelope[Any], /) -> None:
+        """Add a message: to the urgent lane if its attribute `urgent` is true, otherwise to the normal lane.
+
+        Raises ActorDeadError if the mailbox is closed.
+        """
+        urgent = getattr(envelope.message, "urgent", False)
+        self._add((envelope,), self._urgent if urgent else self._normal, last=isinstance(envelope.message, _ActorStop))
+
+    def put_all(self, envelopes: Iterable[Envelope[Any]]) -> None:
+        """Add messages to the normal lane in one step, so that the actor finds all of them together.
+
+        Raises ActorDeadError if the mailbox is closed.
+        """
+        self._add(envelopes, self._normal)
+
+    def _add(self, envelopes: Iterable[Envelope[Any]], lane: deque[Envelope[Any]], *, last: bool = False) -> None:
+        with self._lock:
+            if self.closed:
+                raise ActorDeadError("the actor has stopped")
+            lane.extend(envelopes)
+            self.closed = last
+            asleep, self._asleep = self._asleep, False
+        if asleep:  # outside of `_lock`, because the woken actor needs `_lock` next
+            self._sleep.release()
+
+    def get(self) -> Envelope[Any]:
+        """Remove and return the next message. Blocks until there is one. Skips requests that were cancelled."""
+        while True:
+            with self._lock:
+                lane = self._urgent or self._normal
+                envelope = lane.popleft() if lane else None
+                self._asleep = envelope is None
+            if envelope is None:
+                self._sleep.acquire()
+            elif _is_wanted(envelope):
+                return envelope
+
+    def get_if(self, wanted: Callable[[Any], bool]) -> Envelope[Any] | None:
+        """Remove and return the next message if it is not urgent and `wanted` accepts it, else None. Never blocks."""
+        with self._lock:
+            if self._urgent or not self._normal or not wanted(self._normal[0].message):
+                return None
+            return self._normal.popleft()
+
+    def empty(self) -> bool:
+        with self._lock:
+            return not (self._urgent or self._normal)
+
+    def close_if_empty(self) -> bool:
+        """Stop the actor unless a message waits; return whether it stops. So an idle actor loses no message."""
+        with self._lock:
+            if self._urgent or self._normal or self.closed:
+                return False
+            self._close()
+            return True
+
+    def close(self) -> tuple[Envelope[Any], ...]:
+        """Stop the actor after its current message; return the messages that were waiting, which it will not get."""
+        with self._lock:
+            return self._close()
+
+    def _close(self) -> tuple[Envelope[Any], ...]:
+        waiting = (*self._urgent, *self._normal)
+        self._urgent.clear()
+        self._normal = deque([Envelope(_ActorStop())])
+        self.closed = True
+        if self._asleep:
+            self._asleep = False
+            self._sleep.release()
+        return waiting
+
+
+class Actor(pykka.ThreadingActor):
+    """An actor that reports every fault and survives it. Subclasses implement `receive`.
+
+    pykka's `start`, `ask`, `tell` and `stop` work as documented there, but for this: a closed mailbox refuses messages
+    (see `Mailbox`), and the answer to a request is a standard future (see `ask`).
+    """
+
+    use_daemon_thread = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mailbox = cast("Mailbox", self.actor_inbox)
 
     @staticmethod
     def _create_actor_inbox() -> Mailbox:
         return Mailbox()
 
-    def launch(self, threads: ThreadPool) -> Self:
-        """Start the actor on a thread of the pool. Raises RuntimeError if no thread can be started.
+    @staticmethod
+    def _create_future() -> Answer:
+        return Answer()
 
-        This replaces pykka's `start`, which would start a new thread and add the actor to a global registry. Without
-        that, the caller must keep the reference to the actor.
-        """
-        threads.run(self._actor_loop, type(self).__name__)
-        return self
+    def _start_actor_loop(self) -> None:
+        try:
+            super()._start_actor_loop()
+        except RuntimeError:  # the system cannot start another thread; pykka would keep the actor in its registry
+            ActorRegistry.unregister(self.actor_ref)
+            raise
 
-    def receive(self, message: Any) -> None:
-        """Handle one message. Called on the actor's thread."""
+    def receive(self, message: Any) -> Any:
+        """Handle one message, and return the answer to a request, or a future for it. Called on the actor's thread."""
         raise NotImplementedError
 
-    def on_fault(self, message: Any, error: BaseException) -> None:
-        """Handle an exception that `receive` raised for `message`, which is always a bug. Called on the actor's thread.
-
-        By default it is logged, and returned to the sender if the message is a request.
-        """
+    def on_fault(self, message: Any, error: BaseException) -> BaseException:
+        """Handle an exception of `receive`, and return the error for the sender. Called on the actor's thread."""
         log.error("fault in %s on %s", type(self).__name__, type(message).__name__, exc_info=error)
-        if isinstance(message, AskEnvelope):
-            message.fail(error)
+        return error
 
-    def on_receive(self, message: Any) -> None:
-        """Call `receive` and catch its exceptions, because pykka would otherwise stop this actor or all actors."""
+    def on_receive(self, message: Any) -> Any:
+        """Call `receive` and catch its exceptions: pykka would stop this actor, or (BaseException) all actors."""
         try:
-            self.receive(message)
+            return self.receive(message)
         except BaseException as error:  # noqa: BLE001 -- a fault must be reported, and must not end the actor
-            self._report_fault(message, error)
+            return failed(self._fault(message, error))
 
-    def _report_fault(self, message: Any, error: BaseException) -> None:
+    def _fault(self, message: Any, error: BaseException) -> BaseException:
         try:
-            self.on_fault(message, error)
+            return self.on_fault(message, error)
         except BaseException:
             log.critical("%s failed to handle its own fault and stops", type(self).__name__, exc_info=True)
-            self.terminate()
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the actor no longer accepts messages. Safe to read from any thread."""
-        return self.mailbox.closed or self.actor_stopped.is_set()
-
-    def terminate(self, refusal: Exception | None = None) -> None:
-        """Stop after the current message, and answer queued requests with `refusal`, by default an ActorDeadError.
-
-        Only the actor's thread may call this.
-        """
-        self.actor_stopped.set()
-        for envelope in self.mailbox.close():
-            if isinstance(envelope.message, AskEnvelope):
-                envelope.message.fail(refusal or ActorDeadError("the actor has stopped"))
-            elif envelope.reply_to is not None:
-                envelope.reply_to.set(None)
-
-    def on_stop(self) -> None:
-        """Handle pykka's stop message."""
-        self.terminate()
+            for envelope in self.mailbox.close():
+                if envelope.reply_to is not None:
+                    envelope.reply_to.set(failed(ActorDeadError("the actor has stopped")))
+            return error
 
 
-def tell_all(ref: ActorRef[Any], messages: Iterable[object]) -> bool:
-    """Send messages in one step, so that no other message comes between them; return False if the actor has stopped."""
+def tell(ref: ActorRef[Any], *messages: object) -> bool:
+    """Send messages in one step, so that no other comes between them; return False if the actor has stopped."""
     try:
-        cast("Mailbox", ref.actor_inbox).put_all([Envelope(message) for message in messages])
+        if len(messages) == 1:
+            ref.tell(messages[0])
+        else:
+            cast("Mailbox", ref.actor_inbox).put_all([Envelope(message) for message in messages])
     except ActorDeadError:
         return False
     return True
 
 
-def tell(ref: ActorRef[Any], message: object) -> bool:
-    """Send a message; return False if the actor has stopped and did not accept it."""
-    try:
-        ref.tell(message)
-    except ActorDeadError:
-        return False
-    return True
+def ask(ref: ActorRef[Any], message: object) -> Future[Any]:
+    """Send a request and return the future for its answer, without waiting. Raises ActorDeadError if it was refused."""
+    future = cast("Answer", ref.ask(message, block=False)).future
+    if future.done() and isinstance(error := future.exception(), ActorDeadError):
+        raise error  # pykka puts the refusal of an actor that has ended into the future
+    return future
+
+
+def failed(error: BaseException) -> Future[Any]:
+    """Return a future that has failed."""
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
+def forward(source: Future[Any], target: Future[Any]) -> None:
+    """Pass the result or the error of `source` on to `target`, unless that one is cancelled before."""
+
+    def copy(done: Future[Any]) -> None:
+        if not (target.running() or target.set_running_or_notify_cancel()):
+            return
+        if (error := done.exception()) is not None:
+            target.set_exception(error)
+        else:
+            target.set_result(done.result())
+
+    source.add_done_callback(copy)
+
+
+def _is_wanted(envelope: Envelope[Any]) -> bool:
+    """Return whether to deliver a message; False for a cancelled request. From now on it can no longer be cancelled."""
+    answer = cast("Answer | None", envelope.reply_to)
+    if answer is None or answer.future.set_running_or_notify_cancel():
+        return True
+    return getattr(envelope.message, "must_run", False)

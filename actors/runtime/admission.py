@@ -39,7 +39,7 @@ class FileRoom:
         """The number of file descriptors that new work cannot use."""
         return min(max(self._limit() // 8, 32), 512)
 
-    def take(self, files: int) -> bool:
+    def reserve(self, files: int) -> bool:
         """Return whether this many descriptors can be opened now; if so, they count as open until the next count."""
         with self._lock:
             now = time.monotonic()
@@ -52,7 +52,7 @@ class FileRoom:
 
     @property
     def refusal(self) -> str:
-        """The reason why `take` returned False, with the limit, as a part of a sentence."""
+        """The reason why `reserve` returned False, with the limit, as a part of a sentence."""
         return (
             f"this server may have {self._limit():,} files open (ulimit -n) and keeps {self.reserved} of them for"
             " cancels and for what is running: there is none left"
@@ -81,7 +81,7 @@ class Admission:
         with self._lock:
             if self._in_flight == self.limit:
                 return f"{self.limit:,} model requests are in flight on this server, which is its limit"
-            if not self._room.take(FILES_PER_REQUEST):
+            if not self._room.reserve(FILES_PER_REQUEST):
                 return f"{self._room.refusal} for another model request"
             self._in_flight += 1
             return ""

@@ -110,7 +110,7 @@ def _brief_value(key: str, value: Any) -> Any:
     return value if key in _VALUES else _brief_schema(value)
 
 
-def judged(
+def checked_calls(
     content: tuple[Content, ...], offered: tuple[ToolSpec, ...], tools: tuple[ClientTool, ...]
 ) -> tuple[Content, ...]:
     """Return an answer's content with calls that can be carried out.
@@ -121,7 +121,7 @@ def judged(
     """
     specs, by_name = {spec.name: spec for spec in offered}, {tool.name: tool for tool in tools}
     return tuple(
-        _judged(_corrected(block, specs), by_name) if isinstance(block, ToolUse) else block for block in content
+        _checked(_corrected(block, specs), by_name) if isinstance(block, ToolUse) else block for block in content
     )
 
 
@@ -163,7 +163,7 @@ def _meant(name: str, names: Container[str]) -> str:
     return meant.pop() if len(meant) == 1 else ""
 
 
-def _judged(call: ToolUse, by_name: Mapping[str, ClientTool]) -> ToolUse:
+def _checked(call: ToolUse, by_name: Mapping[str, ClientTool]) -> ToolUse:
     tool = by_name.get(call.name)
     if tool is None:
         return call

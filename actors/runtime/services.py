@@ -33,7 +33,6 @@ from actors.runtime.admission import FileRoom
 from actors.runtime.offered_tools import for_model, spec_of
 from actors.runtime.quotas.quota_book import QuotaBook, unlimited
 from actors.runtime.quotas.quota_limits import MOST_MODEL_REQUESTS
-from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
 
 UNKNOWN_MODEL_WINDOW = 8_192
@@ -83,8 +82,6 @@ class Services:
     faults: FaultPoints
     workspace: Workspace
     timers: Timers
-    threads: ThreadPool
-    """Provides the threads for actors and for blocking work."""
     images: Images = field(default_factory=NoImages)
     limits: Limits = field(default_factory=Limits)
     agents: AgentLimits = field(default_factory=AgentLimits)

@@ -24,7 +24,6 @@ from actors.maintenance.retention import Retention
 from actors.ports import SandboxUnavailableError
 from actors.ports.mcp import McpServers, NoMcpServers
 from actors.runtime.quotas.quota_book import QuotaBook, first_day_of_month
-from actors.runtime.thread_pool import ThreadPool
 from server.auth.authentication import Authentication, Issued, TokenSource
 from server.auth.authorizer.authorizer_calls import AuthorizerCalls
 from server.auth.authorizer.authorizer_tables import made_authorizer
@@ -99,9 +98,7 @@ def export(config: Config, observer: Observer, gauges: Mapping[metrics.Metric, C
     observer.export(instruments, spans, gauges)
 
 
-def mcp_servers(
-    config: Config, sandbox: ToolHostSandbox, threads: ThreadPool, permissions: PermissionsOf
-) -> McpServers:
+def mcp_servers(config: Config, sandbox: ToolHostSandbox, permissions: PermissionsOf) -> McpServers:
     """Return the object that connects to MCP servers: those of the settings, and those that clients may add.
 
     Raises ConfigError if a setting is wrong.
@@ -114,7 +111,6 @@ def mcp_servers(
     return McpServerHub(
         servers,
         sandbox,
-        threads,
         tool_environment(config.environ),
         rules,
         permissions=permissions,
@@ -184,7 +180,6 @@ def tool_sandbox(
     socket: Path,
     *,
     cpus: frozenset[int] | None,
-    threads: ThreadPool,
     lease: Lease,
 ) -> ToolHostSandbox:
     """Return the sandbox for tools, which hides the server's own files and its socket from them.
@@ -207,7 +202,6 @@ def tool_sandbox(
             system_paths=config.system_paths,
             groups=groups,
             cpus=cpus,
-            threads=threads,
             lease=lease,
         )
     except (SandboxUnavailableError, OSError) as error:
@@ -236,7 +230,7 @@ def authentication_of(config: Config, opened: ExitStack) -> Authentication:
         issuers=issuers,
         issued=issued,
         certificates=certificates,
-        authorizer=_authorizer(config, opened),
+        authorizer=_authorizer(config),
     )
 
 
@@ -259,7 +253,7 @@ def _tokens_of_principals(config: Config, opened: ExitStack) -> TokenSource:
     return shared
 
 
-def _authorizer(config: Config, opened: ExitStack) -> AuthorizerCalls | None:
+def _authorizer(config: Config) -> AuthorizerCalls | None:
     """Create the authorizer that the settings name; None if they name none. Raises ConfigError."""
     if config.authorizer is None:
         return None
@@ -268,9 +262,7 @@ def _authorizer(config: Config, opened: ExitStack) -> AuthorizerCalls | None:
     except ValueError as error:
         log.error("%s", error, exc_info=error.__cause__)
         raise config.refusal(str(error)) from None
-    threads = ThreadPool()
-    opened.callback(threads.close)
-    return AuthorizerCalls(authorizer, threads, config.authorizer.seconds)
+    return AuthorizerCalls(authorizer, config.authorizer.seconds)
 
 
 def issued_tokens(config: Config) -> Issued:

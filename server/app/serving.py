@@ -25,7 +25,6 @@ from server.app.wiring import Wiring, wire
 from server.auth.local_token import TokenUnusableError
 from server.config import Config, shown_database
 from server.local_endpoint import published
-from server.loop_calls import SparingLoop
 from server.process import malloc_trim, service_manager, sockets
 from server.process.open_files import warn_when_crowded
 from server.process.process_settings import spare_what_stays
@@ -84,7 +83,7 @@ def run(
             what = "conversation" if len(restored) == 1 else "conversations"
             log.info("recovered %d %s after a restart", len(restored), what)
         try:
-            with asyncio.Runner(loop_factory=SparingLoop) as runner:
+            with asyncio.Runner() as runner:
                 runner.run(_serve(config, wired, announce, deadline, until_eof=until_eof, until_unused=until_unused))
         finally:
             end_at_once()  # set again: at its end, the event loop has reset the handler of SIGINT to Python's default

@@ -31,7 +31,6 @@ from actors.ports.telemetry import Telemetry
 from actors.runtime.quotas.fair_slots import FairSlots
 from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
-from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
 from server.app.adapter_choice import (
     CannotStartError,
@@ -190,7 +189,6 @@ def _data(
 
 
 class _Tools(NamedTuple):
-    threads: ThreadPool
     sandbox: ToolHostSandbox
     toolbox: StandardToolbox
     mcp: McpServers
@@ -203,13 +201,11 @@ def _tools(
 
     Raises CannotStartError or ConfigError.
     """
-    threads = ThreadPool()
-    opened.callback(threads.close)
-    sandbox = tool_sandbox(config, report, data.socket, cpus=cpus, threads=threads, lease=data.cluster.lease)
+    sandbox = tool_sandbox(config, report, data.socket, cpus=cpus, lease=data.cluster.lease)
     opened.callback(sandbox.close)
-    mcp = mcp_servers(config, sandbox, threads, data.authentication.permissions)
+    mcp = mcp_servers(config, sandbox, data.authentication.permissions)
     opened.callback(mcp.close)
-    return _Tools(threads, sandbox, StandardToolbox(threads), mcp)
+    return _Tools(sandbox, StandardToolbox(), mcp)
 
 
 def _services(
@@ -239,7 +235,6 @@ def _services(
         faults=NoFaultPoints(),
         workspace=LocalWorkspace(lambda: (*sandbox.protected, *sandbox.unreadable)),
         timers=timers,
-        threads=tools.threads,
         images=SandboxedImages(data.store, sandbox, FairSlots(IMAGE_DECODERS).turn),
         idle_seconds=config.idle_seconds,
         approval_rules=operator_rules(config, tools.toolbox.prepared_rule),

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from actors.ports import Clock, ConversationRecord
-    from server.loop_calls import LoopCalls
     from server.queries.attachments import AttachmentDownloads
     from server.queries.audit import StoredAudits
     from server.queries.export import ConversationExports
@@ -95,7 +94,6 @@ class ConversationService(v1.ConversationServiceServicer):
         reads: ReadPool,
         conversion: ConversionContext,
         encoded: EncodedConversations,
-        calls: LoopCalls,
         clock: Clock,
     ) -> None:
         self._conversations = conversations
@@ -111,7 +109,6 @@ class ConversationService(v1.ConversationServiceServicer):
         self._reads = reads
         self._conversion = conversion
         self._encoded = encoded
-        self._calls = calls
         self._clock = clock
 
     # --- commands -----------------------------------------------------------------------------------------------------
@@ -304,7 +301,7 @@ class ConversationService(v1.ConversationServiceServicer):
         """
         try:
             async with asyncio.timeout(seconds):
-                return await self._calls.result(future)
+                return await asyncio.wrap_future(future)
         except TimeoutError:
             raise AnswerTimeoutError from None
 

@@ -23,7 +23,6 @@ from server.cluster.greetings import GREET, Greetings, greeting_handler
 from server.cluster.node_lists import WATCH_LIST, NodeLists, list_handler
 from server.cluster.router import CallRouter
 from server.contract import limits
-from server.loop_calls import LoopCalls
 from server.process import sockets
 from server.queries.attachments import AttachmentDownloads
 from server.queries.audit import StoredAudits
@@ -125,8 +124,7 @@ class GrpcServer:
         self._pictures = ImageUploads(
             services.images, services.quotas.take_stored, partial(validation.check_images_in, services)
         )
-        calls = LoopCalls(asyncio.get_running_loop())
-        sources = _sources(services, hub, conversations, reads, calls)
+        sources = _sources(services, hub, conversations, reads)
         self.watchers = SubscribeStreams(sources, watching)
         self._health = Health(("", *SERVICES))
         self._refusals = Refusals(lambda entries: reads(store.put_audit, entries), services.clock.now_ms)
@@ -147,7 +145,7 @@ class GrpcServer:
         self._greeting: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(interceptors=[interceptor], options=_options(reachable, ends_when_unused))
         self._register(
-            self._conversation_service(services, conversations, resolver, sources, calls),
+            self._conversation_service(services, conversations, resolver, sources),
             self._catalog_service(
                 services, watching, engine_version, shared=access is not None, ends_when_unused=ends_when_unused
             ),
@@ -167,7 +165,6 @@ class GrpcServer:
         conversations: Conversations,
         resolver: NameResolver,
         sources: Sources,
-        calls: LoopCalls,
     ) -> ConversationService:
         store, reads, conversion = services.store, self._reads, sources.conversion
         return ConversationService(
@@ -193,7 +190,6 @@ class GrpcServer:
             reads=reads,
             conversion=conversion,
             encoded=sources.encoded,
-            calls=calls,
             clock=services.clock,
         )
 
@@ -300,10 +296,8 @@ def _lag_of(services: Services) -> Callable[[int], None]:
     return lambda at: telemetry.delivered((clock.now_ms() - at) / 1000)
 
 
-def _sources(
-    services: Services, hub: EventHub, conversations: Conversations, reads: ReadPool, calls: LoopCalls
-) -> Sources:
-    conversion = conversion_context(services)
+def _sources(services: Services, hub: EventHub, conversations: Conversations, reads: ReadPool) -> Sources:
+    loop, conversion = asyncio.get_running_loop(), conversion_context(services)
     encoded = EncodedConversations(conversion)
     return Sources(
         hub=hub,
@@ -314,8 +308,8 @@ def _sources(
         conversion=conversion,
         wake=conversations.wake,
         delivered=_lag_of(services) if services.telemetry.measures else None,
-        wakeups=Wakeups(calls),
-        text_wakeups=Wakeups(calls, TEXT_PAUSE_SECONDS, TEXT_LONGEST_SECONDS),
+        wakeups=Wakeups(loop),
+        text_wakeups=Wakeups(loop, TEXT_PAUSE_SECONDS, TEXT_LONGEST_SECONDS),
     )
 
 

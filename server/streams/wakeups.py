@@ -9,12 +9,13 @@ model is streaming is less urgent than events, so it has batches of its own, wit
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Callable
 
-    from server.loop_calls import LoopCalls
 
 EVENTS_PAUSE_SECONDS = 0.000_3
 """After a batch, the pause is this number of seconds per stream woken for events: four times what sending takes."""
@@ -36,14 +37,16 @@ class Wakeups:
     """Collects the streams to be woken, and schedules one callback on the event loop for all of them."""
 
     def __init__(
-        self, calls: LoopCalls, pause_seconds: float = EVENTS_PAUSE_SECONDS, longest_seconds: float = LONGEST_SECONDS
+        self,
+        loop: AbstractEventLoop,
+        pause_seconds: float = EVENTS_PAUSE_SECONDS,
+        longest_seconds: float = LONGEST_SECONDS,
     ) -> None:
         """Begin without streams to wake.
 
         A batch is followed by a pause of `pause_seconds` for each stream woken, but of at most `longest_seconds`.
         """
-        self._calls = calls
-        self._loop = calls.loop
+        self._loop = loop
         self._pause = pause_seconds
         self._longest = longest_seconds
         self._waiting: deque[Callable[[], None]] = deque()
@@ -61,7 +64,8 @@ class Wakeups:
         if self._crossing:
             return
         self._crossing = True
-        self._calls.call(self._cross)
+        with suppress(RuntimeError):  # the loop is closed, so no stream is left
+            self._loop.call_soon_threadsafe(self._cross)
 
     def _cross(self) -> None:
         if self._loop.time() < self._not_before:

@@ -15,7 +15,6 @@ from actors.adapters.sandbox.probe import probe
 from actors.adapters.tools.program_launch import worker_source
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError
-from actors.runtime.thread_pool import ThreadPool
 from tests.bench.figures import Report, spread
 from tests.support.trees import launch, sandbox_of
 
@@ -46,10 +45,10 @@ WAYS = {
 def run(report: Report) -> None:
     _measure(report, "plain Popen", _plain)
     _measure(report, "plain Popen of the interpreter, -I -S", _interpreter)
-    plain, threads = probe("none"), ThreadPool()
+    plain = probe("none")
     for name, (way, mode) in WAYS.items():
         try:
-            sandbox = sandbox_of(way, plain, threads)
+            sandbox = sandbox_of(way, plain)
         except SandboxUnavailableError as why:
             report.add(f"tool start to end, {name}", "ms", not_here=str(why))
             continue
@@ -57,7 +56,6 @@ def run(report: Report) -> None:
         if name == "Tier A":
             _measure(report, "Tier A, read_file", _run(sandbox, _read_file(mode)))
         sandbox.close()
-    threads.close()
 
 
 def _measure(report: Report, name: str, once: Callable[[], None]) -> None:

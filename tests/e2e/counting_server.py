@@ -22,8 +22,7 @@ from actors.adapters.store import rows  # noqa: E402
 from actors.adapters.store.sqlite.readers import Readers  # noqa: E402
 from actors.adapters.store.sqlite.store import PeeweeStore  # noqa: E402
 from actors.adapters.telemetry import observer  # noqa: E402
-from actors.runtime.mailbox import Mailbox  # noqa: E402
-from actors.runtime.thread_pool import ThreadPool  # noqa: E402
+from actors.runtime.actor import Mailbox  # noqa: E402
 from server.cli import serve  # noqa: E402
 from tests.support.published_counts import publish  # noqa: E402
 
@@ -35,7 +34,6 @@ SOCKET = "COUNTS_SOCKET"
 SEAMS: dict[str, tuple[Any, str]] = {
     "commits": (PeeweeStore, "commit"),
     "threads started": (threading.Thread, "start"),
-    "jobs of threads": (ThreadPool, "run"),
     "mailbox deliveries": (Mailbox, "_add"),
     "reads": (Readers, "lend"),
     "messages read": (rows, "message_of"),

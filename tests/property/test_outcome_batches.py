@@ -88,11 +88,11 @@ class Text:
     def __init__(self, *chunks: Any) -> None:
         self.waiting: tuple[LlmStreamChunk, ...] = chunks
 
-    def take(self) -> tuple[LlmStreamChunk, ...]:
+    def drain(self) -> tuple[LlmStreamChunk, ...]:
         taken, self.waiting = self.waiting, ()
         return taken
 
-    def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
+    def restore(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
         self.waiting = (*chunks, *self.waiting)
 
 
@@ -220,7 +220,6 @@ def services() -> Iterator[Services]:
     made = in_memory(models=None, toolbox=NoTools())
     yield made
     made.timers.close()
-    made.threads.close()
 
 
 @pytest.mark.parametrize("shaky", [False, True])

@@ -11,7 +11,6 @@ from actors.events.hub import EventHub
 from actors.ports import NoFaultPoints, SandboxReport
 from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
-from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
 
 
@@ -34,7 +33,7 @@ class NoSandbox:
 
 
 def in_memory(*, models: Any, toolbox: Any, **replaced: Any) -> Services:
-    """Return services over an in-memory store; their timers and threads are to be closed."""
+    """Return services over an in-memory store; their timers are to be closed."""
     clock = replaced.pop("clock", None) or SystemClock()
     parts: dict[str, Any] = {
         "store": MemoryStore(),
@@ -44,7 +43,6 @@ def in_memory(*, models: Any, toolbox: Any, **replaced: Any) -> Services:
         "faults": NoFaultPoints(),
         "workspace": LocalWorkspace(),
         "timers": Timers(clock),
-        "threads": ThreadPool(),
     }
     parts |= {name: part for name, part in replaced.items() if part is not None}
     return Services(models=models, toolbox=toolbox, clock=clock, **parts)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from actors.adapters.sandbox.process_tree import ProcessTree
     from actors.ports.cluster import Lease
-    from actors.ports.machine.threads import Threads
 
 BOUND = 20.0
 """Longest wait, in seconds, for something that should happen."""
@@ -135,16 +134,14 @@ WAYS = ("namespace", "walk", "A", "B")
 """How trees are held: unrestricted with a PID namespace and without one, and restricted in each tier."""
 
 
-def sandbox_of(
-    way: str, report: SandboxReport, threads: Threads | None = None, lease: Lease = FOREVER
-) -> ToolHostSandbox:
+def sandbox_of(way: str, report: SandboxReport, lease: Lease = FOREVER) -> ToolHostSandbox:
     """A sandbox that holds trees this way, to be closed; `report` is what this machine can do without restriction.
 
     Raises SandboxUnavailableError if this machine cannot.
     """
     if way in {"A", "B"}:
-        return ToolHostSandbox(sandbox_report(way), threads=threads, lease=lease)
-    return ToolHostSandbox(report, pid_namespace=way == "namespace", threads=threads, lease=lease)
+        return ToolHostSandbox(sandbox_report(way), lease=lease)
+    return ToolHostSandbox(report, pid_namespace=way == "namespace", lease=lease)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from actors.ports.machine import resources
 from actors.ports.machine.resources import exhausted_resource, max_open_files, open_files, out_of_file_descriptors
 from actors.runtime import admission
 from actors.runtime.admission import Admission, FileRoom
-from actors.runtime.spare_thread import SpareThread
 from server.contract.errors import status_of
 from server.process.process_settings import raise_open_files
 from tests.support.model_requests import Sink, failure, model, request
@@ -167,9 +166,9 @@ def test_the_last_file_descriptors_are_not_given_to_anything_new(monkeypatch: py
     monkeypatch.setattr(admission, "COUNT_SECONDS", 3600.0)
     room = FileRoom(limit=lambda: 256, count=lambda: 200)
     assert room.reserved == 32
-    assert [room.take(10) for _ in range(4)] == [True, True, False, False]
+    assert [room.reserve(10) for _ in range(4)] == [True, True, False, False]
     monkeypatch.setattr(admission, "COUNT_SECONDS", 0.0)
-    assert room.take(10), "they were counted again"
+    assert room.reserve(10), "they were counted again"
 
 
 def test_a_refused_request_names_the_limit_and_takes_no_place() -> None:
@@ -187,19 +186,6 @@ def test_a_refused_request_names_the_limit_and_takes_no_place() -> None:
             " there is none left for another model request"
         )
     count[0] = 0
-
-
-def test_the_spare_thread_makes_room_for_one_and_is_kept_again() -> None:
-    before = set(threading.enumerate())
-    spare = SpareThread()
-    (kept,) = set(threading.enumerate()) - before
-    spare.keep()
-    assert set(threading.enumerate()) - before == {kept}
-    assert spare.release()
-    assert not set(threading.enumerate()) - before
-    assert not spare.release()
-    spare.keep()
-    assert spare.release()
 
 
 def test_the_limit_is_raised_to_what_the_machine_allows_and_never_lowered() -> None:

@@ -7,11 +7,11 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from actors.ports.machine.threads import run_in_thread
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
-
-    from actors.ports.machine.threads import Threads
 
 Found = TypeVar("Found")
 
@@ -22,9 +22,7 @@ END_SECONDS = 3.0
 class LoopThread:
     """Runs coroutines on a thread of its own, which starts with the first coroutine. Safe to call from any thread."""
 
-    def __init__(self, threads: Threads) -> None:
-        """Keep `threads`, which supplies threads for the blocking work of coroutines. Nothing is started yet."""
-        self._threads = threads
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -63,7 +61,7 @@ class LoopThread:
             with suppress(RuntimeError):  # raised if the loop is closed; nobody waits for the result then
                 loop.call_soon_threadsafe(finish, result, error)
 
-        self._threads.run(job, "bedrock-mcp-work")
+        run_in_thread(job, "bedrock-mcp-work")
         return await done
 
     def close(self) -> None:

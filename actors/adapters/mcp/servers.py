@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from actors.adapters.mcp.server_settings import McpServer
     from actors.core.profile import ChosenMcpServer
     from actors.ports import ConversationRecord, Sandbox, Tool, ToolContext
-    from actors.ports.machine.threads import Threads
     from actors.ports.mcp import McpLogins, McpToolLeftOut
 
 IDLE_SECONDS = 30 * 60.0
@@ -65,7 +64,6 @@ class McpServerHub:
         self,
         servers: Iterable[McpServer],
         sandbox: Sandbox,
-        threads: Threads,
         environment: Mapping[str, str],
         rules: FromClients | None = None,
         *,
@@ -84,7 +82,7 @@ class McpServerHub:
         self._sandbox = sandbox
         self._environment = environment
         self._idle_seconds = idle_seconds
-        self._loop = LoopThread(threads)
+        self._loop = LoopThread()
         urls = {server.name: server.url for server in self._operators.values() if server.login is not None}
         self._logins = KeptLogins(logins, self._loop, urls, self._login_changed) if logins and urls else None
         self._watching: Future[None] | None = None

@@ -22,7 +22,7 @@ from actors.adapters.sandbox import control_groups
 from actors.adapters.sandbox.host import kernel, process_walk
 from actors.ports import Launch, ProcessEnd, ProcessStartError, SandboxUnavailableError
 from actors.ports.machine.resources import exhausted_resource
-from actors.ports.machine.threads import Threads
+from actors.ports.machine.threads import run_in_thread
 
 
 class Capture:
@@ -220,11 +220,9 @@ class ProcessTree:
         launch: Launch,
         on_output: Callable[[bytes], None],
         *,
-        threads: Threads,
         on_end: OnEnd,
         trace: control_groups.CallMarks,
     ) -> None:
-        self._threads = threads
         self._trace = trace
         self._control = control
         self._on_output: Callable[[bytes], None] | None = on_output
@@ -257,7 +255,7 @@ class ProcessTree:
     def begin(self, description: bytes) -> None:
         """Send the launch message `description` to the host. Raises ProcessStartError; then no program started."""
         try:
-            self._threads.run(self._read, "bedrock-toolhost")
+            run_in_thread(self._read, "bedrock-toolhost")
             self._reading = True
         except RuntimeError as error:
             self._silent = True

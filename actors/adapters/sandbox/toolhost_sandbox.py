@@ -19,7 +19,6 @@ from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
 from actors.ports.cluster import FOREVER
 from actors.ports.machine.resources import exhausted_resource
-from actors.ports.machine.threads import NewThreads
 from actors.ports.sandbox.processes import SYSTEM_PATHS, WORKSPACE_PROTECTED
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from actors.adapters.sandbox.control_groups import ControlGroups, Described
     from actors.adapters.sandbox.process_tree import HostProcess
     from actors.ports.cluster import Lease
-    from actors.ports.machine.threads import Threads
 
 CLOSE_SECONDS = 0.5
 """Maximum seconds per call that has left processes behind, for killing these processes at shutdown."""
@@ -44,8 +42,7 @@ class ToolHostSandbox:
     Concurrent calls do not wait for each other's private directories: with namespaces (tier A) they share one mount
     point, on which each has its own tmpfs; without (tier B) each has its own directory, removed when the call ends.
 
-    `cpus`: the CPUs on which the programs run; None means the CPUs of this process. `threads`: supplies the threads
-    that read the output of programs.
+    `cpus`: the CPUs on which the programs run; None means the CPUs of this process.
 
     `deny_read`: further paths to hide wherever `protected` ones are hidden; they may begin with `~`.
 
@@ -71,10 +68,8 @@ class ToolHostSandbox:
         pid_namespace: bool = True,
         groups: ControlGroups | None = None,
         cpus: Set[int] | None = None,
-        threads: Threads | None = None,
         lease: Lease = FOREVER,
     ) -> None:
-        self._threads = threads or NewThreads()
         self._report = report
         self._files = ServerFiles(protected)
         self._unreadable = tuple(map(os.path.expanduser, deny_read))
@@ -259,7 +254,7 @@ class ToolHostSandbox:
                 raise ProcessStartError(
                     exhausted_resource(error) or f"the tool host could not be started: {error.strerror}"
                 ) from error
-            tree = ProcessTree(host, ours, launch, on_output, threads=self._threads, on_end=self._ended, trace=trace)
+            tree = ProcessTree(host, ours, launch, on_output, on_end=self._ended, trace=trace)
             self._register(tree, directory)
         return tree, description, number
 

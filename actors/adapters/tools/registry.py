@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from actors.core.content import ToolUse
     from actors.core.context import Mode
     from actors.core.tool_run import KillReceipt
-    from actors.ports.machine.threads import Threads
 
 ALIASES: Mapping[str, Mapping[str, str]] = {
     module.SPEC.name: module.ALIASES for module in (bash, read_file, read_image, search, keyword_search)
@@ -46,9 +45,8 @@ class StandardToolbox:
     Safe to call from any thread. `forget` drops what the tools keep for a conversation.
     """
 
-    def __init__(self, threads: Threads | None = None) -> None:
-        """Build the tools. `threads` supplies the threads that wait for bash jobs."""
-        self._jobs = JobRegistry(threads)
+    def __init__(self) -> None:
+        self._jobs = JobRegistry()
         self._clipboards = Clipboards()
         tools: tuple[Tool, ...] = (
             BashTool(self._jobs),

@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from actors.ports.machine.threads import run_in_thread
 from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer
 from server.auth.principals import Role
 from server.contract.errors import AuthorizerUnavailableError
@@ -19,7 +20,6 @@ from server.contract.errors import AuthorizerUnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from actors.runtime.thread_pool import ThreadPool
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,8 @@ class AuthorizerCalls:
     `seconds` is the time limit of each call. The methods raise AuthorizerUnavailableError if the authorizer fails.
     """
 
-    def __init__(self, authorizer: Authorizer, threads: ThreadPool, seconds: float) -> None:
+    def __init__(self, authorizer: Authorizer, seconds: float) -> None:
         self._authorizer = authorizer
-        self._threads = threads
         self._seconds = seconds
         self._logged: dict[type[Exception], float] = {}
         """The monotonic time of the last log line about each type of exception."""
@@ -109,7 +108,7 @@ class AuthorizerCalls:
             async with asyncio.timeout(self._seconds):
                 await free.acquire()
                 try:
-                    self._threads.run(ask, "bedrock-authorizer")
+                    run_in_thread(ask, "bedrock-authorizer")
                 except RuntimeError:
                     free.release()
                     raise

@@ -286,7 +286,6 @@ class World:
     def close(self) -> None:
         self.supervisor.stop(0)
         self.timers.close()
-        self.services.threads.close()
 
     def create(self, **fields: Any) -> Talk:
         fields.setdefault("approval_policy", ApprovalPolicy.AUTO)

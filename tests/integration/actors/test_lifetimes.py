@@ -283,17 +283,17 @@ def test_a_cancel_stops_only_work_that_was_running_when_it_was_sent(
     talk = world.create()
     talk.send("old")
     old = talk.exchange()
-    put, later = world.supervisor._put, []
+    ask, later = world.supervisor._ask, []
 
-    def put_and_dawdle(conversation_id: str, asked: Any) -> Any:
-        answered = put(conversation_id, asked)
+    def ask_and_dawdle(conversation_id: str, asked: Any) -> Any:
+        answered = ask(conversation_id, asked)
         monkeypatch.undo()
         answered.result(PATIENCE)
         talk.send("new")
         later.append(talk.exchange())
         return answered
 
-    monkeypatch.setattr(world.supervisor, "_put", put_and_dawdle)
+    monkeypatch.setattr(world.supervisor, "_ask", ask_and_dawdle)
     talk.cancel()
     assert old.cancel.cancelled
     assert not later[0].cancel.cancelled

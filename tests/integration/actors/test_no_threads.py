@@ -10,9 +10,8 @@ import pytest
 from actors.core.context import Limits
 from actors.core.errors import ErrorKind
 from actors.core.states import Error, Idle
-from actors.messages.commands import CancelConversationCommand, CreateConversationCommand, SendMessageCommand
+from actors.messages.commands import CancelConversationCommand, CreateConversationCommand
 from actors.ports.machine.resources import exhausted_resource
-from actors.runtime import thread_pool
 from tests.support.patience import PATIENCE
 
 World = Any
@@ -35,21 +34,6 @@ def _fill(strangers: set[threading.Thread], monkeypatch: pytest.MonkeyPatch) -> 
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_if_there_is_room)
-
-
-def _parked(world: World) -> None:
-    """Wait until no conversation has a thread."""
-    with world.supervisor._changed:
-        assert world.supervisor._changed.wait_for(lambda: not world.supervisor._live, PATIENCE)
-
-
-def _end_idle_threads(world: World, strangers: set[threading.Thread]) -> None:
-    """Wait until no thread of the pool is left, for a world in which nothing runs."""
-    world.services.threads.close()
-    for thread in set(threading.enumerate()) - strangers:
-        if isinstance(thread, thread_pool._PooledThread):
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
 
 
 def test_a_new_conversation_is_refused_as_what_it_is(
@@ -77,26 +61,6 @@ def test_a_request_that_gets_no_thread_is_tried_again_and_then_says_why(
     talk.rest(Idle)
 
 
-def test_a_cancel_gets_the_last_thread(
-    make_world: Any, strangers: set[threading.Thread], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = make_world(idle_seconds=0.0)
-    talk = world.create()
-    talk.send("hello")
-    world.model.exchanges.get(timeout=PATIENCE).say("hi")
-    talk.rest(Idle)
-    _parked(world)
-    _end_idle_threads(world, strangers)
-    _fill(strangers, monkeypatch)
-    refused = world.supervisor.ask(talk.id, SendMessageCommand(text="more"))
-    assert exhausted_resource(refused.exception(PATIENCE))
-    assert talk.ask(CancelConversationCommand(kill_jobs=True)).no_op
-    _parked(world)
-    monkeypatch.undo()
-    world.create()
-    assert world.supervisor._spare.release(), "there is another one as soon as there can be"
-
-
 def test_what_runs_is_cancelled_without_a_thread(
     make_world: Any, strangers: set[threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +68,6 @@ def test_what_runs_is_cancelled_without_a_thread(
     talk = world.create()
     talk.send("hello")
     exchange = world.model.exchanges.get(timeout=PATIENCE)
-    world.supervisor._spare.release()
     _fill(strangers, monkeypatch)
     assert not talk.ask(CancelConversationCommand()).no_op
     talk.rest(Idle)

@@ -22,7 +22,6 @@ from actors.messages.commands import SendMessageCommand
 from actors.ports import Commit, SandboxReport, ToolOutput
 from actors.ports.store.conditions import UNARCHIVED, Selection
 from actors.runtime.services import AgentLimits
-from actors.runtime.thread_pool import ThreadPool
 from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks
 from tests.support.patience import PATIENCE, eventually
 
@@ -220,7 +219,7 @@ def _spawn_with_timeout(talk: Talk, wanted: list[dict[str, Any]], *, millisecond
 
 
 def test_ten_that_end_at_once_again_and_again(make_world: Any) -> None:
-    family = make_world(model=FamilyModel(), box=FamilyBox(), threads=ThreadPool(idle_seconds=0.5))
+    family = make_world(model=FamilyModel(), box=FamilyBox())
     before = threading.active_count()
     talk = family.create()
     times = 8

@@ -18,7 +18,6 @@ from actors.core.context import Mode
 from actors.core.states import Idle
 from actors.ports import CancelToken, ConversationRecord, ToolContext, ToolOutput
 from actors.ports.mcp import McpServerStatus, McpState
-from actors.runtime.thread_pool import ThreadPool
 from tests.support import processes
 from tests.support.patience import eventually
 from tests.support.sandbox_reports import sandbox_report
@@ -46,11 +45,10 @@ class Hub:
     """A hub of some servers, and the calls of their tools."""
 
     def __init__(self, sandbox: ToolHostSandbox, marker: str, *servers: McpServer, **settings: Any) -> None:
-        self.threads = ThreadPool()
         self.sandbox = sandbox
         self.marker = marker
         environment = {"PATH": os.environ["PATH"], "MARKER": marker}
-        self.all = McpServerHub(servers, sandbox, self.threads, environment, **settings)
+        self.all = McpServerHub(servers, sandbox, environment, **settings)
         self.shown: list[str] = []
         self.images: list[bytes] = []
 
@@ -86,7 +84,6 @@ class Hub:
 
     def close(self) -> None:
         self.all.close()
-        self.threads.close()
 
 
 @pytest.fixture

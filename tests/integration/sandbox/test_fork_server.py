@@ -14,9 +14,7 @@ import pytest
 
 from actors.adapters.sandbox import fork_server, process_tree
 from actors.adapters.sandbox.host import process_walk
-from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import Launch, ProcessEnd, ProcessStartError
-from actors.runtime.thread_pool import ThreadPool
 from tests.support import processes
 from tests.support.footprint import assert_nothing_left, footprint
 from tests.support.patience import eventually
@@ -25,7 +23,7 @@ from tests.support.trees import host_of_this_process, hosts_of_this_process, lau
 
 if TYPE_CHECKING:
     from actors.adapters.sandbox.process_tree import ProcessTree
-    from actors.ports import SandboxReport
+    from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 
 
 def run(sandbox: ToolHostSandbox, command: str, **changes: object) -> ProcessEnd:
@@ -91,19 +89,6 @@ def test_calls_start_no_interpreter_once_there_was_one(
     assert len(started) == 1
     assert server_of(sandbox) == server
     assert_nothing_left(before)
-
-
-def test_calls_start_no_thread_once_there_are_some(report: SandboxReport, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads = ThreadPool()
-    sandbox = ToolHostSandbox(report, threads=threads)
-    for tree in [sandbox.start(launch("true"), lambda data: None) for _ in range(3)]:
-        tree.wait()
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", lambda thread: pytest.fail("a thread was started"))
-        for number in range(10):
-            assert run(sandbox, f"exit {number}").exit_code == number
-    sandbox.close()
-    threads.close()
 
 
 def test_a_closed_sandbox_has_no_fork_server(sandbox: ToolHostSandbox) -> None:

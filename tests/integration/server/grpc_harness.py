@@ -195,7 +195,6 @@ class GrpcHarness:
         self.channel.close()
         self.stop()
         self.services.timers.close()
-        self.services.threads.close()
 
 
 class Refusal:

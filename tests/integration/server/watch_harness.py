@@ -19,7 +19,6 @@ from actors.events.hub import EventHub
 from actors.ports import Commit, LogEntry, Store, StoredEvent
 from actors.runtime.system_clock import SystemClock
 from server.auth.principals import LOCAL
-from server.loop_calls import LoopCalls
 from server.queries.read_pool import ReadPool
 from server.streams.base import WatchSettings
 from server.streams.encoding import EventEncoder
@@ -178,7 +177,7 @@ class WatchHarness:
         self.reads = ReadPool(2)
         encoded = EncodedConversations(FACTS)
         self.frames = EventEncoder(self.store, FACTS, encoded, SystemClock())
-        calls = LoopCalls(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
         self.watchers = SubscribeStreams(
             Sources(
                 hub=self.hub,
@@ -187,8 +186,8 @@ class WatchHarness:
                 encoded=encoded,
                 frames=self.frames,
                 conversion=FACTS,
-                wakeups=Wakeups(calls),
-                text_wakeups=Wakeups(calls),
+                wakeups=Wakeups(loop),
+                text_wakeups=Wakeups(loop),
                 wake=self.woken.extend,
             ),
             settings,

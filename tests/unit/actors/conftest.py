@@ -124,5 +124,4 @@ def services() -> Iterator[Services]:
     made = in_memory(models=Models(), toolbox=Box(), clock=StandingClock(), ids=CountingIds())
     yield made
     made.timers.close()
-    made.threads.close()
     made.store.close()

@@ -1,23 +1,26 @@
-"""The base actor: a fault ends in a report, and everybody who asked is answered."""
+"""The base actor and its mailbox: every message is handled or refused, and every fault is reported."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pykka import ActorDeadError, ActorRegistry
+from pykka._envelope import Envelope
 
-from actors.runtime.actor import Actor, AskEnvelope, tell
-from actors.runtime.mailbox import Mailbox
-from actors.runtime.thread_pool import ThreadPool
+from actors.runtime.actor import Actor, Answer, Mailbox, Request, ask, failed, forward, tell
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from concurrent.futures import Future
 
 
 class Stop(BaseException):
@@ -31,198 +34,312 @@ class Gate:
         self.entered = threading.Event()
         self.release = threading.Event()
 
-    def hold(self, actor: Actor) -> None:
-        assert tell(actor.actor_ref, self)
+    def hold(self, ref: Any) -> None:
+        assert tell(ref, self)
         assert self.entered.wait(PATIENCE)
-
-    def pass_through(self) -> None:
-        self.entered.set()
-        assert self.release.wait(PATIENCE)
 
     def open(self) -> None:
         self.release.set()
 
 
 class Parrot(Actor):
-    """Answers with what it is asked; leaves, waits or fails when told to."""
+    """Answers with the command it gets; waits or fails if that is the command."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: list[Any] | None = None, on_fault: BaseException | None = None) -> None:
         super().__init__()
-        self.heard: list[Any] = []
-        self.on_fault_raises: BaseException | None = None
+        self.heard = [] if heard is None else heard
+        self.on_fault_raises = on_fault
 
-    def receive(self, message: Any) -> None:
+    def receive(self, message: Any) -> Any:
         self.heard.append(message)
-        match message.request if isinstance(message, AskEnvelope) else message:
-            case "leave":
-                self.terminate()
+        match message.command if isinstance(message, Request) else message:
             case Gate() as gate:
-                gate.pass_through()
+                gate.entered.set()
+                assert gate.release.wait(PATIENCE)
             case BaseException() as error:
                 raise error
-            case _:
-                if isinstance(message, AskEnvelope):
-                    message.succeed(message.request)
+            case answer:
+                return answer
+        return None
 
-    def on_fault(self, message: Any, error: BaseException) -> None:
-        super().on_fault(message, error)
+    def on_fault(self, message: Any, error: BaseException) -> BaseException:
         if self.on_fault_raises is not None:
             raise self.on_fault_raises
+        return super().on_fault(message, error)
+
+
+Ref = Any
 
 
 @pytest.fixture
-def threads() -> Iterator[ThreadPool]:
-    made = ThreadPool()
-    yield made
-    made.close()
+def parrot() -> Iterator[Ref]:
+    ref = Parrot.start()
+    yield ref
+    tell(ref, pykka.messages._ActorStop())
 
 
-@pytest.fixture
-def parrot(threads: ThreadPool) -> Iterator[Parrot]:
-    actor = Parrot().launch(threads)
-    yield actor
-    tell(actor.actor_ref, "leave")
-
-
-def ask(actor: Parrot, request: Any, **options: Any) -> Future[Any]:
-    asked: AskEnvelope[Any] = AskEnvelope(request, **options)
-    if not tell(actor.actor_ref, asked):
-        asked.fail(ActorDeadError("gone"))
-    return asked.answer
-
-
-def test_it_answers_through_a_future_that_carries_callbacks(parrot: Parrot) -> None:
+def test_an_answer_comes_through_pykkas_ask_and_as_a_standard_future(parrot: Ref) -> None:
+    assert parrot.ask(Request("hello"), timeout=PATIENCE) == "hello"
     done = threading.Event()
-    answer = ask(parrot, "hello")
+    answer = ask(parrot, Request("hello"))
     answer.add_done_callback(lambda _: done.set())
     assert done.wait(PATIENCE)
     assert answer.result(0) == "hello"
 
 
+def test_a_loop_awaits_an_answer_and_its_error(parrot: Ref) -> None:
+    async def story() -> None:
+        assert await asyncio.wrap_future(ask(parrot, Request("hello"))) == "hello"
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wrap_future(ask(parrot, Request(ZeroDivisionError())))
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError("bug"), Stop(), SystemExit(1), KeyboardInterrupt()])
-def test_whatever_a_handler_raises_it_is_reported_and_the_actor_lives_on(
-    parrot: Parrot, threads: ThreadPool, error: BaseException, caplog: pytest.LogCaptureFixture
+def test_an_exception_of_any_kind_is_reported_and_the_actor_goes_on(
+    parrot: Ref, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bystander = Parrot().launch(threads)
-    assert ask(parrot, error).exception(PATIENCE) is error
-    assert tell(parrot.actor_ref, error)
-    assert ask(parrot, "still here").result(PATIENCE) == "still here"
-    assert ask(bystander, "me too").result(PATIENCE) == "me too"
-    tell(bystander.actor_ref, "leave")
+    bystander = Parrot.start()
+    assert ask(parrot, Request(error)).exception(PATIENCE) is error
+    assert tell(parrot, error)
+    assert ask(parrot, Request("still here")).result(PATIENCE) == "still here"
+    assert ask(bystander, Request("me too")).result(PATIENCE) == "me too"
+    assert bystander.stop(timeout=PATIENCE)
     faults = [record for record in caplog.records if record.name == "actors.runtime.actor"]
     assert [record.levelno for record in faults] == [logging.ERROR, logging.ERROR]
 
 
-def test_a_fault_while_dealing_with_a_fault_ends_the_actor_in_order(parrot: Parrot) -> None:
-    parrot.on_fault_raises = Stop()
+def test_a_fault_while_dealing_with_a_fault_ends_the_actor_in_order() -> None:
+    ref = Parrot.start(on_fault=Stop())
     gate = Gate()
-    gate.hold(parrot)
-    first, second = ask(parrot, ZeroDivisionError("bug")), ask(parrot, "waits behind it")
+    gate.hold(ref)
+    first, second = ask(ref, Request(ZeroDivisionError("bug"))), ask(ref, Request("waits behind it"))
     gate.open()
     assert isinstance(first.exception(PATIENCE), ZeroDivisionError)
     assert isinstance(second.exception(PATIENCE), ActorDeadError)
-    assert parrot.stopped
-    assert not tell(parrot.actor_ref, "too late")
+    assert ref.actor_stopped.wait(PATIENCE)
+    assert not tell(ref, "too late")
 
 
-def test_stopping_answers_every_waiting_caller(parrot: Parrot) -> None:
+def test_a_stop_comes_after_all_accepted_messages_and_refuses_the_rest(parrot: Ref) -> None:
     gate = Gate()
     gate.hold(parrot)
-    tell(parrot.actor_ref, "leave")
-    waiting = [ask(parrot, number) for number in range(3)]
-    plain = parrot.actor_ref.ask("pykka's own", block=False)
+    before = ask(parrot, Request("before"))
+    stopped = parrot.stop(block=False)
+    assert not tell(parrot, "told too late")
+    with pytest.raises(ActorDeadError):
+        ask(parrot, Request("asked too late"))
     gate.open()
-    assert all(isinstance(answer.exception(PATIENCE), ActorDeadError) for answer in waiting)
-    assert plain.get(timeout=PATIENCE) is None
-    assert isinstance(ask(parrot, "later").exception(PATIENCE), ActorDeadError)
-
-
-def test_leaving_with_a_reason_gives_it_to_those_who_wait(threads: ThreadPool) -> None:
-    class Polite(Parrot):
-        def terminate(self, refusal: Exception | None = None) -> None:
-            super().terminate(refusal or PermissionError("closed for today"))
-
-    actor = Polite().launch(threads)
-    gate = Gate()
-    gate.hold(actor)
-    tell(actor.actor_ref, "leave")
-    waiting = ask(actor, "hello?")
-    gate.open()
-    assert isinstance(waiting.exception(PATIENCE), PermissionError)
-
-
-def test_pykkas_stop_is_handled_in_its_turn(parrot: Parrot) -> None:
-    before = ask(parrot, "before")
-    assert parrot.actor_ref.stop(timeout=PATIENCE)
     assert before.result(PATIENCE) == "before"
-    assert parrot.stopped
+    assert stopped.get(timeout=PATIENCE)
+    assert parrot.actor_stopped.wait(PATIENCE)
+    with pytest.raises(ActorDeadError):
+        ask(parrot, Request("later"))
+    assert not parrot.stop()
 
 
-def test_an_urgent_request_overtakes(parrot: Parrot) -> None:
-    gate = Gate()
-    gate.hold(parrot)
-    slow = ask(parrot, "slow")
-    urgent = ask(parrot, "urgent", urgent=True)
+def test_an_urgent_request_overtakes() -> None:
+    heard: list[Any] = []
+    ref, gate = Parrot.start(heard), Gate()
+    gate.hold(ref)
+    answers = ask(ref, Request("slow")), ask(ref, Request("urgent", urgent=True))
     gate.open()
-    slow.result(PATIENCE)
-    urgent.result(PATIENCE)
-    assert [asked.request for asked in parrot.heard[1:]] == ["urgent", "slow"]
+    assert [answer.result(PATIENCE) for answer in answers] == ["slow", "urgent"]
+    assert [asked.command for asked in heard[1:]] == ["urgent", "slow"]
+    assert ref.stop(timeout=PATIENCE)
 
 
-def test_it_is_in_no_registry_and_has_our_mailbox(parrot: Parrot) -> None:
-    assert isinstance(parrot.actor_ref.actor_inbox, Mailbox)
-    assert parrot.mailbox is parrot.actor_ref.actor_inbox
-    assert parrot.actor_ref not in ActorRegistry.get_all()
-    assert isinstance(parrot, pykka.ThreadingActor)
-
-
-def test_it_has_all_that_pykka_gives_an_actor_but_no_random_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Plain(pykka.ThreadingActor):
-        pass
-
-    expected = vars(Plain()).keys()
-    monkeypatch.setattr("uuid.uuid4", lambda: pytest.fail("a random name costs a system call"))
-    one, other = Parrot(), Parrot()
-    assert expected <= vars(one).keys()
-    assert one.actor_urn != other.actor_urn
-    assert str(one) == f"Parrot ({one.actor_urn})"
-
-
-def test_only_the_first_answer_counts() -> None:
-    asked: AskEnvelope[str] = AskEnvelope("what?")
-    asked.succeed(1)
-    asked.succeed(2)
-    asked.fail(ZeroDivisionError())
-    assert asked.answer.result(0) == 1
-    asked = AskEnvelope("what?")
-    asked.fail(ZeroDivisionError("first"))
-    asked.succeed(1)
-    assert str(asked.answer.exception(0)) == "first"
-
-
-def test_answering_a_caller_that_timed_out_does_nothing() -> None:
-    asked: AskEnvelope[str] = AskEnvelope("what?")
-    assert asked.answer.cancel()
-    assert not asked.claim()
-    asked.succeed(1)
-    asked.fail(ZeroDivisionError())
-    assert asked.answer.cancelled()
-
-
-def test_a_claimed_request_cannot_be_withdrawn() -> None:
-    asked: AskEnvelope[str] = AskEnvelope("what?")
-    assert asked.claim()
-    assert asked.claim()
-    assert not asked.answer.cancel()
-    asked.succeed(1)
-    assert asked.answer.result(0) == 1
-
-
-def test_a_callback_that_raises_stops_nothing(parrot: Parrot) -> None:
-    gate = Gate()
-    gate.hold(parrot)
-    answer = ask(parrot, "hello")
-    answer.add_done_callback(lambda _: 1 / 0)
+def test_a_cancelled_request_is_dropped_unless_it_must_run() -> None:
+    heard: list[Any] = []
+    ref, gate = Parrot.start(heard), Gate()
+    gate.hold(ref)
+    for asked in (Request("dropped"), Request("applied", must_run=True)):
+        assert ask(ref, asked).cancel()
+    begun = ask(ref, Request(last := Gate()))
     gate.open()
-    assert answer.result(PATIENCE) == "hello"
-    assert ask(parrot, "again").result(PATIENCE) == "again"
+    assert last.entered.wait(PATIENCE)
+    assert not begun.cancel(), "the actor has begun"
+    last.open()
+    assert begun.result(PATIENCE) is None
+    assert [asked.command for asked in heard[1:]] == ["applied", last]
+    assert ref.stop(timeout=PATIENCE)
+
+
+def test_an_answer_may_be_a_future_that_is_completed_later(parrot: Ref) -> None:
+    later: Future[str] = Future()
+    answer = ask(parrot, Request(later))
+    assert ask(parrot, Request("next")).result(PATIENCE) == "next"
+    assert not answer.done()
+    later.set_result("now")
+    assert answer.result(PATIENCE) == "now"
+    assert isinstance(ask(parrot, Request(failed(KeyError()))).exception(PATIENCE), KeyError)
+
+
+def test_an_answer_that_was_cancelled_stays_so() -> None:
+    answer, target = Answer(), Future[Any]()
+    for future in (answer.future, target):
+        assert future.cancel()
+    answer.set(1)
+    answer.set_exception((ZeroDivisionError, ZeroDivisionError(), None))
+    forward(failed(ZeroDivisionError()), target)
+    for future in (answer.future, target):
+        with pytest.raises(CancelledError):
+            future.result(0)
+
+
+def test_it_is_an_actor_of_pykka_and_leaves_its_registry_when_it_stops() -> None:
+    before = set(threading.enumerate())
+    ref = Parrot.start()
+    threads = set(threading.enumerate()) - before
+    assert issubclass(ref.actor_class, pykka.ThreadingActor)
+    assert isinstance(ref.actor_inbox, Mailbox)
+    assert ref in ActorRegistry.get_all()
+    assert ref.stop(timeout=PATIENCE)
+    assert ref not in ActorRegistry.get_all()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def test_one_whose_thread_cannot_be_started_is_not_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = ActorRegistry.get_all()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError):
+        Parrot.start()
+    assert ActorRegistry.get_all() == before
+
+
+# --- the mailbox ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Letter:
+    number: int
+    urgent: bool = False
+
+
+def letters(mailbox: Mailbox) -> list[Letter]:
+    taken = []
+    while not mailbox.empty():
+        taken.append(mailbox.get().message)
+    return taken
+
+
+@given(st.lists(st.booleans(), max_size=30))
+def test_urgent_messages_come_first_and_each_lane_keeps_its_order(lanes: list[bool]) -> None:
+    mailbox = Mailbox()
+    sent = [Letter(number, urgent) for number, urgent in enumerate(lanes)]
+    for letter in sent:
+        mailbox.put(Envelope(letter))
+    assert letters(mailbox) == [one for one in sent if one.urgent] + [one for one in sent if not one.urgent]
+
+
+@given(st.lists(st.one_of(st.none(), st.booleans()), max_size=40))
+def test_each_message_is_delivered_once_however_puts_and_gets_mix(script: list[bool | None]) -> None:
+    mailbox, sent, taken = Mailbox(), [], []
+    for number, step in enumerate(script):
+        if step is None:
+            if not mailbox.empty():
+                taken.append(mailbox.get().message)
+        else:
+            sent.append(Letter(number, step))
+            mailbox.put(Envelope(sent[-1]))
+    taken += letters(mailbox)
+    assert sorted(letter.number for letter in taken) == [letter.number for letter in sent]
+
+
+def test_the_next_message_is_delivered_without_waiting_if_it_is_wanted_and_nothing_urgent_waits() -> None:
+    mailbox = Mailbox()
+    assert mailbox.get_if(lambda letter: True) is None
+    mailbox.put_all([Envelope(Letter(1)), Envelope(Letter(2)), Envelope(Letter(3))])
+    wanted = [1, 2].__contains__
+    found = mailbox.get_if(lambda letter: wanted(letter.number))
+    assert found is not None
+    assert found.message == Letter(1)
+    mailbox.put(Envelope(Letter(4, urgent=True)))
+    assert mailbox.get_if(lambda letter: wanted(letter.number)) is None, "a cancel comes first"
+    assert mailbox.get().message == Letter(4, urgent=True)
+    assert mailbox.get_if(lambda letter: wanted(letter.number)) is not None
+    assert mailbox.get_if(lambda letter: wanted(letter.number)) is None, "not wanted"
+    assert letters(mailbox) == [Letter(3)]
+
+
+def test_a_sleeper_is_woken_by_each_message_however_puts_and_gets_interleave() -> None:
+    mailbox, count = Mailbox(), 3_000
+    taken: list[int] = []
+
+    def read() -> None:
+        while len(taken) < 2 * count:
+            taken.append(mailbox.get().message.number)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+
+    def send() -> None:
+        for number in range(count):
+            mailbox.put(Envelope(Letter(number, urgent=number % 7 == 0)))
+
+    senders = [threading.Thread(target=send), threading.Thread(target=send)]
+    for sender in senders:
+        sender.start()
+    reader.join(PATIENCE)
+    assert not reader.is_alive()
+    assert sorted(taken) == sorted([*range(count), *range(count)])
+
+
+def test_a_closed_mailbox_refuses_and_has_only_the_stop_left() -> None:
+    mailbox = Mailbox()
+    mailbox.put(Envelope(Letter(1)))
+    mailbox.put(Envelope(Letter(2, urgent=True)))
+    assert [envelope.message for envelope in mailbox.close()] == [Letter(2, urgent=True), Letter(1)]
+    for refused in (
+        lambda: mailbox.put(Envelope(Letter(3))),
+        lambda: mailbox.put(Envelope(Letter(3), reply_to=Answer())),
+        lambda: mailbox.put_all([Envelope(Letter(3)), Envelope(Letter(4))]),
+    ):
+        with pytest.raises(ActorDeadError):
+            refused()  # type: ignore[no-untyped-call]
+    assert isinstance(mailbox.get().message, pykka.messages._ActorStop)
+    assert mailbox.empty()
+
+
+@pytest.mark.parametrize("closed", [Mailbox.close, Mailbox.close_if_empty])
+def test_closing_wakes_a_sleeper_and_stops_it(closed: Any) -> None:
+    ref = Parrot.start()
+    assert ask(ref, Request("awake")).result(PATIENCE) == "awake"
+    closed(ref.actor_inbox)
+    assert ref.actor_stopped.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("urgent", [False, True])
+def test_it_closes_only_when_empty_if_asked_so(urgent: bool) -> None:
+    mailbox = Mailbox()
+    mailbox.put(Envelope(Letter(1, urgent)))
+    assert not mailbox.close_if_empty()
+    assert not mailbox.closed
+    mailbox.get()
+    assert mailbox.close_if_empty()
+    assert mailbox.closed
+    assert not mailbox.close_if_empty()
+
+
+def test_of_a_put_and_a_close_that_race_the_message_is_either_there_or_refused() -> None:
+    for _ in range(300):
+        mailbox = Mailbox()
+        refused = threading.Event()
+
+        def put(mailbox: Mailbox = mailbox, refused: threading.Event = refused) -> None:
+            try:
+                mailbox.put(Envelope(Letter(1)))
+            except ActorDeadError:
+                refused.set()
+
+        sender = threading.Thread(target=put)
+        sender.start()
+        left = mailbox.close()
+        sender.join(PATIENCE)
+        assert len(left) + refused.is_set() == 1

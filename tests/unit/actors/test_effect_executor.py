@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -41,9 +42,10 @@ from actors.core.events import (
 )
 from actors.core.states import AgentSucceeded, AgentTask, Idle, Ledger
 from actors.messages.commands import CreateConversationCommand
-from actors.messages.outcomes import EffectOutcome, ToolRunnerStopped
+from actors.messages.outcomes import EffectOutcome, ModelRequestOverdue, ToolsEnded
 from actors.ports import CancelToken, ConversationRecord, ModelAnswer, ModelRequest, ModelSink, ToolContext, ToolOutput
 from actors.runners.effect_executor import EffectExecutor
+from actors.runners.llm_runner import ABORT_MS
 from actors.runtime.admission import Admission
 from tests.support.patience import PATIENCE, eventually
 
@@ -113,7 +115,7 @@ def at_once(request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> Mode
 def harness(services: Services, inbox: Any) -> Any:
     made = ToolHarness(services, inbox)
     yield made
-    made.executor.stop_everything()
+    made.executor.stop_runners()
 
 
 class Patient:
@@ -238,28 +240,103 @@ def test_a_pulled_summary_does_not_strike_the_next_one(harness: ToolHarness) -> 
     assert isinstance(harness.outcomes(2)[1], LlmResponse)
 
 
-def test_when_idle_there_is_no_work_and_the_tool_runner_stops(harness: ToolHarness) -> None:
+def test_the_requests_of_a_conversation_share_a_thread(harness: ToolHarness) -> None:
+    threads: list[threading.Thread] = []
+
+    def answer(request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        threads.append(threading.current_thread())
+        return ModelAnswer((Text("hi"),), True)
+
+    harness.models.answer = answer
+    for attempt in (1, 2):
+        harness.perform(RequestLlm("c1:r1", attempt, "known", 0))
+        harness.outcomes(attempt)
+    assert threads[0] is threads[1]
+    harness.executor.stop_runners()
+    threads[0].join(PATIENCE)
+    assert not threads[0].is_alive()
+
+
+def test_a_runner_that_does_not_come_back_after_a_cancel_is_replaced_and_ends_when_it_does(
+    harness: ToolHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolving, resolved = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def resolve(*_: object) -> Any:
+        resolving.set()
+        assert resolved.wait(PATIENCE)
+        raise socket.gaierror(socket.EAI_AGAIN, "try again")
+
+    def answer(request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        threads.append(threading.current_thread())
+        if request.attempt == 1:
+            socket.getaddrinfo("api.example.com", 443)
+        return ModelAnswer((Text("hi"),), True)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    harness.models.answer = answer
+    harness.perform(REQUEST)
+    assert resolving.wait(PATIENCE)
+    harness.perform(AbortLlm("c1:r1"))
+    harness.perform(RequestLlm("c1:r1", 2, "known", 0))
+    (overdue,) = harness.inbox.wait_for(ModelRequestOverdue)
+    assert harness.inbox.of(EffectOutcome) == [], "the next request waits for the first one until it is overdue"
+    harness.executor.replace_llm_runner(overdue.request)
+    (answered,) = harness.outcomes()
+    assert isinstance(answered, LlmResponse)
+    assert threads[0] is not threads[1]
+    harness.executor.replace_llm_runner(overdue.request)
+    resolved.set()
+    threads[0].join(PATIENCE)
+    assert not threads[0].is_alive()
+    assert harness.outcomes(2)[1] == LlmAborted(1_000, "c1:r1", 1)
+    eventually(lambda: harness.admission.in_flight == 0, "both slots are free")
+    harness.executor.replace_llm_runner(overdue.request)
+    harness.perform(RequestLlm("c1:r1", 3, "known", 0))
+    assert isinstance(harness.outcomes(3)[2], LlmResponse)
+
+
+def test_a_cancelled_request_that_ends_in_time_keeps_its_runner(harness: ToolHarness) -> None:
+    patient = harness.models.answer = Patient()
+    harness.perform(REQUEST)
+    assert patient.begun.acquire(timeout=PATIENCE)
+    harness.perform(AbortLlm("c1:r1"))
+    harness.outcomes()
+    passed = threading.Event()
+    eventually(lambda: harness.admission.in_flight == 0, "the request has ended")
+    harness.timers.after(ABORT_MS + 1, passed.set)
+    assert passed.wait(PATIENCE)
+    assert not harness.inbox.of(ModelRequestOverdue)
+
+
+def test_when_idle_there_is_no_work_and_the_tools_have_ended(harness: ToolHarness) -> None:
     harness.tools["tool"] = lambda context: ToolOutput("done")
     harness.perform(EXECUTE)
     harness.outcomes()
     assert not harness.executor.all_stopped
     harness.executor.on_idle()
     assert harness.executor.in_flight is None
-    (left,) = harness.inbox.wait_for(ToolRunnerStopped)
-    harness.executor.tool_runner_stopped(left.runner)
+    (first,) = harness.inbox.wait_for(ToolsEnded)
+    harness.executor.tools_ended(first.call)
     assert harness.executor.all_stopped
+    harness.executor.on_idle()
     harness.perform(replace_id(EXECUTE))
-    harness.outcomes(2)
-    harness.executor.tool_runner_stopped(left.runner)
-    assert not harness.executor.all_stopped, "that was the runner before"
+    assert harness.outcomes(2)[1].execution_id == 2
+    assert len(harness.inbox.of(ToolsEnded)) == 1, "there was nothing to end"
+    harness.executor.tools_ended(first.call)
+    assert not harness.executor.all_stopped, "that was the call before"
 
 
-def test_a_tool_after_its_runner_has_left_gets_another_one(harness: ToolHarness) -> None:
+def test_a_tool_after_the_runner_has_failed_gets_another_one(harness: ToolHarness) -> None:
     harness.tools["tool"] = lambda context: ToolOutput("done")
     harness.perform(EXECUTE)
     harness.outcomes()
+    runner = harness.executor._tool_runner
+    assert runner is not None
+    assert runner.stop(timeout=PATIENCE)
     harness.executor.on_idle()
-    harness.inbox.wait_for(ToolRunnerStopped)
+    assert harness.executor.all_stopped
     harness.perform(replace_id(EXECUTE))
     assert harness.outcomes(2)[1].execution_id == 2
 

@@ -71,18 +71,15 @@ class ToolHarness:
             "",
             self.cancel,
             lambda model, request, sink, cancel: model.respond(request, sink, cancel),
-        )
-        runner = LlmRunner(
-            request,
-            self.inbox,
-            self.services.clock,
             self.pace,
-            ended=self.ended.release,
+            on_end=self.ended.release,
             unclaimed=self.unclaimed.append,
         )
-        runner.launch(self.services.threads)
+        runner = LlmRunner.start(self.inbox, self.services.clock)
+        runner.tell(request)
         assert self.ended.acquire(timeout=PATIENCE)
-        assert runner.actor_stopped.wait(PATIENCE)
+        assert runner.stop(timeout=PATIENCE)
+        assert request.ended
         assert not self.ended.acquire(blocking=False), "its place was given back twice"
         return [told.event for told in self.inbox.of(EffectOutcome)]
 
@@ -297,7 +294,7 @@ def test_the_lag_is_the_time_until_the_conversation_takes_the_text() -> None:
     text.put("b", reasoning=False)
     assert not text.announce(), "two messages about text wait"
     moments.now += 0.1
-    assert [chunk.content.text for chunk in text.take()] == ["ab"]
+    assert [chunk.content.text for chunk in text.drain()] == ["ab"]
     assert text.lag == pytest.approx(0.3)
 
 
@@ -334,10 +331,10 @@ def test_text_that_waits_grows_and_is_announced_once(services: Services) -> None
         text.put(part, reasoning=part.isupper())
         announced.append(text.announce())
     assert announced == [True, False, False, False, False]
-    chunks = text.take()
+    chunks = text.drain()
     assert [(chunk.content.text, chunk.reasoning) for chunk in chunks] == [("AB", True), ("cd", False), ("E", True)]
     assert {(chunk.request_id, chunk.attempt) for chunk in chunks} == {("r1", 1)}
-    assert text.take() == ()
+    assert text.drain() == ()
     assert not text.announce()
     text.put("f", reasoning=False)
     assert text.announce()
@@ -347,11 +344,11 @@ def test_text_that_is_put_back_comes_first_when_its_message_is_handled_again(ser
     text = StreamedText("r1", 1, services.clock)
     text.put("a", reasoning=False)
     assert text.announce()
-    taken = text.take()
+    taken = text.drain()
     text.put("b", reasoning=False)
-    text.put_back(taken)
+    text.restore(taken)
     assert not text.announce()
-    assert [chunk.content.text for chunk in text.take()] == ["ab"]
+    assert [chunk.content.text for chunk in text.drain()] == ["ab"]
 
 
 def test_what_comes_in_one_piece_is_sent_in_one_piece_at_the_flush_or_the_end(harness: ToolHarness) -> None:
@@ -389,6 +386,6 @@ def test_no_text_is_lost_between_two_threads(services: Services) -> None:
     taken = ""
     while len(taken) < len("".join(parts)):
         assert waiting.acquire(timeout=PATIENCE), "never announced"
-        taken += "".join(chunk.content.text for chunk in text.take())
+        taken += "".join(chunk.content.text for chunk in text.drain())
     writer.join(PATIENCE)
     assert taken == "".join(parts)

@@ -15,7 +15,7 @@ from actors.core.profile import ClientTool
 from actors.core.window import tokens_of, utf8_size
 from actors.ports import ModelInfo, ToolSpec, WorkspaceContext
 from actors.ports.models import SMALL_WINDOW
-from actors.runtime.offered_tools import brief, for_model, judged, spec_of
+from actors.runtime.offered_tools import brief, checked_calls, for_model, spec_of
 
 PROPERTIES: dict[str, Any] = {
     "command": {"type": "string"},
@@ -86,7 +86,7 @@ def test_tools_of_clients_are_described_in_full_in_a_small_window() -> None:
 def read(name: str, given: Any = None, *tools: ClientTool) -> ToolUse:
     """Return the call that a model means by this name and these arguments."""
     raw = given if isinstance(given, str) else json.dumps(given or {})
-    said, call = judged((Text("I run:"), ToolUse("t1", name, raw)), OFFERED, tools)
+    said, call = checked_calls((Text("I run:"), ToolUse("t1", name, raw)), OFFERED, tools)
     assert said == Text("I run:")
     assert isinstance(call, ToolUse)
     return call
@@ -188,7 +188,7 @@ def test_every_other_value_stays(given: Any) -> None:
     assert read("bash", given) == ToolUse("t1", "bash", raw)
 
 
-def test_name_and_values_are_corrected_together_before_a_client_tool_is_judged() -> None:
+def test_name_and_values_are_corrected_together_before_a_client_tool_is_checked_calls() -> None:
     tool = ClientTool("bash", "Works.", json.dumps(SCHEMA), ToolGroup.READ, 60_000)
     call = read("functions.bash", {"wait": "5"}, tool)
     assert (call.name, call.input, call.group, call.bad_input) == ("bash", '{"wait": 5}', ToolGroup.READ, "")
@@ -207,4 +207,4 @@ def test_the_note_of_many_corrections_is_short() -> None:
 def test_a_tool_whose_schema_cannot_be_used_keeps_its_calls() -> None:
     odd = ToolSpec("Works.", {"type": "object", "pattern": "(?=x)"}, ToolTraits("odd", ToolGroup.OTHER))
     call = ToolUse("t1", "odd", '{"n": "5"}')
-    assert judged((call,), (odd,), ()) == (call,)
+    assert checked_calls((call,), (odd,), ()) == (call,)

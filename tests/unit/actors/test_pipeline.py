@@ -315,18 +315,18 @@ class Words:
     def __init__(self, *words: str) -> None:
         self.chunks = tuple(LlmStreamChunk(3, "c1:r1", 1, Text(word)) for word in words)
 
-    def take(self) -> tuple[LlmStreamChunk, ...]:
+    def drain(self) -> tuple[LlmStreamChunk, ...]:
         chunks, self.chunks = self.chunks, ()
         return chunks
 
-    def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
+    def restore(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
         self.chunks = (*chunks, *self.chunks)
 
 
 class WordByWord(Words):
     """The same, taken one word at a time."""
 
-    def take(self) -> tuple[LlmStreamChunk, ...]:
+    def drain(self) -> tuple[LlmStreamChunk, ...]:
         word, self.chunks = self.chunks[:1], self.chunks[1:]
         return word
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ from actors.core.states import AgentFailed, AgentSucceeded, AgentTask, Completed
 from actors.messages.commands import CancelConversationCommand, CreateConversationCommand
 from actors.messages.outcomes import CreateSubAgent, EffectOutcome, SubAgentStopped
 from actors.runners.sub_agents import SubAgentRunner, outcome_of
-from actors.runtime.mailbox import Mailbox
+from actors.runtime.actor import Mailbox
 
 if TYPE_CHECKING:
     from actors.runtime.services import Services
@@ -47,22 +48,26 @@ class Directory:
     def __init__(self, services: Services, inbox: Any, limit: int = 10) -> None:
         self.parent, _ = creation.conversation(services, "c1", CreateConversationCommand("p", "/tmp"), 1)
         self.delivered: list[tuple[str, Any]] = []
+        self.answers: list[Future[Any]] = []
         self.open: bool | Exception = True
         self.actors: dict[str, Any] = {"c1": Conversation(inbox)}
         self.sub_agents = SubAgentRunner(services.clock, limit, self)
 
-    def deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
+    def deliver(self, conversation_id: str, message: object) -> Future[Any] | None:
         if isinstance(self.open, Exception) and isinstance(
-            getattr(message, "request", None), CreateSubAgent | CancelConversationCommand
+            getattr(message, "command", None), CreateSubAgent | CancelConversationCommand
         ):
             raise self.open
         self.delivered.append((conversation_id, message))
-        return self.open is True
+        self.answers.append(Future())
+        return self.answers[-1] if self.open is True else None
 
     def live(self, conversation_id: str) -> Any:
         return self.actors.get(conversation_id)
 
     def on_idle(self) -> None: ...
+
+    def on_started(self, conversation: object) -> None: ...
 
     def on_stopped(self, conversation: object) -> None: ...
 
@@ -83,7 +88,7 @@ def test_a_cancel_does_not_overtake_the_creation(directory: Directory) -> None:
     for key, message in directory.delivered:
         assert key == "c1-a1"
         mailbox.put(Envelope(message))
-    taken = [mailbox.get().message.request for _ in directory.delivered]
+    taken = [mailbox.get().message.command for _ in directory.delivered]
     assert taken == [CreateSubAgent(directory.parent, TASK), CancelConversationCommand(reason="why not")]
 
 
@@ -98,7 +103,7 @@ def test_those_that_have_ended_are_not_woken_to_be_abandoned(directory: Director
     child = directory.actors["c1-a1"] = Conversation(inbox)
     directory.sub_agents.abandon(["c1-a1", "c1-a2"])
     assert directory.delivered == []
-    assert [asked.request for asked in inbox.messages] == [CancelConversationCommand(reason="its parent is at rest")]
+    assert [asked.command for asked in inbox.messages] == [CancelConversationCommand(reason="its parent is at rest")]
     assert child.pulled == ["c1-a1:1"]
 
 
@@ -130,14 +135,13 @@ def test_at_capacity_no_sub_agent_starts_until_another_one_ends(services: Servic
     assert "1 sub-agents are running on this server" in refused.result.error
     directory.sub_agents.on_stopped("c1-a1")
     directory.sub_agents.start(directory.parent, other)
-    assert [asked.request.task for key, asked in directory.delivered if key != "c1"] == [TASK, other]
+    assert [asked.command.task for key, asked in directory.delivered if key != "c1"] == [TASK, other]
     assert inbox.messages == [SubAgentStopped("c1-a2"), SubAgentStopped("c1-a1")]
 
 
 def test_a_refused_creation_is_reported_with_its_reason(directory: Directory) -> None:
     directory.sub_agents.start(directory.parent, TASK)
-    (_, asked) = directory.delivered[0]
-    asked.fail(Rejected(Reason.BUDGET_REACHED, "the budget of 10 tokens is spent"))
+    directory.answers[0].set_exception(Rejected(Reason.BUDGET_REACHED, "the budget of 10 tokens is spent"))
     (ended,) = directory.told()
     text = "it could not be started: the budget of 10 tokens is spent"
     assert ended.result == AgentFailed(ErrorKind.BUDGET, text)

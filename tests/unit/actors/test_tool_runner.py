@@ -13,7 +13,7 @@ from actors.core.context import ConvContext, Mode, ToolGroup, ToolTraits
 from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolAborted, ToolComplete, ToolTransient
 from actors.core.tool_run import KillReceipt
-from actors.messages.outcomes import EffectOutcome, ToolRunnerStopped
+from actors.messages.outcomes import EffectOutcome, ToolsEnded
 from actors.ports import (
     CancelToken,
     InvalidToolInputError,
@@ -25,7 +25,7 @@ from actors.ports import (
 from actors.runners import tool_runner
 from actors.runners.side_queries import SideQueries
 from actors.runners.tool_rights import ToolRights
-from actors.runners.tool_runner import RunTool, StopWhenIdle, ToolRunner
+from actors.runners.tool_runner import EndTools, RunTool, ToolRunner
 from actors.runtime.actor import tell
 from actors.runtime.admission import Admission
 from actors.runtime.system_clock import SystemClock
@@ -48,8 +48,7 @@ class Shop:
         self.services = services
         self.inbox = inbox
         self.tools: dict[str, Callable[[ToolContext], ToolOutput]] = services.toolbox.tools  # type: ignore[attr-defined]
-        self.runner = ToolRunner(services, inbox, SideQueries(services, Admission(1)))
-        self.runner.launch(services.threads)
+        self.runner = ToolRunner.start(services, inbox, SideQueries(services, Admission(1)))
         self.calls = 0
         self.rights = ToolRights()
 
@@ -57,11 +56,12 @@ class Shop:
         self.calls += 1
         token = cancel or CancelToken()
         effect = ExecuteTool(f"t{self.calls}", self.calls, name, "{}")
-        assert tell(self.runner.actor_ref, RunTool(effect, "local", CONTEXT, token, self.rights))
+        self.last = RunTool(effect, "local", CONTEXT, token, self.rights)
+        assert tell(self.runner, self.last)
         return token
 
     def abort(self, number: int) -> None:
-        tell(self.runner.actor_ref, AbortTool(f"t{number}", number))
+        tell(self.runner, AbortTool(f"t{number}", number))
 
     def outcomes(self, count: int = 1) -> list[Any]:
         return [told.event for told in self.inbox.wait_for(EffectOutcome, count)]
@@ -69,16 +69,18 @@ class Shop:
     def receipts(self, count: int = 1) -> list[KillReceipt]:
         return list(self.inbox.wait_for(KillReceipt, count))
 
-    def left(self) -> None:
-        self.inbox.wait_for(ToolRunnerStopped)
-        assert self.runner.stopped
+    def end(self) -> None:
+        tell(self.runner, EndTools())
+
+    def all_ended(self) -> bool:
+        return ToolsEnded(self.last) in self.inbox.wait_for(ToolsEnded)
 
 
 @pytest.fixture
 def shop(services: Services, inbox: Any) -> Any:
     made = Shop(services, inbox)
     yield made
-    tell(made.runner.actor_ref, StopWhenIdle())
+    assert made.runner.stop(timeout=PATIENCE)
 
 
 class Stuck:
@@ -109,7 +111,7 @@ def fail(error: BaseException) -> Callable[[ToolContext], ToolOutput]:
 
 def test_an_instant_tool_takes_no_thread_and_answers_as_others_do(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
-    monkeypatch.setattr(shop.services.files, "take", lambda _files: False)  # an instant tool opens none
+    monkeypatch.setattr(shop.services.files, "reserve", lambda _files: False)  # an instant tool opens none
 
     def run(context: ToolContext) -> ToolOutput:
         threads.append(threading.current_thread().name)
@@ -124,7 +126,7 @@ def test_an_instant_tool_takes_no_thread_and_answers_as_others_do(shop: Shop, mo
     cancelled.cancel()
     shop.execute(cancel=cancelled)
     assert isinstance(shop.outcomes(3)[-1], ToolAborted)
-    assert threads == ["ToolRunner"] * 2
+    assert [name.rpartition("-")[0] for name in threads] == ["ToolRunner"] * 2
 
 
 def test_an_instant_tool_that_fails_leaves_the_runner_running(shop: Shop) -> None:
@@ -297,8 +299,8 @@ def test_the_receipt_counts_from_the_kill(services: Services, inbox: Any) -> Non
     stuck.die.set()
     shop.abort(1)
     assert shop.receipts()[0].milliseconds == 250
-    tell(shop.runner.actor_ref, StopWhenIdle())
-    shop.left()
+    shop.end()
+    assert shop.all_ended()
 
 
 def test_tracked_processes_are_killed_even_if_one_of_them_resists(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
@@ -336,42 +338,42 @@ def test_tracked_processes_are_killed_even_if_one_of_them_resists(shop: Shop, ca
     assert "could not be stopped" in caplog.text
 
 
-def test_a_retired_runner_stops_when_all_kills_are_confirmed(shop: Shop) -> None:
+def test_the_end_is_reported_when_all_kills_are_confirmed(shop: Shop) -> None:
     stuck = shop.tools["tool"] = Stuck()
     shop.execute()
     assert stuck.begun.wait(PATIENCE)
     shop.abort(1)
-    tell(shop.runner.actor_ref, StopWhenIdle())
+    shop.end()
     assert stuck.finish.wait(PATIENCE)
-    assert not shop.runner.stopped
+    assert not shop.inbox.of(ToolsEnded)
     stuck.die.set()
-    shop.left()
-    assert [type(message) for message in shop.inbox.messages] == [KillReceipt, ToolRunnerStopped]
+    assert shop.all_ended()
+    assert [type(message) for message in shop.inbox.messages] == [KillReceipt, ToolsEnded]
 
 
-def test_retiring_kills_abandoned_programs_without_a_report(shop: Shop) -> None:
+def test_an_end_kills_abandoned_programs_without_a_report(shop: Shop) -> None:
     stuck = shop.tools["tool"] = Stuck()
     stuck.die.set()
     shop.execute()
     assert stuck.begun.wait(PATIENCE)
-    tell(shop.runner.actor_ref, StopWhenIdle())
-    shop.left()
+    shop.end()
+    assert shop.all_ended()
     assert stuck.finish.is_set()
 
 
-def test_a_tool_that_comes_in_time_keeps_a_retired_runner(shop: Shop) -> None:
+def test_a_tool_that_comes_before_the_end_is_run_and_ended_later(shop: Shop) -> None:
     first = shop.tools["tool"] = Stuck()
     shop.execute()
     assert first.begun.wait(PATIENCE)
     shop.abort(1)
-    tell(shop.runner.actor_ref, StopWhenIdle())
+    shop.end()
     shop.tools["next"] = lambda context: ToolOutput("next")
     shop.execute("next")
     first.die.set()
     assert shop.outcomes()[0].tool_use_id == "t2"
-    assert not shop.runner.stopped
-    tell(shop.runner.actor_ref, StopWhenIdle())
-    shop.left()
+    assert not shop.inbox.of(ToolsEnded)
+    shop.end()
+    assert shop.all_ended()
 
 
 def test_a_bug_in_the_runner_is_an_outcome_too(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

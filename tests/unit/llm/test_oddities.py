@@ -19,7 +19,7 @@ from actors.core.content import Reasoning, Text, ToolSuccess, ToolUse, Usage
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind
 from actors.ports import ModelAnswer, ModelFailedError, ToolSpec
-from actors.runtime.offered_tools import judged
+from actors.runtime.offered_tools import checked_calls
 from tests.support.model_requests import ask, assistant, body_of, failure, model, provider, request, user
 from tests.support.scripted_server import ScriptedServer, answer, plain
 from tests.support.strict_checker import CHECKS
@@ -599,7 +599,7 @@ def test_a_call_with_another_name_and_numbers_as_texts_is_the_call_that_is_meant
     schema = {"type": "object", "properties": {"cmd": {"type": "string"}, "n": {"type": "integer"}}}
     offered = ToolSpec("Runs.", schema, ToolTraits("bash", ToolGroup.BASH))
     given, _ = heard(protocol, *call(protocol, '{"cmd": "5", ', '"n": "5"}', name=name), *end(protocol))
-    (use,) = content = judged(given.content, (offered,), ())
+    (use,) = content = checked_calls(given.content, (offered,), ())
     assert isinstance(use, ToolUse)
     assert (use.name, json.loads(use.input), bool(use.corrected)) == ("bash", {"cmd": "5", "n": 5}, True)
     history = request(user("a"), assistant(*content), user(ToolSuccess("t1", "ok")))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.runtime.thread_pool import ThreadPool
 from server.auth.authorizer import authorizer_calls
 from server.auth.authorizer.authorizer_calls import AuthorizerCalls
 from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer
@@ -17,7 +16,7 @@ from server.auth.principals import Role
 from server.contract.errors import AuthorizerUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 PEER = Peer("unix:")
 
@@ -50,21 +49,12 @@ class Gated:
         return Decision(False, self._reason)
 
 
-@pytest.fixture
-def threads() -> Iterator[ThreadPool]:
-    pool = ThreadPool()
-    yield pool
-    pool.close()
-
-
-def test_one_that_hangs_refuses_and_answers_again_when_it_can(
-    threads: ThreadPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_hangs_refuses_and_answers_again_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authorizer_calls, "MAX_CALLS", 2)
     rules: Authorizer = (gated := Gated())
 
     async def story() -> None:
-        calls = AuthorizerCalls(rules, threads, 0.05)
+        calls = AuthorizerCalls(rules, 0.05)
         asked = [calls.identity([("x-user", "ada"), ("x-bin", b"1")], PEER) for _ in range(5)]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert [type(each) for each in answers] == [AuthorizerUnavailableError] * 5
@@ -77,11 +67,11 @@ def test_one_that_hangs_refuses_and_answers_again_when_it_can(
     asyncio.run(story())
 
 
-def test_strangers_who_are_asked_for_keep_no_caller_waiting_who_is_known(threads: ThreadPool) -> None:
+def test_strangers_who_are_asked_for_keep_no_caller_waiting_who_is_known() -> None:
     gated = Gated("no")
 
     async def story() -> None:
-        calls = AuthorizerCalls(gated, threads, 60)
+        calls = AuthorizerCalls(gated, 60)
         strangers = [asyncio.create_task(calls.identity([("x-user", "eve")], PEER)) for _ in range(50)]
         while not gated.threads:
             await asyncio.sleep(0.01)
@@ -93,7 +83,7 @@ def test_strangers_who_are_asked_for_keep_no_caller_waiting_who_is_known(threads
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, StopIteration])
-def test_what_is_no_usual_error_refuses_and_keeps_no_place(threads: ThreadPool, error: type[BaseException]) -> None:
+def test_what_is_no_usual_error_refuses_and_keeps_no_place(error: type[BaseException]) -> None:
     class Ends(Gated):
         def authenticate(self, metadata: Mapping[str, str], peer: Peer) -> Identity | None:
             if not metadata:
@@ -101,7 +91,7 @@ def test_what_is_no_usual_error_refuses_and_keeps_no_place(threads: ThreadPool, 
             return Identity("ada")
 
     async def story() -> None:
-        calls = AuthorizerCalls(Ends(), threads, 0.05)
+        calls = AuthorizerCalls(Ends(), 0.05)
         for _ in range(authorizer_calls.MAX_CALLS):
             with pytest.raises(AuthorizerUnavailableError):
                 await calls.identity([], PEER)
@@ -112,14 +102,14 @@ def test_what_is_no_usual_error_refuses_and_keeps_no_place(threads: ThreadPool, 
 
 
 def test_a_flood_of_calls_that_fail_does_not_fill_the_log(
-    threads: ThreadPool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authorizer_calls, "LOG_SECONDS", 3_600)
 
     async def story() -> None:
         gated = Gated()
         gated.open.set()
-        calls = AuthorizerCalls(gated, threads, 60)
+        calls = AuthorizerCalls(gated, 60)
         for _ in range(5):  # without a user
             with pytest.raises(AuthorizerUnavailableError):
                 await calls.identity([], PEER)
@@ -132,9 +122,9 @@ def test_a_flood_of_calls_that_fail_does_not_fill_the_log(
     ("reason", "shown"),
     [("", "the authorizer of this server does not allow that"), ("a\x1b[31m\nb", "a [31m b"), ("x" * 900, "x" * 500)],
 )
-def test_a_reason_is_shown_as_plain_text(threads: ThreadPool, reason: str, shown: str) -> None:
+def test_a_reason_is_shown_as_plain_text(reason: str, shown: str) -> None:
     async def refusal() -> str | None:
-        calls = AuthorizerCalls(Gated(reason), threads, 60)
+        calls = AuthorizerCalls(Gated(reason), 60)
         return await calls.refusal("ada", Role.USER, "/m", "conversations/c")
 
     assert asyncio.run(refusal()) == shown

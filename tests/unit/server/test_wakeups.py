@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from server.loop_calls import LoopCalls
 from server.streams.wakeups import (
     AT_ONCE,
     EVENTS_PAUSE_SECONDS,
@@ -33,7 +32,7 @@ ROUNDS = 500
 def test_all_that_wait_cross_together_and_a_request_waits_behind_a_few_of_them_only() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        wakeups, crossings = Wakeups(LoopCalls(loop)), 0
+        wakeups, crossings = Wakeups(loop), 0
         original = loop.call_soon_threadsafe
 
         def count(*arguments: object) -> object:
@@ -58,7 +57,7 @@ def test_all_that_wait_cross_together_and_a_request_waits_behind_a_few_of_them_o
 
 def test_no_wake_up_of_any_thread_is_lost() -> None:
     async def work() -> None:
-        wakeups, woken, done = Wakeups(LoopCalls(asyncio.get_running_loop())), Counter[int](), asyncio.Event()
+        wakeups, woken, done = Wakeups(asyncio.get_running_loop()), Counter[int](), asyncio.Event()
 
         def arrived(number: int) -> None:
             woken[number] += 1
@@ -96,7 +95,7 @@ class Sneaky(deque[Any]):
 
 def test_a_wake_up_in_the_moment_in_which_the_queue_is_found_empty_is_not_lost() -> None:
     async def work() -> None:
-        wakeups, woken = Wakeups(LoopCalls(asyncio.get_running_loop())), asyncio.Event()
+        wakeups, woken = Wakeups(asyncio.get_running_loop()), asyncio.Event()
         queue = Sneaky()
         queue.moment = lambda: wakeups.wake(woken.set)
         wakeups._waiting = queue
@@ -140,7 +139,7 @@ def test_after_many_watchers_more_gathers_for_a_while(
     watchers: int, paused: bool, each: float, longest_seconds: float
 ) -> None:
     loop = Loop()
-    wakeups = Wakeups(LoopCalls(loop), each, longest_seconds)  # type: ignore[arg-type]
+    wakeups = Wakeups(loop, each, longest_seconds)  # type: ignore[arg-type]
     woken: list[int] = []
     for number in range(watchers):
         wakeups.wake(lambda number=number: woken.append(number))  # type: ignore[misc]
@@ -160,7 +159,7 @@ def test_live_text_goes_to_a_single_watcher_at_once_and_never_waits_longer_than_
 def test_a_flow_that_never_rests_is_paused_too() -> None:
     """Whoever is woken is there again at once, since something is always new."""
     loop = Loop()
-    wakeups = Wakeups(LoopCalls(loop))  # type: ignore[arg-type]
+    wakeups = Wakeups(loop)  # type: ignore[arg-type]
     woken = Counter[int]()
 
     def watcher(number: int) -> None:
@@ -177,6 +176,6 @@ def test_a_flow_that_never_rests_is_paused_too() -> None:
 
 def test_waking_after_the_loop_has_closed_does_no_harm() -> None:
     loop = asyncio.new_event_loop()
-    wakeups = Wakeups(LoopCalls(loop))
+    wakeups = Wakeups(loop)
     loop.close()
     wakeups.wake(lambda: None)

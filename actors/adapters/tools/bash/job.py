@@ -21,11 +21,11 @@ from actors.adapters.tools.bash.utf8_stream import Utf8Stream
 from actors.core.states import BackgroundJob, JobStatus
 from actors.core.tool_run import KillReceipt
 from actors.ports import CancelToken, Clock, ProcessEnd, RunningProcess
+from actors.ports.machine.threads import run_in_thread
 from actors.ports.terminal_text import TerminalText
 
 if TYPE_CHECKING:
     from actors.core.context import Mode
-    from actors.ports.machine.threads import Threads
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +46,7 @@ class Job:
     the thread, too.
     """
 
-    def __init__(
-        self, handle: str, command: str, tool_use_id: str, mode: Mode, clock: Clock, *, threads: Threads
-    ) -> None:
+    def __init__(self, handle: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> None:
         self.handle = handle
         self.command = command
         self.tool_use_id = tool_use_id
@@ -60,7 +58,6 @@ class Job:
         self.kill_pending = False
         """Whether the tool sent the job a signal and the job did not end within the time that the tool then waited."""
         self._clock = clock
-        self._threads = threads
         self._began = clock.monotonic()
         # There are two locks, so that a slow `watch` callback, which blocks output, cannot block a kill.
         self._writing = threading.Lock()
@@ -151,7 +148,7 @@ class Job:
         if doomed:
             process.kill()
         try:
-            self._threads.run(functools.partial(self._await_end, process), "bedrock-bash-job")
+            run_in_thread(functools.partial(self._await_end, process), "bedrock-bash-job")
         except RuntimeError:
             process.kill()
             self._await_end(process)

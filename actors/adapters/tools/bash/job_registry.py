@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from actors.adapters.tools.bash.job import Job, on_one_line
 from actors.adapters.tools.refusal import ToolRefusedError
 from actors.core.context import Mode, wider
-from actors.ports.machine.threads import NewThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.core.tool_run import KillReceipt
     from actors.ports import Clock
-    from actors.ports.machine.threads import Threads
 
 MAX_LIVE = 8
 """Maximum number of running jobs of one conversation."""
@@ -27,9 +25,8 @@ MAX_ENDED = 16
 class ConversationJobs:
     """The jobs of one conversation. The caller holds the registry's lock."""
 
-    def __init__(self, threads: Threads) -> None:
+    def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
-        self._threads = threads
         self._numbers = 0
 
     @property
@@ -40,7 +37,7 @@ class ConversationJobs:
     def open(self, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
         """Create a job with the next handle: b-1, b-2, and so on."""
         self._numbers += 1
-        job = Job(f"b-{self._numbers}", command, tool_use_id, mode, clock, threads=self._threads)
+        job = Job(f"b-{self._numbers}", command, tool_use_id, mode, clock)
         self.jobs[job.handle] = job
         return job
 
@@ -57,16 +54,14 @@ class JobRegistry:
     Safe to call from any thread; never blocks.
     """
 
-    def __init__(self, threads: Threads | None = None) -> None:
-        """Start without jobs. `threads` supplies the threads that wait for the jobs."""
-        self._threads = threads or NewThreads()
+    def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the jobs of all conversations; not held while jobs are killed
         self._conversations: dict[str, ConversationJobs] = {}
 
     def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
         """Create a job, not yet started; `drop` removes it. Raises ToolRefusedError if too many jobs are running."""
         with self._lock:
-            jobs_here = self._conversations.setdefault(conversation_id, ConversationJobs(self._threads))
+            jobs_here = self._conversations.setdefault(conversation_id, ConversationJobs())
             if len(live := jobs_here.live) >= MAX_LIVE:
                 raise _too_many(live)
             jobs_here.drop_oldest_ended()
