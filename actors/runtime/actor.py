@@ -40,7 +40,7 @@ class Request:
     origin: CommandOrigin | None = field(default_factory=command_origin.get)
 
 
-class Answer(pykka.Future[Any]):
+class ActorFuture(pykka.Future[Any]):
     """The future of `ActorRef.ask`, made of a standard one, because pykka's have neither callbacks nor a cancel."""
 
     def __init__(self) -> None:
@@ -175,8 +175,8 @@ class Actor(pykka.ThreadingActor):
         return Mailbox()
 
     @staticmethod
-    def _create_future() -> Answer:
-        return Answer()
+    def _create_future() -> ActorFuture:
+        return ActorFuture()
 
     def _start_actor_loop(self) -> None:
         try:
@@ -226,7 +226,7 @@ def tell(ref: ActorRef[Any], *messages: object) -> bool:
 
 def ask(ref: ActorRef[Any], message: object) -> Future[Any]:
     """Send a request and return the future for its answer, without waiting. Raises ActorDeadError if it was refused."""
-    future = cast("Answer", ref.ask(message, block=False)).future
+    future = cast("ActorFuture", ref.ask(message, block=False)).future
     if future.done() and isinstance(error := future.exception(), ActorDeadError):
         raise error  # pykka puts the refusal of an actor that has ended into the future
     return future
@@ -255,7 +255,7 @@ def forward(source: Future[Any], target: Future[Any]) -> None:
 
 def _is_wanted(envelope: Envelope[Any]) -> bool:
     """Return whether to deliver a message; False for a cancelled request. From now on it can no longer be cancelled."""
-    answer = cast("Answer | None", envelope.reply_to)
+    answer = cast("ActorFuture | None", envelope.reply_to)
     if answer is None or answer.future.set_running_or_notify_cancel():
         return True
     return getattr(envelope.message, "must_run", False)

@@ -45,7 +45,6 @@ EXACT = {
 MOST = {
     "commits": 5,
     "threads started": 0,
-    "jobs of threads": 3,  # the requests and the tool runner, if that of the last turn has ended; its tools are instant
     "mailbox deliveries": 16,
     "stream messages": 8,
     "voluntary switches": 105,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pykka import ActorDeadError, ActorRegistry
 from pykka._envelope import Envelope
 
-from actors.runtime.actor import Actor, Answer, Mailbox, Request, ask, failed, forward, tell
+from actors.runtime.actor import Actor, ActorFuture, Mailbox, Request, ask, failed, forward, tell
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def test_an_answer_may_be_a_future_that_is_completed_later(parrot: Ref) -> None:
 
 
 def test_an_answer_that_was_cancelled_stays_so() -> None:
-    answer, target = Answer(), Future[Any]()
+    answer, target = ActorFuture(), Future[Any]()
     for future in (answer.future, target):
         assert future.cancel()
     answer.set(1)
@@ -298,7 +298,7 @@ def test_a_closed_mailbox_refuses_and_has_only_the_stop_left() -> None:
     assert [envelope.message for envelope in mailbox.close()] == [Letter(2, urgent=True), Letter(1)]
     for refused in (
         lambda: mailbox.put(Envelope(Letter(3))),
-        lambda: mailbox.put(Envelope(Letter(3), reply_to=Answer())),
+        lambda: mailbox.put(Envelope(Letter(3), reply_to=ActorFuture())),
         lambda: mailbox.put_all([Envelope(Letter(3)), Envelope(Letter(4))]),
     ):
         with pytest.raises(ActorDeadError):
