@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pykka import ActorRegistry
 
 from actors.adapters.store.memory import MemoryStore
 from actors.conversation.supervisor import Supervisor
@@ -47,7 +48,7 @@ from actors.ports import (
 from actors.runtime.system_clock import SystemClock
 from tests.integration.actors.family import FamilyBox, FamilyModel
 from tests.support.catalogs import OneModelCatalog
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, eventually
 from tests.support.replaying import differences
 from tests.support.services import in_memory
 from tests.support.toolboxes import NothingKept
@@ -387,6 +388,7 @@ def make_world() -> Iterator[Callable[..., World]]:
     yield make
     for world in made:
         world.close()
+    eventually(lambda: not ActorRegistry.get_all(), "every actor and every runner has stopped")
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ from actors.messages.refusals import (
 from actors.ports import ToolOutput, ToolTransientError, date_of
 from actors.ports.permissions import EVERYTHING
 from tests.integration.actors.conftest import Calendar
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, eventually
 from tests.support.replaying import differences
 
 if TYPE_CHECKING:
@@ -558,8 +558,8 @@ def test_idle_conversations_keep_no_thread(world: World) -> None:
     gone = threading.Event()
     while world.supervisor.live_count():
         gone.wait(0.005)
-    names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if "Conversation" in name or "Runner" in name]
+    mine = ("Conversation", "LlmRunner", "ToolRunner")
+    eventually(lambda: not [t for t in threading.enumerate() if t.name.startswith(mine)], "its runners have ended")
     talk.send("awake?")
     talk.exchange().say("yes")
     talk.rest(Idle)

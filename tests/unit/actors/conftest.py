@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pykka import ActorDeadError, ActorRegistry
 
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import (
@@ -21,6 +23,7 @@ from actors.ports import (
 )
 from actors.runtime.system_clock import SystemClock
 from tests.support.catalogs import OneModelCatalog
+from tests.support.patience import eventually
 from tests.support.services import in_memory
 from tests.support.toolboxes import FunctionTool, NothingKept
 
@@ -95,6 +98,9 @@ class Inbox:
     def actor_inbox(self) -> Inbox:
         return self
 
+    def is_alive(self) -> bool:
+        return True
+
     def put_all(self, envelopes: Iterable[Any]) -> None:
         for envelope in envelopes:
             self.tell(envelope.message)
@@ -123,5 +129,9 @@ def inbox() -> Inbox:
 def services() -> Iterator[Services]:
     made = in_memory(models=Models(), toolbox=Box(), clock=StandingClock(), ids=CountingIds())
     yield made
+    for actor in ActorRegistry.get_all():
+        with suppress(ActorDeadError):
+            actor.stop(block=False)
+    eventually(lambda: not ActorRegistry.get_all(), "every actor has stopped")
     made.timers.close()
     made.store.close()
