@@ -31,7 +31,7 @@ def run(report: Report) -> None:
         began = time.perf_counter()
         store.delete("parent")
         answered = (time.perf_counter() - began) * 1000
-        while store._removal.pending:
+        while store._read(lambda session: session.run("SELECT 1 FROM deletions LIMIT 1").fetchone()):
             time.sleep(0.01)
         removed = time.perf_counter() - began
         over.set()

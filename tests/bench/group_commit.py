@@ -12,16 +12,17 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from actors.adapters.store.log_rows import LOG
-from actors.adapters.store.rows import CHANGING, MESSAGE
-from actors.adapters.store.sqlite.engine import FILE, open_writer, raw, sqlite3
-from actors.adapters.store.sqlite.statements import INSERT_LOG, INSERT_MESSAGE
+from actors.adapters.store.models import LogTable, MessageTable, columns
+from actors.adapters.store.query import Insert
+from actors.adapters.store.rows import CHANGING
+from actors.adapters.store.sqlite.engine import FILE, SqliteSession, open_writer, raw, sqlite3
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 Row: TypeAlias = Mapping[str, Any]
 
+INSERT_MESSAGE, INSERT_LOG = (Insert(each).of(SqliteSession.dialect, 1)[0] for each in (MessageTable, LogTable))
 UPDATE = f"UPDATE conversations SET {', '.join(f'{name} = ?' for name in (*CHANGING, 'log_hash'))} WHERE id = ?"
 
 
@@ -50,14 +51,20 @@ def last_transition(connection: sqlite3.Connection, conversation_id: str) -> Tra
     """Return the rows that the last transition of a stored conversation has written."""
     return Transition(
         _row(connection, "conversations", ("id", *CHANGING, "log_hash"), "id = ?", conversation_id),
-        _row(connection, "messages", MESSAGE, "conversation_id = ? ORDER BY sequence_id DESC", conversation_id),
-        _row(connection, "log", LOG, "conversation_id = ? ORDER BY step DESC", conversation_id),
+        _row(
+            connection,
+            "messages",
+            columns(MessageTable),
+            "conversation_id = ? ORDER BY sequence_id DESC",
+            conversation_id,
+        ),
+        _row(connection, "log", columns(LogTable), "conversation_id = ? ORDER BY step DESC", conversation_id),
     )
 
 
 def _row(connection: sqlite3.Connection, table: str, columns: tuple[str, ...], which: str, key: str) -> Row:
     found = connection.execute(f"SELECT {', '.join(columns)} FROM {table} WHERE {which} LIMIT 1", (key,)).fetchone()
-    return dict(zip(columns, ("" if value is None else value for value in found), strict=True))
+    return dict(zip(columns, found, strict=True))
 
 
 class GroupCommit:

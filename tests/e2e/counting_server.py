@@ -19,7 +19,7 @@ tune_process()  # before gRPC is imported
 
 from actors.adapters.llm.protocols.anthropic import request as anthropic  # noqa: E402
 from actors.adapters.store import rows  # noqa: E402
-from actors.adapters.store.sqlite.readers import Readers  # noqa: E402
+from actors.adapters.store.sqlite.engine import Readers  # noqa: E402
 from actors.adapters.store.sqlite.store import PeeweeStore  # noqa: E402
 from actors.adapters.telemetry import observer  # noqa: E402
 from actors.runtime.actor import Mailbox  # noqa: E402

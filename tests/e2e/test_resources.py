@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.store.sql.reader_pool import READERS
+from actors.adapters.store.reads import READERS
 from tests.support import processes
 from tests.support.fake_provider import calls, refuses, says, stalls
 from tests.support.patience import PATIENCE, eventually

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from actors.adapters.store import listing
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.postgres.store import open_postgres
-from actors.adapters.store.sql import listing
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.context import Mode
 from actors.core.errors import ErrorKind

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
+from actors.adapters.store import models as schema
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
-from actors.adapters.store.sqlite.schema import tables as schema
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.invariants import InvariantChecker
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, Durable, MessageAdded, QueueChanged, RunStop

@@ -1,1 +1,36 @@
-"""Implementations of the store port: SQLite, PostgreSQL, and a store in memory for tests."""
+"""Stores of conversations on SQLite and on PostgreSQL: one set of tables, statements and changes for both.
+
+Peewee is imported here, without the optional modules that it would import if they are installed: drivers of other
+databases and, if pysqlite3 is installed, Python's own copy of SQLite.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+_MODULES = ("peewee", "playhouse.migrations")
+_UNUSED = ("psycopg", "psycopg2", "psycopg2cffi", "pymysql", "MySQLdb", "playhouse.cockroachdb")
+_PYTHONS_SQLITE = "sqlite3"
+
+
+def import_peewee() -> None:
+    """Import peewee while its optional modules appear to be missing, which saves 0.25 s and 9 MiB.
+
+    The optional modules are database drivers and, if pysqlite3 is installed, Python's own sqlite3. During the call, no
+    other thread may import any of them, so call this before threads are started.
+    """
+    unused = (*_UNUSED, _PYTHONS_SQLITE) if find_spec("pysqlite3") else _UNUSED
+    hidden = [name for name in unused if name not in sys.modules]
+    missing = dict.fromkeys(hidden)
+    sys.modules.update(missing)  # type: ignore[arg-type] # an import fails if the value is None
+    try:
+        for module in _MODULES:
+            import_module(module)
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+import_peewee()

@@ -6,15 +6,37 @@ rules of the state machine is verified elsewhere, by `actors.core.invariants`.
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import DecodeError
 
 from actors.adapters.store import rows
-from actors.adapters.store.log_rows import LogRow, hash_of, notifications_of
-from actors.adapters.store.pruning import LogPosition, place_after
-from actors.adapters.store.rows import CHANGING, FIXED, MESSAGE, RECORD, Row, is_as_written
-from actors.adapters.store.run_outcomes import fate_values, run_values
+from actors.adapters.store.listing import RECORD_COLUMNS
+from actors.adapters.store.log_rows import (
+    LOGGED,
+    LogPosition,
+    LogRow,
+    beginning,
+    fate_values,
+    hash_of,
+    notifications_of,
+    place_after,
+    run_values,
+)
+from actors.adapters.store.models import (
+    AttachmentTable,
+    CommandTable,
+    ConversationTable,
+    FateTable,
+    MessageTable,
+    ProfileTable,
+    PromptTable,
+    RunTable,
+    fields,
+)
+from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
+from actors.adapters.store.rows import CHANGING, FIXED, RECORD, Row, is_as_written
 from actors.core.notifications import Durable, Fate, MessageAdded, QueueChanged, RunStop
 
 if TYPE_CHECKING:
@@ -24,6 +46,17 @@ if TYPE_CHECKING:
     from actors.ports import ConversationRecord, SettledInput, StoppedRun
 
 UNREADABLE = (DecodeError, TypeError, ValueError, KeyError)
+MAX_FINDINGS = 100
+"""Maximum number of violations that are returned for one conversation."""
+
+_IDS = ConversationTable.select(ConversationTable.id).where(undeleted(ConversationTable.id))
+_ALL_IDS = Statement(_IDS.order_by(ConversationTable.id))
+_RECORD = Statement(_IDS.select(*RECORD_COLUMNS).where(ConversationTable.id == Param("id")))
+_PROMPT = Statement(of_conversation(PromptTable))
+_MESSAGES = Statement(of_conversation(MessageTable).order_by(MessageTable.sequence_id))
+_ENDS = Statement(of_conversation(RunTable)), Statement(of_conversation(FateTable))
+_OTHERS = [Statement(of_conversation(each)) for each in (ProfileTable, CommandTable, AttachmentTable)]
+_CREATED = Statement(CommandTable.select(*fields(CommandTable)).where(CommandTable.conversation_id.is_null()))
 
 
 class StoredRows(NamedTuple):
@@ -33,19 +66,19 @@ class StoredRows(NamedTuple):
     """
 
     conversation: Row
-    """The row of the conversation, with the columns RECORD."""
+    """The row of the conversation."""
     prompt: Row | None
-    """The row of the system prompt, with the columns PROMPT."""
+    """The row of the system prompt."""
     begins: LogPosition
     """The position after which the stored event log begins; older rows of the log may have been pruned."""
     log: Iterable[LogRow]
     """The rows of the event log, in order of their revisions."""
     messages: Iterable[Row]
-    """The rows of the messages, with the columns MESSAGE, by ascending sequence number."""
+    """The rows of the messages, by ascending sequence number."""
     runs: Iterable[Row]
-    """The rows that record how runs ended, with the columns RUN."""
+    """The rows that record how runs ended."""
     fates: Iterable[Row]
-    """The rows that record what became of queued messages (delivered, returned, withdrawn), with the columns FATE."""
+    """The rows that record what became of queued messages (delivered, returned, withdrawn)."""
     others: Iterable[Row] = ()
     """Rows of further tables, such as attachments; the last column of each row is its digest."""
 
@@ -70,8 +103,39 @@ def rows_of(
 
 def _as_read(row: Row) -> Row:
     """Return a message's row as a database returns it: with None where `usage_data` was written as ""."""
-    usage = MESSAGE.index("usage_data")
+    usage = rows.MESSAGE.index("usage_data")
     return (*row[:usage], row[usage] or None, *row[usage + 1 :])
+
+
+def check(session: Session, conversation_id: str) -> tuple[str, ...]:
+    """Verify a conversation, and return the violations as texts; () if there is no violation, or no such conversation.
+
+    Call it inside one transaction, on a connection that replaces invalid UTF-8 instead of raising an error. Raises what
+    the database raises.
+    """
+    conversation = session.execute(_RECORD, id=conversation_id).fetchone()
+    if conversation is None:
+        return ()
+    prompt = session.execute(_PROMPT, id=conversation_id).fetchone()
+    begins = beginning(session, conversation_id)
+    log = map(LogRow._make, session.execute(LOGGED, id=conversation_id, after=0, limit=ALL))
+    messages, runs, fates = (session.execute(each, id=conversation_id) for each in (_MESSAGES, *_ENDS))
+    others = chain.from_iterable(session.execute(each, id=conversation_id) for each in _OTHERS)
+    stored = StoredRows(conversation, prompt, begins, log, messages, runs, fates, others)
+    return tuple(islice(violations(stored), MAX_FINDINGS))
+
+
+def check_all(session: Session) -> Iterator[tuple[str, str]]:
+    """Verify all conversations, and yield a description of each damaged one with its first violation.
+
+    The stored create commands are verified, too. Call it on a connection that replaces invalid UTF-8 instead of raising
+    an error. Raises what the database raises.
+    """
+    for (conversation_id,) in session.execute(_ALL_IDS).fetchall():
+        for finding in check(session, conversation_id)[:1]:
+            yield f"conversation {conversation_id}", finding
+    if not all(map(is_as_written, session.execute(_CREATED))):
+        yield "the remembered calls of CreateConversation", "one of them is not what was written"
 
 
 def violations(stored: StoredRows) -> Iterator[str]:

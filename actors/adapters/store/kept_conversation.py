@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from actors.adapters.store.log_rows import LogRow, next_revision, seal
-from actors.adapters.store.pruning import BEGINNING, LogPosition
+from actors.adapters.store.log_rows import (
+    BEGINNING,
+    LogPosition,
+    LogRow,
+    next_revision,
+    seal,
+    settled_inputs,
+    stopped_runs,
+)
 from actors.adapters.store.rows import FIXED
-from actors.adapters.store.run_outcomes import settled_inputs, stopped_runs
 from actors.ports import (
     Attachment,
     CommandExistsError,
@@ -54,7 +60,7 @@ class KeptConversation(NamedTuple):
                 raise FencedError(f"message {message.sequence} of {self.record.id} is there already")
         log, log_hash = list(self.log), self.record.log_hash
         for entry in part.log:
-            log_hash, (*values, context, audit) = seal(self.record.id, part.record.epoch, entry).after(log_hash)
+            log_hash, (*values, context, audit, _) = seal(self.record.id, part.record.epoch, entry).after(log_hash)
             log.append(LogRow._make((*values, context or None, audit or None)))
         commands = dict(self.commands)
         if part.command is not None and not part.create_command:

@@ -3,31 +3,40 @@
 The rows form a hash chain: a row's hash is SHA-256 over the row's content followed by the hash of the previous row. The
 thread that wants to commit hashes the content in advance. The thread that writes to the database, which alone knows the
 previous row, then only has to hash the 64 bytes of that row's hash.
+
+The tables `runs` (every run that has ended) and `fates` (every message to a busy agent that no longer waits) are kept
+when the log is pruned: with the messages they contain everything that clients need from a pruned log.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import json
 
-from actors.adapters.store.rows import refuse_non_numbers
-from actors.core.notifications import Durable
-from actors.ports import Commit, LogEntry, RevisionTooOldError, StoredEvent, StoredTransition
+from actors.adapters.store.models import LogTable, PruningTable
+from actors.adapters.store.query import Param, Session, Statement, of_conversation
+from actors.adapters.store.rows import digest_of, refuse_non_numbers
+from actors.core.notifications import Durable, Fate, MessageAdded, QueueChanged, RunStop, StopReason
+from actors.core.states import QueuedInput
+from actors.ports import (
+    Commit,
+    LogEntry,
+    RevisionTooOldError,
+    SettledInput,
+    StoppedRun,
+    StoreDamagedError,
+    StoredEvent,
+    StoredTransition,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _NOTIFICATIONS = json.Decoder(tuple[Durable, ...])
+_INPUT = json.Decoder(QueuedInput)
 _encode = json.Encoder().encode
-
-
-LOG = (
-    "conversation_id", "step", "epoch", "at", "first_revision", "count", "prev_hash", "hash", "notifications",
-    "event", "context", "audit",
-)  # fmt: skip
-"""The columns of the table `log`. The digest covers them in this order, except for the two hashes."""
 
 
 class LogRow(NamedTuple):
@@ -51,12 +60,12 @@ class Sealed(NamedTuple):
     """An encoded row of the event log and the digest of its content, still without its hash and the previous row's."""
 
     numbers: tuple[str, int, int, int, int, int]
-    """The first six columns of LOG, from `conversation_id` to `count`."""
-    texts: tuple[str, str, str, str]
-    """The columns of LOG from `notifications` on; "" for a missing `context` or `audit`."""
+    """The first six columns of the table, from `conversation_id` to `count`."""
+    texts: tuple[str | None, ...]
+    """The columns from `notifications` on, and who sent the command; "" for nobody."""
     digest: hashlib._Hash
 
-    def after(self, prev_hash: str) -> tuple[str, tuple[str | int, ...]]:
+    def after(self, prev_hash: str) -> tuple[str, tuple[str | int | None, ...]]:
         """Return this row's hash and the complete row, for an event log whose last row has the hash `prev_hash`."""
         link = _link(self.digest, prev_hash)
         return link, (*self.numbers, prev_hash, link, *self.texts)
@@ -71,7 +80,11 @@ def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
     notifications = _encode(entry.notifications)
     context = entry.context or b""
     audit = b"" if entry.audit is None else _encode(entry.audit)
-    texts = (notifications.decode(), entry.event.decode(), context.decode(), audit.decode())
+    origin = entry.audit.origin if entry.audit else None
+    texts = (
+        notifications.decode(), entry.event.decode(), context.decode() or None, audit.decode() or None,
+        origin.principal if origin else "",
+    )  # fmt: skip
     return Sealed(numbers, texts, _digest(numbers, notifications, entry.event, context, audit))
 
 
@@ -184,3 +197,154 @@ def stored_transition(row: LogRow) -> StoredTransition:
         row.step, row.epoch, row.at, row.event.encode(), context, row.first_revision, notifications_of(row),
         row.prev_hash, row.hash,
     )  # fmt: skip
+
+
+# --- the ends of runs and waits ---------------------------------------------------------------------------------
+
+
+def stopped_runs(part: Commit) -> Iterator[StoppedRun]:
+    """Yield the runs that stopped in the commit `part`, in order."""
+    sequence = part.messages[0].sequence - 1 if part.messages else part.record.state.ledger.seq
+    for entry in part.log:
+        for revision, event in enumerate(entry.notifications, entry.first_revision):
+            if isinstance(event, MessageAdded):
+                sequence = event.message.sequence
+            elif isinstance(event, RunStop):
+                yield StoppedRun(revision, entry.at, event, sequence)
+
+
+def settled_inputs(part: Commit) -> Iterator[SettledInput]:
+    """Yield, in order, what became of queued messages according to the commit `part`, such as "delivered"."""
+    runs = {message.id: message.run for message in part.messages}
+    for entry in part.log:
+        for revision, event in enumerate(entry.notifications, entry.first_revision):
+            if isinstance(event, QueueChanged) and event.fate is not Fate.QUEUED:
+                yield SettledInput(revision, entry.at, event, runs.get(event.input.message_id, ""))
+
+
+def run_values(conversation_id: str, ended: StoppedRun) -> tuple[str | int, ...]:
+    """Return the row of a stopped run.
+
+    The column `message` contains the error message of a failed run, and the output of any other run.
+    """
+    stop = ended.stop
+    values = (
+        conversation_id, ended.revision, stop.run, stop.reason.value, stop.detail, stop.message or stop.output,
+        ended.last_sequence, ended.at,
+    )  # fmt: skip
+    return (*values, digest_of(values))
+
+
+def run_of(row: tuple[Any, ...]) -> StoppedRun:
+    """Convert the row of a stopped run. Raises ValueError if the row is damaged."""
+    _, revision, run, reason, detail, message, last_sequence, at, _ = row
+    refuse_non_numbers(revision, last_sequence, at)
+    failed = StopReason(reason) is StopReason.ERROR
+    stop = RunStop(run, StopReason(reason), detail, message if failed else "", "" if failed else message)
+    return StoppedRun(revision, at, stop, last_sequence)
+
+
+def fate_values(conversation_id: str, settled: SettledInput) -> tuple[str | int, ...]:
+    """Return the row about what became of a queued message."""
+    outcome = settled.outcome
+    waited = _encode(outcome.input).decode()
+    values = (
+        conversation_id, settled.revision, outcome.input.message_id, outcome.delivery, outcome.fate.value, waited,
+        settled.run, settled.at,
+    )  # fmt: skip
+    return (*values, digest_of(values))
+
+
+def fate_of(row: tuple[Any, ...]) -> SettledInput:
+    """Convert a row to an object that describes what became of a queued message.
+
+    Raises msgspec.DecodeError or ValueError if the row is damaged.
+    """
+    _, revision, _, delivery, fate, waited, run, at, _ = row
+    refuse_non_numbers(revision, at)
+    return SettledInput(revision, at, QueueChanged(_INPUT.decode(waited), delivery, Fate(fate)), run)
+
+
+# --- the beginning of a log -------------------------------------------------------------------------------------
+
+# The store records where a log begins, which distinguishes a pruned log from one whose beginning is missing for another
+# reason. A log with rows that fail verification is not pruned, so that they are kept as evidence.
+
+PRUNED_ROWS = 256
+"""Maximum rows per batch. While a batch is deleted, no other change can be written."""
+CHARACTERS = 4 * 1024 * 1024
+"""Approximate maximum of characters per batch.
+
+The limit is needed because a large row occupies several pages, each of which the database has to free.
+"""
+
+
+class LogPosition(NamedTuple):
+    """A position between two rows of an event log: the step, last revision and hash of the row before it.
+
+    Zeros and "" mean the beginning of a log from which nothing was pruned.
+    """
+
+    step: int = 0
+    revision: int = 0
+    hash: str = ""
+
+
+BEGINNING = LogPosition()
+
+
+LOGGED = Statement(
+    of_conversation(LogTable)
+    .where(LogTable.step > Param("after"))
+    .order_by(LogTable.first_revision, LogTable.step)
+    .limit(Param("limit"))
+)
+"""At most `limit` rows of a conversation's event log after the step `after`."""
+_PRUNED = Statement(of_conversation(PruningTable))
+
+
+def beginning(session: Session, conversation_id: str) -> LogPosition:
+    """Return the position at which the stored event log of a conversation begins, which is after the pruned rows."""
+    row = session.execute(_PRUNED, id=conversation_id).fetchone()
+    return LogPosition(*row[1:]) if row else BEGINNING
+
+
+def place_after(row: LogRow) -> LogPosition:
+    """Return the position after `row`."""
+    return LogPosition(row.step, row.first_revision + row.event_count - 1, row.hash)
+
+
+class Bounds(NamedTuple):
+    """The limits of a pruning: only rows that both limits allow may be removed."""
+
+    before_revision: int
+    """Rows may be removed if all their events precede this revision."""
+    older_than: int | None = None
+    """Rows may be removed if they were written before this time, in milliseconds since 1970; None for any age."""
+
+    def hold(self, row: LogRow) -> bool:
+        """Return whether this row and all later ones must be kept."""
+        if row.first_revision + row.event_count > self.before_revision:
+            return True
+        return self.older_than is not None and row.at >= self.older_than
+
+
+def prunable(begins: LogPosition, rows: Iterable[LogRow], bounds: Bounds) -> list[LogRow]:
+    """Return the rows to prune in the next batch, oldest first; [] if there are none.
+
+    `rows` are the rows of the event log after the position `begins`. Raises StoreDamagedError if a row to prune does
+    not follow the row before it, or does not match its hash.
+    """
+    going: list[LogRow] = []
+    characters, place = 0, begins
+    for row in rows:
+        if bounds.hold(row) or len(going) == PRUNED_ROWS or characters > CHARACTERS:
+            break
+        if (row.step, row.first_revision, row.prev_hash) != (place.step + 1, place.revision + 1, place.hash):
+            raise StoreDamagedError(f"step {row.step} of {row.conversation_id} does not follow; its log is not pruned")
+        if hash_of(row) != row.hash:
+            raise StoreDamagedError(f"step {row.step} of {row.conversation_id} was changed; its log is not pruned")
+        going.append(row)
+        characters += len(row.notifications) + len(row.event) + len(row.context or "")
+        place = place_after(row)
+    return going

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from actors.adapters.store.audit_rows import logged_entry
+from actors.adapters.store.audit import logged_entry
 from actors.adapters.store.integrity import rows_of, violations
 from actors.adapters.store.kept_conversation import KeptConversation, changed_by, created_by
 from actors.adapters.store.kept_owners import KeptOwners, family_of, top_of
-from actors.adapters.store.log_rows import check_shape, events_after, refuse_before, stored_transition
-from actors.adapters.store.pruning import Bounds, place_after, prunable
+from actors.adapters.store.log_rows import (
+    Bounds,
+    check_shape,
+    events_after,
+    place_after,
+    prunable,
+    refuse_before,
+    stored_transition,
+)
 from actors.core.profile import Profile
 from actors.core.states import TERMINAL, Idle
 from actors.ports import (

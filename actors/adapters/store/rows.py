@@ -1,7 +1,6 @@
-"""Converts conversation records and messages to rows of the database, and back.
+"""Converts conversation records, messages, commands and attachments to rows of the database, and back.
 
-Defines the columns of the tables and the order of the columns. Values without a column of their own are encoded as JSON
-by msgspec.
+A row has the columns of its model, in order. Values without a column of their own are encoded as JSON by msgspec.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import DecodeError, Struct, json
 
+from actors.adapters.store.models import ConversationTable, MessageTable, columns
 from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import LATEST_MS, Content, Message, MessageType, SystemKind, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
@@ -19,43 +19,12 @@ from actors.core.states import STATE_VERSION, Idle, Ledger, State, name_of
 from actors.ports import ConversationRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-FIXED = (
-    "id", "cwd", "parent_conversation_id", "user_initiated", "created_at", "continued_from", "workspace_label",
-    "principal",
-)  # fmt: skip
-"""Columns of a conversation that never change."""
-CHANGING = (
-    "state", "state_data", "state_updated_at", "updated_at", "archived", "archived_at", "mode", "model", "title",
-    "labels", "approval_policy", "approval_rules", "follow_up_policy", "budget", "continued_by", "node", "epoch",
-    "step", "last_seq", "digest",
-)  # fmt: skip
-"""Columns that every transition writes.
+    from actors.ports import Attachment, CommandRecord
 
-It also writes `log_hash`, which is not listed here, because it is known only when the event log is written.
-"""
-RECORD = (*FIXED, *CHANGING, "slug", "log_hash")
-"""The columns of a conversation. `record_of` takes them, followed by the system prompt and the profile.
-
-`state_data` is selected as bytes, because a damaged state may not be valid UTF-8.
-"""
-MESSAGE = (
-    "id", "conversation_id", "sequence_id", "message_type", "actor_kind", "content", "display_data", "usage_data",
-    "created_at", "request_id", "attempt", "through_sequence", "digest",
-)  # fmt: skip
-"""Columns of a message."""
-PROMPT = ("conversation_id", "text", "text_digest")
-"""Columns of a system prompt."""
-PROFILE = ("conversation_id", "profile", "profile_digest")
-"""Columns of a profile; a conversation with the default profile has no row."""
-SPENDING = ("principal", "day", "tokens", "cost_micros")
-"""Columns of the sums of tokens and costs that a principal spent on one day. These rows have no digest."""
-COMMAND = ("conversation_id", "principal", "request_id", "body_hash", "answer", "at", "digest")
-"""Columns of an accepted command."""
-ATTACHMENT = ("conversation_id", "id", "media_type", "data", "width", "height", "created_at", "digest")
-"""Columns of an attachment."""
-
+RECORD, MESSAGE = columns(ConversationTable), columns(MessageTable)
+FIXED, CHANGING = RECORD[:8], RECORD[8:-2]  # what never changes, and what each commit writes besides `log_hash`
 
 _ACTOR_KINDS = {
     MessageType.USER: "human",
@@ -97,28 +66,18 @@ _DISPLAY = json.Decoder(Display)
 _USAGE = json.Decoder(Usage)
 
 
-def names(values: Iterable[str]) -> str:
-    """Encode texts as a JSON array, for SQLite's json_each."""
-    return _encode(list(values)).decode()
-
-
-def _or_empty(value: int | str | None) -> int | str:
-    """Return "" for None and other values unchanged; the SQL statements turn "" into NULL in nullable columns."""
-    return "" if value is None else value
-
-
 def digest_of(values: Sequence[object]) -> str:
     """Return the digest of a row, by which later changes of the row are detected.
 
     The digest is SHA-256 over the row's other values as a JSON array, with bytes in base64 and "" for NULL.
     """
-    return hashlib.sha256(_encode(values)).hexdigest()
+    return hashlib.sha256(_encode(["" if value is None else value for value in values])).hexdigest()
 
 
 def is_as_written(row: Row) -> bool:
     """Return whether the last value of a row is the digest of its other values, as it was when the row was written."""
     digest: str = row[-1]
-    return digest_of(["" if value is None else value for value in row[:-1]]) == digest
+    return digest_of(row[:-1]) == digest
 
 
 def refuse_non_numbers(*values: object) -> None:
@@ -132,9 +91,9 @@ def refuse_non_numbers(*values: object) -> None:
 
 
 def fixed_values(record: ConversationRecord) -> Row:
-    """Return the values of the columns FIXED for a conversation."""
+    """Return the values of the columns FIXED of a conversation."""
     return (
-        record.id, record.cwd, _or_empty(record.parent_conversation_id), int(record.user_initiated), record.created_at,
+        record.id, record.cwd, record.parent_conversation_id, int(record.user_initiated), record.created_at,
         record.continued_from, record.workspace_label, record.principal,
     )  # fmt: skip
 
@@ -143,7 +102,7 @@ def changing_values(record: ConversationRecord) -> Row:
     """Return the values of the columns CHANGING for a conversation; the digest also covers FIXED and the slug."""
     values = (
         name_of(record.state), _encode(StoredState(STATE_VERSION, record.state)).decode(), record.state_updated_at,
-        record.updated_at, int(record.archived_at is not None), _or_empty(record.archived_at), str(record.mode),
+        record.updated_at, int(record.archived_at is not None), record.archived_at, str(record.mode),
         record.model, record.title, _encode(record.labels).decode(), str(record.approval_policy),
         _encode(record.approval_rules).decode(), str(record.follow_up_policy), _encode(record.budget).decode(),
         record.continued_by, record.node, record.epoch, record.step, record.last_seq,
@@ -235,12 +194,12 @@ def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agent
 
 
 def prompt_values(conversation_id: str, text: str) -> Row:
-    """Return the values of the columns PROMPT for a system prompt."""
+    """Return the row of a system prompt."""
     return conversation_id, text, digest_of((conversation_id, text))
 
 
 def profile_values(conversation_id: str, profile: Profile) -> Row:
-    """Return the values of the columns PROFILE for a profile."""
+    """Return the row of a profile."""
     values = (conversation_id, _encode(profile).decode())
     return (*values, digest_of(values))
 
@@ -254,26 +213,25 @@ def message_key(conversation_id: str, message_id: str) -> str:
 
 
 def message_values(conversation_id: str, message: Message) -> Row:
-    """Return the values of the columns MESSAGE for a message."""
+    """Return the row of a message."""
     display = Display(message.run, message.delivery, message.kind, message.meta, message.error_kind)
     values = (
         message_key(conversation_id, message.id), conversation_id, message.sequence, str(message.type),
         _ACTOR_KINDS[message.type], _encode(message.content).decode(), _encode(display).decode(),
-        "" if message.usage is None else _encode(message.usage).decode(), message.created_at, message.request_id,
+        None if message.usage is None else _encode(message.usage).decode(), message.created_at, message.request_id,
         message.attempt, message.through_sequence,
     )  # fmt: skip
     return (*values, digest_of(values))
 
 
 def message_of(row: Row) -> Message:
-    """Convert a row with the columns MESSAGE to a message.
+    """Convert the row of a message.
 
     Raises msgspec.DecodeError, ValueError or KeyError if the row is damaged.
     """
-    (
-        key, conversation_id, sequence, type_, _, content, display_data, usage_data,
-        at, request_id, attempt, through, _,
-    ) = row  # fmt: skip
+    key, conversation_id, sequence, type_, _, content, display_data, usage_data, at, request_id, attempt, through, _ = (
+        row
+    )
     refuse_non_numbers(sequence, at, attempt, through)
     display = _DISPLAY.decode(display_data or "{}")
     return Message(
@@ -292,3 +250,19 @@ def message_of(row: Row) -> Message:
         meta=display.meta,
         error_kind=display.error_kind,
     )
+
+
+def command_values(conversation_id: str | None, principal: str | None, command: CommandRecord) -> Row:
+    """Return the row of an accepted command: of a conversation or, for a create command, of a principal."""
+    values = (
+        conversation_id, principal, command.request_id, command.body_hash, command.answer.decode(), command.at,
+    )  # fmt: skip
+    return (*values, digest_of(values))
+
+
+def attachment_values(conversation_id: str, attachment: Attachment, at: int) -> Row:
+    """Return the row of an attachment that is stored at the time `at` (milliseconds)."""
+    values = (
+        conversation_id, attachment.id, attachment.media_type, attachment.data, attachment.width, attachment.height, at,
+    )  # fmt: skip
+    return (*values, digest_of(values))

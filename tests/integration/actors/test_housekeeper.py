@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.adapters.store import pruning
+from actors.adapters.store import log_rows
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.errors import Reason, Rejected
@@ -98,7 +98,7 @@ def test_the_latest_events_are_kept_however_old_they_are(home: World) -> None:
 
 
 def test_a_conversation_goes_on_while_its_events_are_pruned(home: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "ROWS", 1)
+    monkeypatch.setattr(log_rows, "PRUNED_ROWS", 1)
     talk = home.create()
     turn(home, talk)
     talk.send("and now?")

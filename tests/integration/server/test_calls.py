@@ -17,8 +17,8 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from actors.adapters.store import listing as sqlite_listing
 from actors.adapters.store.memory import MemoryStore
-from actors.adapters.store.sql import listing as sqlite_listing
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import MessageType, Text, ToolUse

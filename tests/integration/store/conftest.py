@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -12,6 +13,7 @@ from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.postgres.engine import address_of
 from actors.adapters.store.postgres.schema.version import migrate
 from actors.adapters.store.postgres.store import open_postgres
+from actors.adapters.store.sqlite.engine import raw, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from tests.support.patience import eventually
 
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
     from actors.ports import FaultPoints, Store
     from tests.support.postgres import PostgresServer
 
-SECONDS = 20.0
-"""Longer than anything here takes."""
+SECONDS = 20.0  # longer than anything here takes
 
 
 class Gate:
@@ -60,23 +61,17 @@ def gate() -> Gate:
     return Gate()
 
 
-TABLES = (
-    "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT IN ('nodes', 'schema_migration')"
-)
-ME = 1
-"""The incarnation of the first server of `with_nodes`."""
+TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename !~ 'nodes|schema_migration'"
+ME = 1  # the incarnation of the first server of `with_nodes`
 
 
 def with_nodes(url: str) -> None:
     """Make the tables, and let three servers be there."""
     migrate(address_of(url))
+    query = "INSERT INTO nodes VALUES (%s, %s, %s, '', '{}', true, 10, 'infinity')"
     with psycopg.connect(url) as connection:
-        for number in (1, 2, 3):
-            connection.execute(
-                "INSERT INTO nodes (incarnation, name, address, version, labels, session, lease_seconds, expires)"
-                " VALUES (%s, %s, %s, '', '{}', true, 10, 'infinity')",
-                (number, ("first", "second", "third")[number - 1], f"127.0.0.1:{number}"),
-            )
+        for number, name in enumerate(("first", "second", "third"), 1):
+            connection.execute(query, (number, name, f"127.0.0.1:{number}"))
 
 
 @pytest.fixture(scope="session")
@@ -126,4 +121,11 @@ def store(open_any: Callable[[FaultPoints | None], Store], gate: Gate) -> Store:
 
 def wait_until_removed(store: PeeweeStore) -> None:
     """Wait until nothing that was deleted is left."""
-    eventually(lambda: not store._removal.pending, "it is removed")
+    with reading(store) as connection:
+        eventually(lambda: not connection.execute("SELECT 1 FROM deletions").fetchall(), "it is removed")
+
+
+@contextmanager
+def reading(store: PeeweeStore) -> Iterator[sqlite3.Connection]:
+    with store._readers.lend() as database:
+        yield raw(database)

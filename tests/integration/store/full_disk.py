@@ -16,6 +16,7 @@ from actors.adapters.store.sqlite.files.backup import BackupError, back_up
 from actors.adapters.store.sqlite.files.disk_reserve import RESERVE, SIZE
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnavailableError, StoreUnusableError
+from tests.integration.store.conftest import wait_until_removed
 from tests.integration.store.large_fork import SIZE as SIZE_OF_IMAGE
 from tests.integration.store.large_fork import assert_whole, grown_origin
 from tests.support.commit_builder import CommitBuilder
@@ -48,7 +49,8 @@ def deletion(disk: Path, data: Path) -> None:
     store.delete("c0")
     assert store.load("c0") is None
     store.delete("c1")
-    eventually(lambda: not store._removal.pending and (data / RESERVE).exists(), "space is freed")
+    wait_until_removed(store)
+    eventually((data / RESERVE).exists, "space is freed")
     left = _free(disk)
     assert left > 2_000_000, left
     builder = CommitBuilder("after")
@@ -74,7 +76,7 @@ def fork(disk: Path, data: Path) -> None:
         with pytest.raises(StoreUnavailableError):
             store.commit(commit)
     assert store.load("f") is None
-    eventually(lambda: not store._removal.pending, "what was copied is removed")
+    wait_until_removed(store)
     os.unlink(disk / "filler")
     store.commit(commit)
     assert_whole(store)

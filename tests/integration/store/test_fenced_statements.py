@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from msgspec.structs import replace
 
-from actors.adapters.store.postgres import changes
+from actors.adapters.store import owners
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.ports import FencedError, NotOwnerError
 from tests.integration.store.conftest import ME, Gate
 from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from actors.adapters.store.sql.commit_rows import Head
-    from actors.adapters.store.sql.dialect import Connection
+    from actors.adapters.store.owners import Head
+    from actors.adapters.store.query import Session
 
 FORGED = "f" * 64
 ROW = "SELECT step, last_seq, log_hash, epoch, owner, updated_at FROM conversations"
@@ -45,7 +44,7 @@ def store(database: str, gate: Gate) -> Iterator[PostgresStore]:
 
 @pytest.fixture
 def known(store: PostgresStore) -> CommitBuilder:
-    """A conversation whose head the store remembers, so that it reads nothing before it writes."""
+    """A conversation that the store has written to before."""
     draft = CommitBuilder("c1")
     store.commit(draft.create())
     store.commit(draft.next())
@@ -74,9 +73,7 @@ def test_what_is_written_together_is_refused_for_each_reason(
     assert row(database) == before
 
 
-def test_the_log_follows_the_hash_that_is_stored_not_the_one_that_is_remembered(
-    store: PostgresStore, database: str, known: CommitBuilder
-) -> None:
+def test_the_log_follows_the_hash_that_is_stored(store: PostgresStore, database: str, known: CommitBuilder) -> None:
     changed(database, HASH)
     store.commit(known.next())
     (latest,) = store.transitions("c1", after_step=2, limit=1)
@@ -92,16 +89,16 @@ def test_what_is_written_alone_is_refused_for_each_reason_that_arises_after_its_
     reason: str,
 ) -> None:
     change, refusal = REFUSED.get(reason, (HASH, FencedError))
-    read, then = changes.heads, list[list[tuple[object, ...]]]()
+    read, then = owners.heads, list[list[tuple[object, ...]]]()
 
-    def looked(connection: Connection, ids: Sequence[str]) -> dict[str, Head]:
-        found = read(connection, ids)
+    def looked(session: Session, ids: list[str]) -> dict[str, Head]:
+        found = read(session, ids)
         if not then:
             then.append(changed(database, change))
         return found
 
-    monkeypatch.setattr(changes, "heads", looked)
+    monkeypatch.setattr(owners, "heads", looked)
     with pytest.raises(refusal):
-        # a change of the profile is not among those that are written together with others
-        store.commit(replace(known.next(), profile_changed=True))
+        # several commits of one call are not among those that are written together with others
+        store.commit(CommitBuilder("c2").create(), known.next())
     assert then == [row(database)]

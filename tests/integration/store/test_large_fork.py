@@ -15,12 +15,11 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
+from actors.adapters.store import changes, removal
+from actors.adapters.store.changes import PIECE_BYTES, copied_pieces
 from actors.adapters.store.memory import MemoryStore
-from actors.adapters.store.postgres import changes, removal
 from actors.adapters.store.postgres.engine import address_of, connect
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
-from actors.adapters.store.sql.commit_rows import PIECE_BYTES, copied_pieces
-from actors.adapters.store.sqlite import changes as sqlite_changes
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.adapters.store.sqlite.files.backup import back_up, restore
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
@@ -164,7 +163,6 @@ def test_forks_at_the_same_time_copy_one_after_the_other(
         monkeypatch.setattr(kind, "apply", apply)
 
     counted(changes.AttachmentCopies)
-    counted(sqlite_changes.AttachmentCopies)
     gate.close()
     with ThreadPoolExecutor(len(forks)) as threads:
         running = [threads.submit(store.commit, each) for each in forks]
@@ -206,8 +204,8 @@ def test_only_the_fork_of_a_dead_server_is_removed_by_others(database: str) -> N
     with closing(open_postgres(database, ME)) as mine, closing(open_postgres(database, 2)) as theirs:
         fork = grown_origin(mine)
         pieces = copied_pieces(fork, mine.attachment)
-        mine._writer.write(changes.UnfinishedFork(fork, ME))
-        mine._writer.write(changes.AttachmentCopies(next(pieces), ME))
+        mine._writer.write(changes.UnfinishedFork(fork))
+        mine._writer.write(changes.AttachmentCopies(next(pieces)))
         with closing(connect(address_of(database))) as session:
             assert not removal.remove_slice(session), "its server is alive"
         assert_absent(theirs)
@@ -225,5 +223,5 @@ def test_only_the_fork_of_a_dead_server_is_removed_by_others(database: str) -> N
 
         eventually(lambda: left() == 0, "it is removed")
         with pytest.raises(FencedError):
-            mine._writer.write(changes.AttachmentCopies(next(pieces), ME))
+            mine._writer.write(changes.AttachmentCopies(next(pieces)))
         assert left() == 0, "a server that is taken for dead adds nothing"

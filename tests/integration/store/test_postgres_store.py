@@ -12,13 +12,10 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.store import rows
-from actors.adapters.store.log_rows import LOG
+from actors.adapters.store import commits, models
 from actors.adapters.store.postgres import engine
 from actors.adapters.store.postgres.schema import version
-from actors.adapters.store.postgres.statements import update_many
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
-from actors.adapters.store.run_outcomes import RUN
 from actors.adapters.store.sqlite.engine import raw
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.notifications import RunStop, StopReason
@@ -95,8 +92,8 @@ def test_a_text_may_have_any_character(store: PostgresStore, database: str, alon
     store.commit(draft.create(command=command))
     message = message_of(1, ODD, request_id=ODD)
     commit = replace(draft.next(events=(stop,), messages=0), messages=(message,), command=command)
-    # a change of the profile is not among those that are written together with others
-    store.commit(replace(commit, profile_changed=alone))
+    # several commits of one call are not among those that are written together with others
+    store.commit(commit, *([CommitBuilder("c2").create()] if alone else []))
     assert store.load("c1") == replace(draft.record, log_hash=store.transitions("c1", after_step=1, limit=1)[0].hash)
     assert store.find_slug(ODD, ODD) == "c1"
     assert store.command("c1", ODD) == store.create_command(ODD, ODD) == command
@@ -144,14 +141,15 @@ def test_rows_and_digests_are_those_of_sqlite(store: PostgresStore, database: st
             for number in range(3):
                 stop = RunStop(f"c1:{number}", StopReason.COMPLETED, "", "", "said")
                 each.commit(draft.next(events=(stop,), command=CommandRecord(f"r{number}", "h", b"{}", 1)))
-        for table, columns, order in (
-            ("conversations", rows.RECORD, "id"),
-            ("messages", rows.MESSAGE, "sequence_id"),
-            ("commands", rows.COMMAND, "digest"),
-            ("log", LOG, "step"),
-            ("runs", RUN, "revision"),
-            ("profiles", rows.PROFILE, "conversation_id"),
+        for model, order in (
+            (models.ConversationTable, "id"),
+            (models.MessageTable, "sequence_id"),
+            (models.CommandTable, "digest"),
+            (models.LogTable, "step"),
+            (models.RunTable, "revision"),
+            (models.ProfileTable, "conversation_id"),
         ):
+            table, columns = model._meta.table_name, models.columns(model)
             select = f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}"
             assert query(database, select) == raw(other._database).execute(select).fetchall(), table
 
@@ -159,7 +157,7 @@ def test_rows_and_digests_are_those_of_sqlite(store: PostgresStore, database: st
 # --- commits of several conversations -------------------------------------------------------------------------
 
 
-def test_what_waits_is_one_statement_and_one_transaction(store: PostgresStore, gate: Gate) -> None:
+def test_what_waits_is_one_transaction(store: PostgresStore, gate: Gate) -> None:
     drafts = [CommitBuilder(f"c{number}") for number in range(6)]
     store.commit(*(draft.create() for draft in drafts))
     for draft in drafts:
@@ -172,7 +170,7 @@ def test_what_waits_is_one_statement_and_one_transaction(store: PostgresStore, g
     assert all(store.verify(draft.id) == () for draft in drafts)
 
 
-def test_what_another_server_did_is_seen_though_the_head_is_remembered(store: PostgresStore, database: str) -> None:
+def test_what_another_server_did_is_seen(store: PostgresStore, database: str) -> None:
     draft = CommitBuilder("c1")
     store.commit(draft.create())
     store.commit(draft.next())
@@ -211,10 +209,9 @@ def test_a_commit_reads_no_whole_table_while_the_database_has_no_statistics(
     copied = ", ".join("'c' || number" if name in ("id", "family") else name for name in columns)
     more = f"SELECT {copied} FROM conversations, generate_series(2, 4000) AS number"
     query(database, f"INSERT INTO conversations ({', '.join(columns)}) {more}")
-    tables = ("messages", "log", "runs", "fates", "commands", "spendings")
-    values = {"me": 1, **dict.fromkeys(("conversations", *tables), "[]")}
+    sql, slots = commits._UPDATE.on(engine.PostgresConnection.dialect)
     with closing(engine.connect(engine.address_of(database))) as session:
-        plan = "\n".join(line for (line,) in session.execute(f"EXPLAIN {update_many(tables)}", values))
+        plan = "\n".join(line for (line,) in session.run(f"EXPLAIN {sql}", ["1"] * len(slots)))
     assert "using conversations_pkey on conversations" in plan
     assert "Scan on conversations" not in plan
 
@@ -321,7 +318,7 @@ def test_commits_are_on_disk_whatever_the_database_is_set_to(database: str, stor
     query(database, f'ALTER DATABASE "{name}" SET synchronous_commit = off')
     try:
         with closing(engine.connect(engine.address_of(database))) as session:
-            assert session.execute("SELECT current_setting('synchronous_commit')").fetchone() == ("on",)
+            assert session.run("SELECT current_setting('synchronous_commit')").fetchone() == ("on",)
     finally:
         query(database, f'ALTER DATABASE "{name}" RESET synchronous_commit')
 

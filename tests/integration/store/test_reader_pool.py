@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from actors.adapters.store.sql.reader_pool import ReaderPool
+from actors.adapters.store.reads import ReaderPool
 from actors.ports import StoreUnavailableError
 from tests.support.patience import eventually
 

@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.store.sqlite import removal
-from actors.adapters.store.sqlite.changes import Transition
+from actors.adapters.store import removal
+from actors.adapters.store.changes import Transition
+from actors.adapters.store.models import TABLES
 from actors.adapters.store.sqlite.engine import FILE, raw, sqlite3
 from actors.adapters.store.sqlite.files.backup import back_up, restore
-from actors.adapters.store.sqlite.removal import Removal
-from actors.adapters.store.sqlite.schema.tables import TABLES
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnavailableError
-from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
+from tests.integration.store.conftest import SECONDS, Gate, reading, wait_until_removed
 from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from actors.adapters.store.query import Session
 
 ROOT = Path(__file__).parents[3]
 CHILDREN = 5
@@ -38,21 +39,17 @@ class Slices:
         self.failing = False
         self._real = real
 
-    def __call__(self, removal: Removal, connection: sqlite3.Connection) -> bool:
+    def __call__(self, session: Session) -> bool:
         if self.failing:
             raise sqlite3.OperationalError("database or disk is full")
         self.count += 1
-        return bool(self._real(removal, connection))  # type: ignore[operator]
+        return bool(self._real(session))  # type: ignore[operator]
 
 
 @pytest.fixture
 def slices(monkeypatch: pytest.MonkeyPatch) -> Slices:
-    made = Slices(Removal.remove_slice)
-
-    def remove_slice(removal: Removal, connection: sqlite3.Connection) -> bool:
-        return made(removal, connection)
-
-    monkeypatch.setattr(Removal, "remove_slice", remove_slice)
+    made = Slices(removal.remove_slice)
+    monkeypatch.setattr("actors.adapters.store.sqlite.store.remove_slice", made)
     monkeypatch.setattr(removal, "SLICE_SECONDS", 0.0)
     return made
 
@@ -83,16 +80,6 @@ def rows(data: Path) -> int:
         return sum(counts)
 
 
-def test_a_reader_at_the_very_moment_finds_it_whole_or_not(store: PeeweeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also before the store has noted what the writer has just hidden."""
-    monkeypatch.setattr(Removal, "add", lambda *_: None)
-    store.delete("c1")
-    assert store.load("c1") is None
-    assert store.load("c1-0") is None
-    assert store.snapshot("c1", 1) is None
-    assert store.load("other") is not None
-
-
 def test_a_family_is_removed_in_slices_and_nothing_of_it_is_left(
     store: PeeweeStore, slices: Slices, tmp_path: Path
 ) -> None:
@@ -100,7 +87,7 @@ def test_a_family_is_removed_in_slices_and_nothing_of_it_is_left(
     wait_until_removed(store)
     assert slices.count > CHILDREN
     assert rows(tmp_path / "data") == 1, "the log's row of the other one"
-    with store._reading() as connection:
+    with reading(store) as connection:
         assert connection.execute("SELECT id FROM conversations").fetchall() == [("other",)]
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
@@ -113,16 +100,16 @@ def test_a_concurrent_writer_waits_for_one_slice_at_most(
     arrived = threading.Event()
     real, apply = slices._real, Transition.apply
 
-    def applied(change: Transition, connection: sqlite3.Connection) -> None:
+    def applied(change: Transition, session: Session) -> None:
         seen.append(slices.count)
-        apply(change, connection)
+        apply(change, session)
 
-    def slice_(removal: Removal, connection: sqlite3.Connection) -> bool:
+    def slice_(session: Session) -> bool:
         if slices.count == 3:
             arrived.set()
             while not store._writer._urgent:
                 pass
-        return bool(real(removal, connection))  # type: ignore[operator]
+        return bool(real(session))  # type: ignore[operator]
 
     slices._real = slice_
     monkeypatch.setattr(Transition, "apply", applied)

@@ -8,16 +8,13 @@ import shutil
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, get_args
 
-import peewee
+import psycopg
 import pytest
 from playhouse.migrations import Runner  # type: ignore[import-untyped] # playhouse has no stubs
-from playhouse.schema_diff import diff_models  # type: ignore[import-untyped]
 
-from actors.adapters.store import rows
-from actors.adapters.store.log_rows import LOG
-from actors.adapters.store.sql.queries import UNSETTLED
+from actors.adapters.store import models
+from actors.adapters.store.models import UNSETTLED
 from actors.adapters.store.sqlite.engine import FILE, open_writer, sqlite3
-from actors.adapters.store.sqlite.schema import tables as schema
 from actors.adapters.store.sqlite.schema.version import MIGRATIONS, migrate
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import MessageType
@@ -28,6 +25,8 @@ from tests.support.commit_builder import CommitBuilder
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import peewee
 
 SEED = """
 CREATE TABLE conversations (
@@ -64,11 +63,10 @@ CREATE TABLE messages (
 """The second seed's "Database Schema", verbatim."""
 PER_PRINCIPAL: dict[tuple[str, ...], tuple[str, ...]] = {("slug",): ("principal", "slug")}
 """What is unique for each principal of a server; the seed has one."""
-OURS = ("conversations", "messages", "log", "commands", "attachments", "prompts", "deletions", "profiles", "audit")
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[peewee.SqliteDatabase]:
+def migrated(tmp_path: Path) -> Iterator[peewee.SqliteDatabase]:
     """What the migrations make of an empty file."""
     opened = open_writer(tmp_path / FILE)
     migrate(opened)
@@ -95,10 +93,10 @@ def uniques(connection: Any, table: str) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("table", ["conversations", "messages"])
-def test_the_seeds_tables_are_there_as_it_declares_them(database: peewee.SqliteDatabase, table: str) -> None:
+def test_the_seeds_tables_are_there_as_it_declares_them(migrated: peewee.SqliteDatabase, table: str) -> None:
     seed = sqlite3.connect(":memory:")
     seed.executescript(SEED)
-    ours = database.connection()  # type: ignore[no-untyped-call]
+    ours = migrated.connection()  # type: ignore[no-untyped-call]
     wanted, found = columns(seed, table), columns(ours, table)
     assert list(found)[: len(wanted)] == list(wanted)
     assert {name: found[name] for name in wanted} == wanted
@@ -108,9 +106,9 @@ def test_the_seeds_tables_are_there_as_it_declares_them(database: peewee.SqliteD
     seed.close()
 
 
-def test_the_seeds_rows_fit(database: peewee.SqliteDatabase) -> None:
+def test_the_seeds_rows_fit(migrated: peewee.SqliteDatabase) -> None:
     """What the seed's own INSERTs would say works: everything that was added has a default or may be NULL."""
-    ours = database.connection()  # type: ignore[no-untyped-call]
+    ours = migrated.connection()  # type: ignore[no-untyped-call]
     ours.execute(
         "INSERT INTO conversations (id, slug, cwd, user_initiated, state_updated_at, created_at, updated_at) "
         "VALUES ('c', 's', '/', 1, 1, 1, 1)"
@@ -121,8 +119,8 @@ def test_the_seeds_rows_fit(database: peewee.SqliteDatabase) -> None:
     )
 
 
-def test_every_type_of_message_fits_and_no_other(database: peewee.SqliteDatabase) -> None:
-    ours = database.connection()  # type: ignore[no-untyped-call]
+def test_every_type_of_message_fits_and_no_other(migrated: peewee.SqliteDatabase) -> None:
+    ours = migrated.connection()  # type: ignore[no-untyped-call]
     ours.execute(
         "INSERT INTO conversations (id, cwd, user_initiated, state_updated_at, created_at, updated_at) "
         "VALUES ('c', '/', 1, 1, 1, 1)"
@@ -142,52 +140,29 @@ def test_every_type_of_message_fits_and_no_other(database: peewee.SqliteDatabase
                     ours.execute(insert, (key, 1_000, str(kind), actor))
 
 
-def test_the_models_are_what_the_migrations_make(database: peewee.SqliteDatabase) -> None:
-    assert not diff_models(database, schema.TABLES)
-    fresh = peewee.SqliteDatabase(":memory:")
-    with fresh.bind_ctx(schema.TABLES):
-        fresh.create_tables(schema.TABLES)
-    modelled, migrated = fresh.connection(), database.connection()  # type: ignore[no-untyped-call]
-    for table in OURS:
-        assert columns(modelled, table) == columns(migrated, table)
-        assert set(pragma(modelled, "foreign_key_list", table)) == set(pragma(migrated, "foreign_key_list", table))
-        assert uniques(modelled, table) == uniques(migrated, table)
-        assert indexes(modelled, table) == indexes(migrated, table)
-        assert checks(modelled, table) == checks(migrated, table)
-    fresh.close()
+@pytest.mark.parametrize("model", models.TABLES, ids=lambda model: model._meta.table_name)
+def test_the_models_are_what_the_migrations_make(migrated: peewee.SqliteDatabase, model: Any) -> None:
+    """Names, types, and what may be NULL; constraints and indexes are those of the migrations."""
+    found = columns(migrated.connection(), model._meta.table_name)  # type: ignore[no-untyped-call]
+    context = migrated.get_sql_context()
+    modelled = {each.column_name: (each.ddl_datatype(context).sql, not each.null) for each in models.fields(model)}
+    assert {name: (kind, full) for name, (kind, full, _, _) in found.items()} == modelled
 
 
-def indexes(connection: Any, table: str) -> set[tuple[str, ...]]:
-    """Uniqueness, columns and condition of every index."""
-    found = set()
-    for _, name, unique, _, _ in pragma(connection, "index_list", table):
-        names = [row[2] for row in pragma(connection, "index_info", name)]
-        sql = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()[0] or ""
-        found.add((str(unique), *names, squeezed(sql.partition("WHERE")[2])))
-    return found
+@pytest.mark.parametrize("model", models.TABLES, ids=lambda model: model._meta.table_name)
+def test_the_models_are_what_the_migrations_make_in_postgresql(database: str, model: Any) -> None:
+    query = "SELECT column_name, is_nullable = 'YES' FROM information_schema.columns WHERE table_name = %s"
+    with psycopg.connect(database) as connection:
+        found: dict[str, bool] = dict(connection.execute(query, (model._meta.table_name,)).fetchall())
+    shared = {column.name for column in models.SHARED.get(model, ())}
+    assert shared <= set(found)
+    modelled = {each.column_name: each.null for each in models.fields(model) if each.column_name != "state_data"}
+    assert {name: null for name, null in found.items() if name not in {*shared, "state_data"}} == modelled
 
 
-def checks(connection: Any, table: str) -> set[str]:
-    sql = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0]
-    return set(re.findall(r"CHECK \((.*?\))\)", squeezed(sql)))
-
-
-def squeezed(text: str) -> str:
-    return " ".join(text.split())
-
-
-def test_a_missing_column_is_drift(database: peewee.SqliteDatabase) -> None:
-    database.execute_sql("ALTER TABLE conversations ADD COLUMN surprise TEXT")  # type: ignore[no-untyped-call]
-    assert diff_models(database, schema.TABLES)
-
-
-def test_no_column_is_forgotten_when_rows_are_written(database: peewee.SqliteDatabase) -> None:
-    ours = database.connection()  # type: ignore[no-untyped-call]
-    assert set(columns(ours, "conversations")) == set(rows.RECORD)
-    assert set(columns(ours, "messages")) == set(rows.MESSAGE)
-    assert tuple(columns(ours, "log")) == LOG
+def test_a_record_has_a_column_for_everything() -> None:
     elsewhere = {"system_prompt", "profile"}
-    assert set(ConversationRecord.__struct_fields__) - elsewhere <= set(columns(ours, "conversations"))
+    assert set(ConversationRecord.__struct_fields__) - elsewhere <= set(models.columns(models.ConversationTable))
 
 
 def test_the_index_of_what_is_unsettled_knows_every_state() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import signal
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,13 +12,11 @@ from typing import TYPE_CHECKING
 import peewee
 import pytest
 
-from actors.adapters.store.rows import MESSAGE
-from actors.adapters.store.sql import change_queue
-from actors.adapters.store.sqlite import statements, writer
-from actors.adapters.store.sqlite.engine import raw, sqlite3
+from actors.adapters.store import change_queue, writer
+from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.files import write_ahead_log
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.adapters.store.sqlite.writer import Writer
+from actors.adapters.store.sqlite.writer import SqliteWriter
 from actors.core.content import Usage
 from actors.core.states import Idle, Ledger
 from actors.ports import CommandExistsError, CommandRecord, Commit, FencedError, SlugTakenError, StoreUnavailableError
@@ -30,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from actors.adapters.store.query import Session
+
 
 class Note:
     """A change that writes its name."""
@@ -37,8 +36,8 @@ class Note:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def apply(self, connection: sqlite3.Connection) -> None:
-        connection.execute("INSERT INTO notes (name) VALUES (?)", (self.name,))
+    def apply(self, session: Session) -> None:
+        session.run("INSERT INTO notes (name) VALUES (?)", (self.name,))
         if self.name.startswith("bad"):
             raise FencedError(self.name)
 
@@ -52,8 +51,8 @@ def database() -> Iterator[peewee.SqliteDatabase]:
 
 
 @pytest.fixture
-def notes(database: peewee.SqliteDatabase, gate: Gate) -> Iterator[Writer]:
-    made = Writer(database, gate)
+def notes(database: peewee.SqliteDatabase, gate: Gate) -> Iterator[SqliteWriter]:
+    made = SqliteWriter(database, gate)
     yield made
     made.close()
 
@@ -63,7 +62,7 @@ def names(database: peewee.SqliteDatabase) -> list[str]:
     return [name for (name,) in rows]
 
 
-def queued(notes: Writer, threads: ThreadPoolExecutor, name: str, *, urgent: bool = False) -> Future[None]:
+def queued(notes: SqliteWriter, threads: ThreadPoolExecutor, name: str, *, urgent: bool = False) -> Future[None]:
     """Hand a note in, and return once it waits."""
     waiting = notes.waiting
     future = threads.submit(notes.write, Note(name), urgent=urgent)
@@ -82,7 +81,7 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 def test_what_waits_is_written_in_one_transaction_urgent_ones_first(
-    notes: Writer, gate: Gate, database: peewee.SqliteDatabase
+    notes: SqliteWriter, gate: Gate, database: peewee.SqliteDatabase
 ) -> None:
     gate.close()
     with ThreadPoolExecutor(9) as threads:
@@ -99,7 +98,7 @@ def test_what_waits_is_written_in_one_transaction_urgent_ones_first(
 
 
 def test_an_urgent_change_does_not_wait_for_all_others(
-    notes: Writer, gate: Gate, database: peewee.SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+    notes: SqliteWriter, gate: Gate, database: peewee.SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change_queue, "MAX_BATCH", 2)
     gate.close()
@@ -115,7 +114,7 @@ def test_an_urgent_change_does_not_wait_for_all_others(
     assert gate.hits.count("store.before_commit") == 4
 
 
-def test_one_that_is_refused_fails_alone(notes: Writer, gate: Gate, database: peewee.SqliteDatabase) -> None:
+def test_one_that_is_refused_fails_alone(notes: SqliteWriter, gate: Gate, database: peewee.SqliteDatabase) -> None:
     gate.close()
     with ThreadPoolExecutor(9) as threads:
         first = threads.submit(notes.write, Note("bad first"))
@@ -127,7 +126,9 @@ def test_one_that_is_refused_fails_alone(notes: Writer, gate: Gate, database: pe
     assert names(database) == ["a", "c", "e"]
 
 
-def test_a_fault_at_a_savepoint_hits_one_change(notes: Writer, gate: Gate, database: peewee.SqliteDatabase) -> None:
+def test_a_fault_at_a_savepoint_hits_one_change(
+    notes: SqliteWriter, gate: Gate, database: peewee.SqliteDatabase
+) -> None:
     gate.close()
     with ThreadPoolExecutor(9) as threads:
         first = threads.submit(notes.write, Note("first"))
@@ -140,7 +141,7 @@ def test_a_fault_at_a_savepoint_hits_one_change(notes: Writer, gate: Gate, datab
     assert names(database) == ["a", "b", "c"]
 
 
-def test_many_threads_never_miss_their_wake_up(notes: Writer, database: peewee.SqliteDatabase) -> None:
+def test_many_threads_never_miss_their_wake_up(notes: SqliteWriter, database: peewee.SqliteDatabase) -> None:
     def work(number: int) -> None:
         for step in range(60):
             notes.write(Note(f"{number}-{step}"), urgent=step % 5 == 0)
@@ -158,17 +159,17 @@ class Seen:
 
     thread: str = ""
 
-    def apply(self, _connection: sqlite3.Connection) -> None:
+    def apply(self, _session: Session) -> None:
         self.thread = threading.current_thread().name
 
 
-def test_a_commit_that_nobody_disturbs_needs_no_other_thread(notes: Writer) -> None:
+def test_a_commit_that_nobody_disturbs_needs_no_other_thread(notes: SqliteWriter) -> None:
     seen = Seen()
     notes.write(seen)
     assert seen.thread == threading.current_thread().name
 
 
-def test_one_of_those_that_wait_writes_for_all(notes: Writer, gate: Gate) -> None:
+def test_one_of_those_that_wait_writes_for_all(notes: SqliteWriter, gate: Gate) -> None:
     gate.close()
     with ThreadPoolExecutor(4, thread_name_prefix="caller") as threads:
         first = threads.submit(notes.write, Note("first"))
@@ -192,7 +193,7 @@ def test_background_work_gets_its_turn_among_changes_and_is_done_by_a_thread_of_
     done: list[str] = []
     moved: list[str] = []
 
-    def tidy(_connection: sqlite3.Connection) -> bool:
+    def tidy(_session: Session) -> bool:
         done.append(threading.current_thread().name)
         return len(done) < 3
 
@@ -203,7 +204,7 @@ def test_background_work_gets_its_turn_among_changes_and_is_done_by_a_thread_of_
     monkeypatch.setattr(write_ahead_log, "MOVE_EVERY", 5)
     monkeypatch.setattr(change_queue, "TIDY_SECONDS", 0.0)
     monkeypatch.setattr(write_ahead_log.WriteAheadLog, "move", move)
-    made = Writer(database, gate, tidy=tidy)
+    made = SqliteWriter(database, gate, tidy=tidy)
     try:
         made.tidy()
         until(lambda: len(done) == 3)
@@ -225,7 +226,7 @@ def test_a_caller_that_a_signal_interrupts_while_it_waits_is_not_woken_to_write_
     database: peewee.SqliteDatabase, gate: Gate, request: pytest.FixtureRequest
 ) -> None:
     request.addfinalizer(functools.partial(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, _interrupt)))
-    made = Writer(database, gate)  # closed only if the test passes: otherwise that would wait forever
+    made = SqliteWriter(database, gate)  # closed only if the test passes: otherwise that would wait forever
     gate.close()
     first, later = (threading.Thread(target=made.write, args=(Note(name),), daemon=True) for name in ("first", "later"))
     first.start()
@@ -251,7 +252,7 @@ def test_a_caller_that_a_signal_interrupts_while_it_waits_is_not_woken_to_write_
     assert names(database) == ["first", "later"]
 
 
-def test_what_ends_all_writing_releases_those_that_wait(notes: Writer, gate: Gate) -> None:
+def test_what_ends_all_writing_releases_those_that_wait(notes: SqliteWriter, gate: Gate) -> None:
     gate.close()
     with ThreadPoolExecutor(4) as threads:
         first = threads.submit(notes.write, Note("first"))
@@ -322,7 +323,7 @@ def test_the_same_rows_are_written_together_and_alone(
     gate.hits.clear()
     for _ in range(3):
         with monkeypatch.context() as patched:
-            patched.setattr(writer, "write_batch", lambda _connection, changes: list(changes))
+            patched.setattr(writer, "write_together", lambda _session, _commits: set())
             for commit in _commits(mine):
                 alone.commit(commit)
         assert write_at_once(grouped, gate, _commits(theirs)) == [None] * 21
@@ -391,26 +392,3 @@ def test_a_state_too_big_for_a_page_is_written_together_too(store: PeeweeStore, 
         record = store.load(draft.id)
         assert record is not None
         assert record.state == big
-
-
-@pytest.mark.parametrize("together", [1, 9])
-def test_a_transaction_has_few_statements_and_reads_one_value(store: PeeweeStore, gate: Gate, together: int) -> None:
-    drafts = [CommitBuilder(f"c{number}") for number in range(together)]
-    for draft in drafts:
-        store.commit(draft.create())
-    connection = raw(store._database)
-    executed: list[str] = []
-    connection.set_trace_callback(executed.append)
-    assert write_at_once(store, gate, [draft.next(messages=2, steps=2) for draft in drafts]) == [None] * together
-    connection.set_trace_callback(None)
-    ours = executed[executed.index("COMMIT") + 1 :]  # after the one that was held
-    words = [statement.split()[0] for statement in ours[: ours.index("COMMIT") + 1]]
-    assert words == ["BEGIN", "SELECT", "UPDATE", "INSERT", "INSERT", "COMMIT"]
-    ids = json.dumps([draft.id for draft in drafts])
-    assert [len(row) for row in connection.execute(statements.HEADS, (ids,))] == [1]
-
-
-def test_few_statements_are_ever_prepared() -> None:
-    for count in (1, 2, 64, 128):
-        assert statements.insert_messages(count).count("?") == count * len(MESSAGE)
-    assert statements.insert_messages(4) is statements.insert_messages(4)

@@ -1,23 +1,25 @@
-"""Opens connections to PostgreSQL with the interface of SQLite connections; checks that the database is suitable."""
+"""Opens connections to PostgreSQL, pools those that read, and checks that the database is suitable."""
 
 from __future__ import annotations
 
 import logging
 import re
 import select
-from contextlib import suppress
-from functools import lru_cache
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 from msgspec import DecodeError
+from peewee import PostgresqlDatabase, Psycopg3Adapter
 from psycopg.conninfo import conninfo_to_dict
 
+from actors.adapters.store.query import Rows, Session
+from actors.adapters.store.reads import ReaderPool
 from actors.ports import DatabaseAwayError, StoreDamagedError, StoreError, StoreUnavailableError, StoreUnusableError
 from actors.ports.store.outage_log import OutageLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 _log = logging.getLogger(__name__)
 
@@ -28,8 +30,11 @@ LOCK_SECONDS = 5
 """Maximum seconds that a statement waits for a row that another server has locked."""
 STATEMENT_SECONDS = 60
 """Maximum seconds that a statement may take. Sums over all rows of a principal take longest."""
-IDLE_SECONDS = 10
-"""Maximum seconds between two statements of a transaction; after that the database aborts the transaction."""
+IDLE_SECONDS = 3
+"""Maximum seconds between two statements of a transaction; after that the database aborts the transaction.
+
+So a server that is stopped within a transaction delays others for less than they wait for a locked row.
+"""
 
 _DEFAULTS = {
     "connect_timeout": str(CONNECT_SECONDS),
@@ -58,7 +63,6 @@ current_setting('server_version_num')::integer / 10000, current_setting('server_
 pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean
 """
 """The SQL expressions whose values `refuse_unfit` checks."""
-_PLACEHOLDER = re.compile(r"%|\?|(?<![:\w]):([a-z_]+)")
 _ESCAPES = {0: "\x01\x01", 1: "\x01\x02"}
 _ESCAPED = re.compile("\x01[\x01\x02]")
 
@@ -91,24 +95,54 @@ def address_of(url: str) -> Address:
     return Address(_DEFAULTS | found, shown)
 
 
-class PostgresConnection:
+class _Driver(Psycopg3Adapter):
+    """Makes peewee use psycopg (version 3).
+
+    Peewee does not find psycopg, since peewee is imported without its drivers.
+    """
+
+    txn_idle, txn_inerror = psycopg.pq.TransactionStatus.IDLE, psycopg.pq.TransactionStatus.INERROR
+    txn_unknown = psycopg.pq.TransactionStatus.UNKNOWN
+
+    def check_driver(self) -> None:
+        """Do nothing: the driver is imported by this module."""
+
+    def connect(self, db: PostgresqlDatabase, **parameters: Any) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(dbname=db.database, **parameters)
+
+
+class Database(PostgresqlDatabase):
+    """Peewee's PostgreSQL, for migrations and for the text of statements."""
+
+    psycopg2_adapter = psycopg3_adapter = _Driver  # peewee uses the adapter under one of these two names
+
+
+class PostgresConnection(Session):
     """A connection in autocommit mode, used by one thread at a time.
 
     Unlike SQLite, PostgreSQL accepts no NUL in a text. So NUL is stored as two characters U+0001, and U+0001 as U+0001
     U+0002, which preserves the order of texts. Parameters and results are converted here.
     """
 
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    dialect = Database(None)
+    shared = True
+    refusals = (
+        psycopg.IntegrityError, psycopg.DataError, psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable,
+    )  # fmt: skip
+
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], me: int = 0) -> None:
+        """`me` is the number of this server."""
         self._connection = connection
+        self.me = me
 
-    def execute(self, sql: str, values: Sequence[object] | Mapping[str, object] = (), /) -> Rows:
-        """Execute a statement with `?` or `:name` as placeholders. Raises psycopg.Error."""
-        return Rows(self._connection.execute(_translated(sql), _stored(values), binary=True))
+    def run(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), /) -> Rows:
+        """Execute SQL with `%s` or `%(name)s` as placeholders. Raises psycopg.Error."""
+        return _Rows(self._connection.execute(sql.encode(), _stored(values) if values else None, binary=True))
 
-    def executemany(self, sql: str, many: Iterable[Sequence[object]]) -> None:
-        """Execute a statement for each row of parameters. Raises psycopg.Error."""
+    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> int:
         with self._connection.cursor() as cursor:
-            cursor.executemany(_translated(sql), [_stored(values) for values in many])
+            cursor.executemany(sql.encode(), [_stored(values) for values in rows])
+            return cursor.rowcount
 
     def copy_in(self, table: str, columns: Sequence[str], many: Iterable[Sequence[object]]) -> int:
         """Insert rows by COPY, which is much faster than INSERT, and return their number. Raises psycopg.Error."""
@@ -160,7 +194,7 @@ class PostgresConnection:
             self._connection.close()
 
 
-class Rows:
+class _Rows:
     """The result of a statement; NUL characters, which PostgresConnection stores as other characters, are restored."""
 
     def __init__(self, cursor: psycopg.Cursor[tuple[Any, ...]]) -> None:
@@ -184,7 +218,7 @@ class Rows:
         return map(_plain, self._cursor)
 
 
-def connect(address: Address) -> PostgresConnection:
+def connect(address: Address, me: int = 0) -> PostgresConnection:
     """Open a connection. Raises psycopg.Error if that fails, StoreUnusableError if the database is not suitable.
 
     Raises DatabaseAwayError if the database is read-only.
@@ -198,16 +232,16 @@ def connect(address: Address) -> PostgresConnection:
     except BaseException:
         connection.close()
         raise
-    return PostgresConnection(connection)
+    return PostgresConnection(connection, me)
 
 
-def reached(address: Address) -> PostgresConnection:
+def reached(address: Address, me: int = 0) -> PostgresConnection:
     """Open a connection at the start of a program.
 
     Unlike `connect`, it reports every failure by StoreUnusableError.
     """
     try:
-        return connect(address)
+        return connect(address, me)
     except psycopg.Error as error:
         raise StoreUnusableError(f"{address.shown} cannot be opened: {words(error)}") from None
     except StoreUnavailableError as error:
@@ -267,7 +301,7 @@ def _is_readable(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _stored(values: Sequence[object] | Mapping[str, object]) -> Any:
+def _stored(values: Sequence[Any] | Mapping[str, Any]) -> Any:
     if isinstance(values, dict):
         return {name: stored_text(value) if isinstance(value, str) else value for name, value in values.items()}
     return [stored_text(value) if isinstance(value, str) else value for value in values]
@@ -284,17 +318,51 @@ def _unescaped(found: re.Match[str]) -> str:
     return "\x00" if found.group() == "\x01\x01" else "\x01"
 
 
-@lru_cache(1024)
-def _translated(sql: str) -> bytes:
-    """Return a statement with psycopg's placeholders in place of `?` and `:name`."""
-    return _PLACEHOLDER.sub(_placeholder, sql).encode()
+class Readers(ReaderPool[PostgresConnection]):
+    """A pool of connections, of which any thread may borrow one at a time for a read."""
 
+    def __init__(self, address: Address, me: int, outages: OutageLog) -> None:
+        super().__init__(PostgresConnection.close)
+        self._address = address
+        self._me = me
+        self._outages = outages
 
-def _placeholder(found: re.Match[str]) -> str:
-    match found.group():
-        case "%":
-            return "%%"
-        case "?":
-            return "%s"
-        case _:
-            return f"%({found.group(1)})s"
+    @contextmanager
+    def lend(self) -> Generator[PostgresConnection]:
+        """Lend a connection for the duration of the `with` block. Raises StoreUnavailableError or StoreDamagedError."""
+        with self._places:
+            session = None
+            try:
+                session = self._take()
+                yield session
+            except BaseException as error:
+                if session is not None:
+                    self._after_error(session, error)
+                cause = explained(error)
+                if isinstance(cause, DatabaseAwayError):
+                    self._outages.failed(str(cause))
+                if cause is None or cause is error:
+                    raise
+                raise cause from error
+            self._outages.worked()
+            self._give_back(session)
+
+    def _take(self) -> PostgresConnection:
+        while (session := self._take_idle()) is not None:
+            if not session.ended:
+                return session
+            session.close()  # the connection was lost while it was in the pool
+        return connect(self._address, self._me)
+
+    def _after_error(self, session: PostgresConnection, error: BaseException) -> None:
+        """Keep the connection if the store refused the request and the connection itself works; else close it."""
+        if isinstance(error, StoreError) and not session.lost:
+            if session.in_transaction:
+                try:
+                    session.run("ROLLBACK")
+                except psycopg.Error:
+                    session.close()
+                    return
+            self._give_back(session)
+        else:
+            session.close()

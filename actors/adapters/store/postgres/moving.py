@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psycopg
 from msgspec import DecodeError, Struct, json
 
-from actors.adapters.store import rows
-from actors.adapters.store.audit_rows import AUDIT
-from actors.adapters.store.log_rows import LOG
+from actors.adapters.store import models
 from actors.adapters.store.postgres.engine import address_of, connect, words
 from actors.adapters.store.postgres.schema.version import migrate
-from actors.adapters.store.run_outcomes import FATE, RUN
-from actors.adapters.store.sqlite.engine import FILE
+from actors.adapters.store.sqlite.engine import FILE, raw
 from actors.adapters.store.sqlite.store import open_store
 from actors.ports import StoreDamagedError, StoreError
 from actors.ports.store.audit import LogAudit
@@ -55,22 +52,28 @@ class _Forked(Struct):
     forked_from: str = ""
 
 
-_ID = "conversation_id"
-TABLES = (
-    _Table("conversations", rows.RECORD, "id", ("family",)),
-    _Table("prompts", rows.PROMPT, _ID),
-    _Table("profiles", rows.PROFILE, _ID, ("forked_from",)),
-    _Table("messages", rows.MESSAGE, "id"),
-    _Table("log", LOG, f"{_ID}, first_revision, step", ("principal",)),
-    _Table("runs", RUN, f"{_ID}, revision"),
-    _Table("fates", FATE, f"{_ID}, revision"),
-    _Table("prunings", (_ID, "step", "revision", "hash"), _ID),
-    _Table("commands", rows.COMMAND, f"coalesce({_ID}, ''), coalesce(principal, ''), request_id"),
-    _Table("attachments", rows.ATTACHMENT, f"{_ID}, id"),
-    _Table("spendings", rows.SPENDING, "day, principal"),
-    _Table("deletions", (_ID, "depth"), _ID),
-    _Table("audit", ("id", *AUDIT), "id"),
-)
+# The tables to copy, with the columns to sort by; the columns that only PostgreSQL has are computed from the others.
+_ORDERS: dict[Any, str] = {
+    models.ConversationTable: "id",
+    models.PromptTable: "conversation_id",
+    models.ProfileTable: "conversation_id",
+    models.MessageTable: "id",
+    models.LogTable: "conversation_id, first_revision, step",
+    models.RunTable: "conversation_id, revision",
+    models.FateTable: "conversation_id, revision",
+    models.PruningTable: "conversation_id",
+    models.CommandTable: "coalesce(conversation_id, ''), coalesce(principal, ''), request_id",
+    models.AttachmentTable: "conversation_id, id",
+    models.SpendingTable: "day, principal",
+    models.DeletionTable: "conversation_id",
+    models.AuditTable: "id",
+}
+TABLES = [
+    _Table(
+        model._meta.table_name, models.columns(model), order, tuple(each.name for each in models.SHARED.get(model, ()))
+    )
+    for model, order in _ORDERS.items()
+]
 _LOG_AUDIT = json.Decoder(LogAudit)
 _FORKED = json.Decoder(_Forked)
 _NO_LIMITS = """
@@ -100,8 +103,10 @@ def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
             opened.callback(session.close)
             migrate(address)
             _refuse_used(session, address.shown)
-            with store._reading(at_one_moment=True) as source:
-                counts = _copied(source, session, documents)
+            with store._readers.lend() as database:
+                raw(database).execute("BEGIN")
+                counts = _copied(raw(database), session, documents)
+                raw(database).execute("COMMIT")
             store.mark_moved(address.shown)
         except psycopg.OperationalError as error:
             raise MoveError(f"{address.shown} cannot be opened or does not answer: {words(error)}") from None
@@ -113,7 +118,7 @@ def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
 
 
 def _refuse_used(session: PostgresConnection, shown: str) -> None:
-    used, alive = session.execute(_IN_USE).fetchone()
+    used, alive = session.run(_IN_USE).fetchone()
     if alive:
         raise MoveError(f"{shown} is in use by a server: stop it first")
     if used:
@@ -123,8 +128,8 @@ def _refuse_used(session: PostgresConnection, shown: str) -> None:
 def _copied(source: sqlite3.Connection, session: PostgresConnection, documents: Mapping[str, bytes]) -> dict[str, int]:
     """Copy and compare all tables in one transaction; return the number of rows by table."""
     more = _more(source)
-    session.execute(_NO_LIMITS)
-    session.execute("BEGIN")
+    session.run(_NO_LIMITS)
+    session.run("BEGIN")
     counts: dict[str, int] = {}
     for table in TABLES:
         extra = more.get(table.name, lambda _row: ())
@@ -132,12 +137,12 @@ def _copied(source: sqlite3.Connection, session: PostgresConnection, documents: 
         counts[table.name] = session.copy_in(table.name, (*table.columns, *table.more), read)
     for table in TABLES:
         _compare(source, session, table)
-    session.execute("DELETE FROM documents")
+    session.run("DELETE FROM documents")
     for name, content in documents.items():
-        session.execute("INSERT INTO documents VALUES (?, 1, ?)", (name, content))
-    session.execute("SELECT setval(pg_get_serial_sequence('audit', 'id'), max(id)) FROM audit HAVING max(id) > 0")
-    session.execute("COMMIT")
-    session.execute("ANALYZE")
+        session.run("INSERT INTO documents VALUES (%s, 1, %s)", (name, content))
+    session.run("SELECT setval(pg_get_serial_sequence('audit', 'id'), max(id)) FROM audit HAVING max(id) > 0")
+    session.run("COMMIT")
+    session.run("ANALYZE")
     return counts
 
 
@@ -157,26 +162,25 @@ def _compare(source: sqlite3.Connection, session: PostgresConnection, table: _Ta
         raise MoveError(f"{table.name} has more rows than were copied; nothing was moved")
 
 
-def _more(source: sqlite3.Connection) -> dict[str, Callable[[Any], tuple[str, ...]]]:
+def _more(source: sqlite3.Connection) -> dict[str, Callable[[Any], tuple[str | None, ...]]]:
     """For each table with columns that only PostgreSQL has, return a function that computes them from a SQLite row."""
     parents: dict[str, str | None] = dict(source.execute("SELECT id, parent_conversation_id FROM conversations"))
-    text, audit = rows.PROFILE.index("profile"), LOG.index("audit")
 
-    def family(row: Any) -> tuple[str, ...]:
+    def family(row: Any) -> tuple[str | None, ...]:
         top = str(row[0])
         while (parent := parents.get(top)) is not None:
             top = parent
-        return (top,)
+        return top, None  # nobody owns it yet
 
     def forked_from(row: Any) -> tuple[str, ...]:
         try:
-            return (_FORKED.decode(row[text]).forked_from,)
+            return (_FORKED.decode(row[1]).forked_from,)
         except DecodeError:
             return ("",)
 
     def principal(row: Any) -> tuple[str, ...]:
         try:
-            found = _LOG_AUDIT.decode(row[audit]) if row[audit] else LogAudit()
+            found = _LOG_AUDIT.decode(row[-1]) if row[-1] else LogAudit()
         except DecodeError:
             return ("",)
         return (found.origin.principal if found.origin else "",)

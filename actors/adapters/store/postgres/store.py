@@ -1,111 +1,107 @@
-"""The PostgreSQL store: its writing methods, and how it is opened and closed."""
+"""The store on PostgreSQL: what differs from SQLite, and how it is opened."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from actors.adapters.store.postgres import changes
-from actors.adapters.store.postgres.engine import address_of, database_outages, reached
-from actors.adapters.store.postgres.readers import Readers
-from actors.adapters.store.postgres.reads import PostgresReads
-from actors.adapters.store.postgres.writer import Writer
-from actors.adapters.store.pruning import place_after
-from actors.adapters.store.sql.commit_rows import copied_pieces, is_prepared
-from actors.adapters.store.sql.stored_writes import StoreWrites
-from actors.ports import (
-    Attachment,
-    Clock,
-    Commit,
-    FaultPoints,
-    NoFaultPoints,
-    StoreError,
-)
+from actors.adapters.store.models import IS_UNSETTLED, OWNER, ConversationTable
+from actors.adapters.store.owners import heads, not_owner
+from actors.adapters.store.postgres.claiming import CLAIM
+from actors.adapters.store.postgres.engine import Readers, address_of, database_outages, reached
+from actors.adapters.store.postgres.writer import PostgresWriter
+from actors.adapters.store.query import Param, Session, Statement, undeleted
+from actors.adapters.store.store import SqlStore
+from actors.ports import Clock, FaultPoints, NoFaultPoints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from actors.ports.store.audit import AuditEntry
+    from actors.ports import ConversationRecord
     from actors.ports.store.outage_log import OutageLog
 
+Found = TypeVar("Found")
 
-class PostgresStore(PostgresReads, StoreWrites[Writer]):
+_UNSETTLED = Statement(
+    ConversationTable.select(ConversationTable.id).where(
+        Param("me") == OWNER, IS_UNSETTLED, undeleted(ConversationTable.id)
+    )
+)
+
+
+class PostgresStore(SqlStore[PostgresWriter]):
     """Implements ports.Store on a PostgreSQL database, for one of the servers that share it.
 
     Safe to call from any thread. Open a store with `open_postgres`.
     """
 
-    def __init__(self, writer: Writer, readers: Readers, *, me: int, version: str, clock: Clock | None) -> None:
-        PostgresReads.__init__(self, readers, me)
-        closing = ExitStack()
-        StoreWrites.__init__(self, writer, clock, closing)
+    def __init__(self, writer: PostgresWriter, readers: Readers, *, version: str, clock: Clock | None) -> None:
+        super().__init__(self._read_pooled, writer, clock, (readers.close, writer.close))
+        self._readers = readers
         self._version = version
-        for close in (readers.close, writer.close):
-            closing.callback(close)
 
-    # --- writing ----------------------------------------------------------------------------------------------
+    def _read_pooled(
+        self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict"
+    ) -> Found:
+        """Call `body` with a session and return its result; see `Reading`.
 
-    def commit(self, *parts: Commit, urgent: bool = False) -> None:
-        """Write the commits atomically and durably; see ports.Store."""
-        transition, prepared = changes.Transition(parts, self._me), [part for part in parts if is_prepared(part)]
-        try:
-            for part in prepared:
-                self._prepare(part)
-            self._writer.write(transition, urgent=urgent)
-        except BaseException:
-            self._abandon(prepared)
-            raise
-
-    def _prepare(self, fork: Commit) -> None:
-        """Copy the attachments of a fork, which stays hidden until it is finished.
-
-        They are copied in several transactions, so that other changes can be written in between. Raises FencedError if
-        the conversation from which it is forked does not exist, and other StoreErrors.
+        `texts` has no effect, because all texts in PostgreSQL are valid UTF-8.
         """
-        self._writer.write(changes.UnfinishedFork(fork, self._me))
-        for piece in copied_pieces(fork, self.attachment):
-            with self._copying:
-                self._writer.write(changes.AttachmentCopies(piece, self._me))
+        with self._readers.lend() as session:
+            if not at_one_moment:
+                return body(session)
+            session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            found = body(session)
+            session.run("COMMIT")
+            return found
 
-    def _abandon(self, forks: Sequence[Commit]) -> None:
-        """Remove the rows of forks that could not be finished.
+    def claim(
+        self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
+    ) -> ConversationRecord | None:
+        """Make this server the owner of a conversation and its sub-agents, and return its record; see ports.Store."""
+        unsettled = self._read(lambda session: claimed(session, conversation_id))
+        if unsettled is None:
+            return None
+        if unsettled:
+            taken(unsettled)
+        return self.load(conversation_id)
 
-        If that fails, the rows are removed after this server was declared dead.
-        """
-        with suppress(StoreError):
-            for fork in forks:
-                self._writer.write(changes.AbandonedFork(fork.record.id, self._me))
-                self._writer.tidy()
+    def unsettled(self) -> tuple[str, ...]:
+        """Return the ids of the conversations of this server that must be recovered on start; see ports.Store."""
+        return self._column(_UNSETTLED)
 
-    def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
-        """Delete the conversation and its sub-agents; see ports.Store.
-
-        They are hidden at once; their rows are removed in the background.
-        """
-        self._writer.write(changes.Deletion(conversation_id, self._me, audit))
-        self._writer.tidy()
-
-    def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
-        """Delete one batch of old rows of an event log and return their number; see ports.Store."""
-        begins, going = self._to_prune(conversation_id, before_revision, older_than)
-        if going:
-            self._writer.write(changes.Pruning(conversation_id, self._me, place_after(going[-1]), was=begins))
-        return len(going)
+    def stored_bytes(self, principal: str) -> int:
+        """Return the bytes that a principal has stored; for the principal "", the database's size; see ports.Store."""
+        if principal:
+            return self._stored_bytes_of(principal)
+        size = "SELECT pg_database_size(current_database())"
+        return self._read(lambda session: int(session.run(size).fetchone()[0]))
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
         """Do nothing and return False, because PostgreSQL's autovacuum frees the space; see ports.Store."""
         return False
 
-    def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
-        """Store an attachment, unless one with the same id exists; see ports.Store."""
-        self._writer.write(changes.NewAttachment(conversation_id, self._me, attachment, self._now_ms()))
-
-    # --- lifetime ---------------------------------------------------------------------------------------------
-
     @property
     def engine_version(self) -> str:
         """The version of PostgreSQL, such as "16.4"; see ports.Store."""
         return self._version
+
+
+def claimed(session: Session, conversation_id: str) -> tuple[str, ...] | None:
+    """Make this server the owner of the family of a conversation; return None if there is no such conversation.
+
+    A family is a top-level conversation with all its sub-agents. Returns the ids of those conversations in it that have
+    unfinished work, or () if this server owned them already. Raises NotOwnerError if it may not take the conversation.
+    """
+    taken: list[tuple[str, bool]] = []
+    for attempt in ("look", "claim"):
+        if attempt == "claim":
+            taken = session.run(CLAIM, {"id": conversation_id, "me": session.me}).fetchall()
+        head = heads(session, [conversation_id]).get(conversation_id)
+        if head is None:
+            return None
+        if head.owned:  # perhaps because another thread of this server has just claimed it
+            return tuple(id_ for id_, unsettled in taken if unsettled)
+    raise not_owner(session, conversation_id)
 
 
 def open_postgres(
@@ -126,12 +122,12 @@ def open_postgres(
     `outages` logs when the database cannot be reached. Raises StoreUnusableError.
     """
     address = address_of(url)
-    session = reached(address)
+    session = reached(address, me)
     try:
-        version = str(session.execute("SELECT current_setting('server_version')").fetchone()[0])
+        version = str(session.run("SELECT current_setting('server_version')").fetchone()[0])
     except BaseException:
         session.close()
         raise
     outages = outages or database_outages()
-    writer = Writer(address, session, faults or NoFaultPoints(), outages, written=written)
-    return PostgresStore(writer, Readers(address, outages), me=me, version=version, clock=clock)
+    writer = PostgresWriter(address, session, faults or NoFaultPoints(), outages, written=written)
+    return PostgresStore(writer, Readers(address, me, outages), version=version, clock=clock)

@@ -1,5 +1,1 @@
-"""The SQLite implementation of the store port."""
-
-from actors.adapters.store.sql.peewee_import import import_peewee
-
-import_peewee()
+"""The store on one SQLite file: opening, files, backups."""

@@ -1,4 +1,4 @@
-"""Opens SQLite connections with Bedrock's settings, and exports the `sqlite3` module that all code must use.
+"""Opens SQLite connections with Bedrock's settings, pools those that read, and exports the `sqlite3` module to use.
 
 If two copies of the SQLite library use one file in one process, they break each other's locks. So all code imports
 `sqlite3` from here. It is the module that peewee uses: pysqlite3 if it is installed, else the standard library's.
@@ -6,38 +6,42 @@ If two copies of the SQLite library use one file in one process, they break each
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import peewee
+from msgspec import DecodeError
 from peewee import SqliteDatabase
 
-from actors.adapters.store.sqlite.sqlite_dialect import CONTAINS, contains_folded
-from actors.ports import StoreUnusableError
+from actors.adapters.store.listing import CONTAINS
+from actors.adapters.store.query import Session
+from actors.adapters.store.reads import ReaderPool
+from actors.ports import StoreDamagedError, StoreError, StoreUnavailableError, StoreUnusableError
+from actors.ports.machine.resources import out_of_file_descriptors
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from pathlib import Path
+
+    from actors.adapters.store.query import Rows
+    from actors.adapters.store.sqlite.files.open_files import OpenFiles
 else:
     from peewee import sqlite3
 
 __all__ = [
-    "BUSY_SECONDS",
-    "FILE",
-    "INCREMENTAL",
-    "every_text",
-    "open_reader",
-    "open_writer",
-    "raw",
-    "reader_of",
-    "sqlite3",
-    "wal_reset_race",
-]
+    "BUSY_SECONDS", "FILE", "INCREMENTAL", "Readers", "SqliteSession", "every_text", "open_reader", "open_writer",
+    "raw", "read_again", "reader_of", "sqlite3", "wal_reset_race",
+]  # fmt: skip
 
 _log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 FILE = "bedrock.db"
 """The name of the database file in the data directory."""
@@ -56,6 +60,27 @@ A larger cache made commits no faster, because the operating system caches the f
 BUSY_SECONDS = 5
 """Seconds that a connection waits for the lock of another connection."""
 _MEBIBYTE = 1 << 20
+
+
+class SqliteSession(Session):
+    """A connection that executes statements."""
+
+    dialect = SqliteDatabase(None)
+    refusals = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def run(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), /) -> Rows:
+        return self._connection.execute(sql, values)
+
+    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> int:
+        return self._connection.executemany(sql, rows).rowcount
+
+
+def contains_folded(text: bytes, folded: str) -> bool:
+    """Return whether `text` (UTF-8) contains `folded` if case is ignored; `folded` must be case-folded already."""
+    return folded in text.decode(errors="replace").casefold()
 
 
 def wal_reset_race(version: tuple[int, int, int]) -> bool:
@@ -77,7 +102,8 @@ def raw(database: SqliteDatabase) -> sqlite3.Connection:
 @contextmanager
 def every_text(connection: sqlite3.Connection, errors: str = "replace") -> Generator[None]:
     """Within the `with` block, decode invalid UTF-8 in texts by the error handler `errors` instead of raising."""
-    connection.text_factory = lambda raw: raw.decode(errors=errors)
+    if errors != "strict":  # which is SQLite's own way, and fast
+        connection.text_factory = lambda raw: raw.decode(errors=errors)
     try:
         yield
     finally:
@@ -165,3 +191,78 @@ def open_reader(path: Path) -> SqliteDatabase:
     database.connect()
     raw(database).create_function(CONTAINS, 2, contains_folded, deterministic=True)
     return database
+
+
+class Readers(ReaderPool[peewee.SqliteDatabase]):
+    """A pool of read-only connections; any thread may borrow a connection for a read."""
+
+    def __init__(self, path: Path, files: OpenFiles) -> None:
+        super().__init__(_close)
+        self._path = path
+        self._files = files
+
+    @contextmanager
+    def lend(self) -> Generator[peewee.SqliteDatabase]:
+        """Lend a connection for the duration of the `with` block. Raises StoreUnavailableError or StoreDamagedError."""
+        with self._places:
+            database = None
+            try:
+                database = self._take()
+                yield database
+                reader_of(database).end_reads()
+            except BaseException as error:
+                if database is not None:
+                    database.close()
+                explained = _explained(error)
+                if explained is None:
+                    raise
+                raise explained from error
+            self._give_back(database)
+
+    def _take(self) -> peewee.SqliteDatabase:
+        self._files.refuse_if_missing()
+        if (idle := self._take_idle()) is not None:
+            return idle
+        try:
+            database = open_reader(self._path)
+        except (sqlite3.OperationalError, peewee.OperationalError):
+            if out_of_file_descriptors():  # SQLite's error only says that the file cannot be opened
+                raise StoreUnavailableError("the database cannot be opened") from OSError(errno.EMFILE, "no file left")
+            raise
+        if not self._files.database_is_there:
+            database.close()
+            raise StoreUnavailableError("the database was removed or replaced")
+        return database
+
+
+def _close(database: peewee.SqliteDatabase) -> None:
+    with suppress(sqlite3.Error, peewee.PeeweeException):
+        database.close()
+
+
+def read_again(read: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that calls `read`, and calls it a second time if it raises StoreDamagedError.
+
+    SQLite also reports a page as damaged if the disk failed to deliver it; then a second attempt often succeeds.
+    """
+
+    @wraps(read)
+    def reading(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            return read(*args, **named)
+        except StoreDamagedError:
+            _log.warning("what was read is damaged; it is read once more")
+            return read(*args, **named)
+
+    return reading
+
+
+def _explained(error: BaseException) -> StoreError | None:
+    """Convert an error of SQLite or of a decoder to an exception of the store port; None for any other error."""
+    match error:
+        case sqlite3.OperationalError() | peewee.OperationalError() if "decode" not in str(error):
+            return StoreUnavailableError(f"the database cannot be read: {error}")
+        case sqlite3.Error() | peewee.DatabaseError() | DecodeError() | ValueError() | KeyError():
+            return StoreDamagedError(f"what is stored cannot be read: {error}")
+        case _:
+            return None

@@ -1,139 +1,134 @@
-"""The SQLite store: its writing methods, and how it is opened and closed."""
+"""The store on one SQLite file: what differs from PostgreSQL, and how it is opened and closed."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, TypeVar
 
-from actors.adapters.store.pruning import place_after
-from actors.adapters.store.sql.commit_rows import copied_pieces, is_prepared
-from actors.adapters.store.sql.stored_writes import StoreWrites
-from actors.adapters.store.sqlite import changes
-from actors.adapters.store.sqlite.engine import FILE, INCREMENTAL, open_writer, raw, sqlite3
+from actors.adapters.store.models import IS_UNSETTLED, ConversationTable
+from actors.adapters.store.query import Session, Statement, undeleted
+from actors.adapters.store.removal import abandon_all, remove_slice
+from actors.adapters.store.sqlite.engine import (
+    FILE,
+    INCREMENTAL,
+    Readers,
+    SqliteSession,
+    every_text,
+    open_writer,
+    raw,
+    read_again,
+    sqlite3,
+)
 from actors.adapters.store.sqlite.files.data_directory import DataDirectory
 from actors.adapters.store.sqlite.files.disk_reserve import DiskReserve
 from actors.adapters.store.sqlite.files.open_files import OpenFiles
 from actors.adapters.store.sqlite.files.write_ahead_log import WriteAheadLog, close_database
-from actors.adapters.store.sqlite.readers import Readers
-from actors.adapters.store.sqlite.reads import SqliteReads
-from actors.adapters.store.sqlite.removal import Removal
 from actors.adapters.store.sqlite.schema.version import migrate
-from actors.adapters.store.sqlite.writer import Writer
-from actors.ports import (
-    Attachment,
-    Clock,
-    Commit,
-    FaultPoints,
-    NoFaultPoints,
-    StoreError,
-)
+from actors.adapters.store.sqlite.writer import SqliteWriter
+from actors.adapters.store.store import SqlStore
+from actors.ports import Clock, FaultPoints, NoFaultPoints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from peewee import SqliteDatabase
 
-    from actors.ports.store.audit import AuditEntry
+    from actors.ports import ConversationRecord
+
+Found = TypeVar("Found")
+
+_UNSETTLED = Statement(
+    ConversationTable.select(ConversationTable.id).where(IS_UNSETTLED, undeleted(ConversationTable.id))
+)
 
 
-class PeeweeStore(SqliteReads, StoreWrites[Writer]):
+class Compaction:
+    """A change that gives free pages of the database file back to the file system."""
+
+    def __init__(self, pages: int) -> None:
+        self._pages = pages
+
+    def apply(self, session: Session) -> None:
+        """Give at most `pages` free pages back to the file system.
+
+        Do nothing if the file was created without SQLite's mode for incremental vacuum.
+        """
+        session.run(f"PRAGMA incremental_vacuum({self._pages:d})").fetchall()
+
+
+class PeeweeStore(SqlStore[SqliteWriter]):
     """Implements ports.Store on one SQLite file. Safe to call from any thread. Open a store with `open_store`."""
 
     def __init__(
         self,
         directory: DataDirectory,
         database: SqliteDatabase,
-        writer: Writer,
+        writer: SqliteWriter,
         readers: Readers,
         *,
         files: OpenFiles,
-        removal: Removal,
         space: DiskReserve,
         clock: Clock | None,
     ) -> None:
-        SqliteReads.__init__(self, readers, removal)
-        closing = ExitStack()
-        StoreWrites.__init__(self, writer, clock, closing)
+        closing = (directory.close, space.close, self._close_database, readers.close, writer.close)
+        super().__init__(self._read_pooled, writer, clock, closing)
         self._directory = directory
         self._database = database
         self._space = space
         self._files = files
-        for close in (directory.close, space.close, self._close_database, readers.close, writer.close):
-            closing.callback(close)
+        self._readers = readers
 
-    # --- writing ----------------------------------------------------------------------------------------------
+    @read_again
+    def _read_pooled(
+        self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict"
+    ) -> Found:
+        with self._readers.lend() as database, every_text(raw(database), texts):
+            session = SqliteSession(raw(database))
+            if not at_one_moment:
+                return body(session)
+            session.run("BEGIN")
+            found = body(session)
+            session.run("COMMIT")
+            return found
 
-    def commit(self, *parts: Commit, urgent: bool = False) -> None:
-        """Write the commits atomically and durably; see ports.Store."""
-        transition, prepared = changes.Transition(parts), [part for part in parts if is_prepared(part)]
-        try:
-            for part in prepared:
-                self._prepare(part)
-            self._writer.write(transition, urgent=urgent)
-        except BaseException:
-            self._abandon(prepared)
-            raise
-        self._removal.forget(part.record.id for part in parts if part.create)
+    def claim(
+        self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
+    ) -> ConversationRecord | None:
+        """Return the record of a conversation; None if there is no such conversation; see ports.Store.
 
-    def _prepare(self, fork: Commit) -> None:
-        """Copy the attachments into a new fork, which stays hidden until it is complete.
-
-        The attachments are copied in several transactions, so that other changes can be written in between. Raises
-        FencedError if the conversation that was forked does not exist, and other StoreErrors.
+        Nothing has to be claimed, because with SQLite this process owns all conversations.
         """
-        self._writer.write(changes.UnfinishedFork(fork))
-        for piece in copied_pieces(fork, self.attachment):
-            with self._copying:
-                self._writer.write(changes.AttachmentCopies(piece))
+        return self.load(conversation_id)
 
-    def _abandon(self, forks: Sequence[Commit]) -> None:
-        """Mark for removal the forks that could not be finished; their rows are removed in the background.
+    def unsettled(self) -> tuple[str, ...]:
+        """Return the ids of the conversations that must be recovered on start; see ports.Store."""
+        return self._column(_UNSETTLED)
 
-        If that fails, the next start removes the rows.
+    def stored_bytes(self, principal: str) -> int:
+        """Return the bytes that a principal has stored; see ports.Store.
+
+        For "", return the size of the database file without its free pages.
         """
-        with suppress(StoreError):
-            for fork in forks:
-                abandoned = changes.AbandonedFork(fork.record.id)
-                self._writer.write(abandoned)
-                self._removal.add(abandoned.hidden)
-                self._writer.tidy()
+        if principal:
+            return self._stored_bytes_of(principal)
+        pages, free, size = self._pragmas("page_count", "freelist_count", "page_size")
+        return (pages - free) * size
 
-    def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
-        """Delete the conversation and its sub-agents; see ports.Store.
-
-        The conversations are hidden at once; their rows are removed in the background.
-        """
-        deletion = changes.Deletion(conversation_id, audit)
-        self._writer.write(deletion)
-        self._removal.add(deletion.hidden)
-        self._writer.tidy()
-
-    def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
-        """Delete one batch of old rows of an event log and return their number; see ports.Store."""
-        begins, going = self._to_prune(conversation_id, before_revision, older_than)
-        if going:
-            self._writer.write(changes.Pruning(conversation_id, place_after(going[-1]), was=begins))
-        return len(going)
+    def _pragmas(self, *names: str) -> list[int]:
+        return self._read(lambda session: [int(session.run(f"PRAGMA {name}").fetchone()[0]) for name in names])
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
         """Shrink the file by at most `max_bytes`, keeping `spare_bytes` of free space in it; see ports.Store.
 
         Return whether the file was shrunk.
         """
-        pragmas = ("freelist_count", "page_size", "auto_vacuum")
-        free, page_size, mode = self._read(
-            lambda connection: [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
-        )
+        free, page_size, mode = self._pragmas("freelist_count", "page_size", "auto_vacuum")
         pages = min(max_bytes, free * page_size - spare_bytes) // page_size
         if mode != INCREMENTAL or pages <= 0:
             return False
-        self._writer.write(changes.Compaction(pages))
+        self._writer.write(Compaction(pages))
         return True
-
-    def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
-        """Store an attachment, unless one with the same id exists; see ports.Store."""
-        self._writer.write(changes.NewAttachment(conversation_id, attachment, self._now_ms()))
 
     # --- lifetime ---------------------------------------------------------------------------------------------
 
@@ -181,7 +176,8 @@ def open_store(
         opened.callback(space.close)
         database = space.open_with(lambda: _open_database(directory, space))
         opened.callback(close_database, database, space)
-        files, removal = OpenFiles(path / FILE), Removal(raw(database))
+        files = OpenFiles(path / FILE)
+        abandon_all(SqliteSession(raw(database)))
         space.make()
         if space.scarce:
             WriteAheadLog(database).cut(space)
@@ -190,10 +186,10 @@ def open_store(
             directory.check_lock_file()
             space.make()
 
-        def tidy(connection: sqlite3.Connection) -> bool:
-            return removal.remove_slice(connection) or space.give_back(connection)
+        def tidy(session: Session) -> bool:
+            return remove_slice(session) or space.give_back(raw(database))
 
-        writer = Writer(
+        writer = SqliteWriter(
             database,
             faults or NoFaultPoints(),
             files,
@@ -203,12 +199,9 @@ def open_store(
             written=written,
         )
         readers = Readers(path / FILE, files)
-        store = PeeweeStore(
-            directory, database, writer, readers, files=files, removal=removal, space=space, clock=clock
-        )
+        store = PeeweeStore(directory, database, writer, readers, files=files, space=space, clock=clock)
         opened.pop_all()
-        if removal.pending or space.scarce:
-            writer.tidy()
+        writer.tidy()  # the removal that an earlier process did not finish
     return store
 
 

@@ -1,10 +1,7 @@
-"""Commits queued changes in groups, over the only connection that writes to the SQLite database.
+"""Writes changes to SQLite, and looks after the database's files.
 
-One thread at a time holds the write lock. It takes all queued changes, urgent ones first, and writes them in one
-transaction, with one sync of the disk for all of them. Every change has a savepoint, so that a refused change does not
-affect the other changes. If the transaction itself fails, nothing is written and the callers of all its changes get the
-error. The writer's own thread checkpoints the write-ahead log between transactions, after the callers were woken; under
-heavy load SQLite itself checkpoints at the end of a commit.
+The writer's own thread checkpoints the write-ahead log between transactions, after the callers were woken; under heavy
+load SQLite itself checkpoints at the end of a commit.
 """
 
 from __future__ import annotations
@@ -16,16 +13,17 @@ from typing import TYPE_CHECKING
 
 import peewee
 
-from actors.adapters.store.sql.change_queue import ChangeQueue, Ticket, fail_unwritten
-from actors.adapters.store.sqlite.batch_write import write_batch
-from actors.adapters.store.sqlite.changes import Change, Deletion
-from actors.adapters.store.sqlite.engine import raw, sqlite3
+from actors.adapters.store.changes import Change, Deletion
+from actors.adapters.store.sqlite.engine import SqliteSession, raw, sqlite3
 from actors.adapters.store.sqlite.files.write_ahead_log import WriteAheadLog
-from actors.ports import FaultPoints, StoreUnavailableError
+from actors.adapters.store.writer import Writer
+from actors.ports import CommandExistsError, FaultPoints, FencedError, SlugTakenError, StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from actors.adapters.store.change_queue import Ticket
+    from actors.adapters.store.query import Session
     from actors.adapters.store.sqlite.files.disk_reserve import DiskReserve
     from actors.adapters.store.sqlite.files.open_files import OpenFiles
 
@@ -37,8 +35,10 @@ WATCH_SECONDS = 1.0
 """Seconds between two checks of the open files while nothing is written."""
 
 
-class Writer(ChangeQueue[Change]):
+class SqliteWriter(Writer):
     """Writes the queued changes over one connection, which it owns until `close`."""
+
+    _begin = "BEGIN IMMEDIATE"
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Writer(ChangeQueue[Change]):
         files: OpenFiles | None = None,
         *,
         every_second: Callable[[], None] = lambda: None,
-        tidy: Callable[[sqlite3.Connection], bool] = lambda _connection: False,
+        tidy: Callable[[Session], bool] = lambda _session: False,
         space: DiskReserve | None = None,
         written: Callable[[int, float], None] | None = None,
     ) -> None:
@@ -80,11 +80,10 @@ class Writer(ChangeQueue[Change]):
         if not self._may_tidy(batch):
             return
         try:
-            self._check_files()
-            connection = raw(self._database)
-            connection.execute("BEGIN IMMEDIATE")
-            self._tidying = self._tidy_slice(connection)
-            connection.execute("COMMIT")
+            session = self._ready()
+            session.run(self._begin)
+            self._tidying = self._tidy_slice(session)
+            session.run("COMMIT")
             self._log.count(1)
         except Exception as error:  # noqa: BLE001 -- background work is repeated, and no caller waits for it
             _log.warning("what was deleted could not be removed yet: %s", error)
@@ -121,22 +120,30 @@ class Writer(ChangeQueue[Change]):
             raise
 
     def _serve(self, batch: list[Ticket[Change]]) -> None:
-        """Write the changes in one transaction, and wake their callers."""
         self._log.count(len(batch))
-        try:
-            self._transact(batch)
-        except BaseException as error:
-            self._roll_back()
-            if isinstance(error, sqlite3.OperationalError):
-                self._serve_from_reserve(batch)
-            lost = fail_unwritten(batch, f"nothing was written: {error}")
-            if not isinstance(error, Exception):
-                raise
-            if lost:
-                _log.error("%d changes were not written: %s", lost, error)
-        finally:
-            for ticket in batch:
-                ticket.done.release()
+        super()._serve(batch)
+
+    def _ready(self) -> SqliteSession:
+        self._check_files()
+        return SqliteSession(raw(self._database))
+
+    def _committed(self) -> None:
+        self._check_files()
+
+    def _refused(self, session: Session, error: Exception) -> Exception | None:
+        if isinstance(error, sqlite3.IntegrityError):
+            return _refusal(error)
+        # The disk failed, not the change; SQLite may have rolled the transaction back.
+        return None if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.DataError) else error
+
+    def _failed(self, batch: list[Ticket[Change]], error: BaseException) -> str:
+        self._roll_back()
+        if isinstance(error, sqlite3.OperationalError):
+            self._serve_from_reserve(batch)
+        return f"nothing was written: {error}"
+
+    def _log_lost(self, lost: int, why: str) -> None:
+        _log.error("%d changes were not written: %s", lost, why.partition(": ")[2])
 
     def _serve_from_reserve(self, batch: list[Ticket[Change]]) -> None:
         """Free the disk space of the reserve, and try again to write the deletions in `batch`, but no other change."""
@@ -159,30 +166,6 @@ class Writer(ChangeQueue[Change]):
         self._log.cut(self._space)
         return True
 
-    def _transact(self, batch: list[Ticket[Change]]) -> None:
-        self._faults.hit("store.before_begin")
-        self._check_files()
-        connection = raw(self._database)
-        connection.execute("BEGIN IMMEDIATE")
-        admitted = {ticket.change: ticket for ticket in batch if self._admit(ticket)}
-        for change in write_batch(connection, list(admitted)):
-            self._write(admitted[change], connection)
-        self._faults.hit("store.before_commit")
-        connection.execute("COMMIT")
-        self._check_files()
-        self._faults.hit("store.after_commit")
-
-    def _write(self, ticket: Ticket[Change], connection: sqlite3.Connection) -> None:
-        connection.execute("SAVEPOINT change")
-        try:
-            ticket.change.apply(connection)
-        except Exception as error:
-            if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.DataError):
-                raise  # the disk failed, not the change; SQLite may have rolled the transaction back
-            ticket.error = error
-            connection.execute("ROLLBACK TO change")
-        connection.execute("RELEASE change")
-
     def _roll_back(self) -> None:
         """Roll back the transaction if one is open. SQLite may have ended it already; then a rollback would raise."""
         try:
@@ -194,3 +177,12 @@ class Writer(ChangeQueue[Change]):
             self._database.close()
             if self._files is not None:
                 self._files.forget_log()
+
+
+def _refusal(error: sqlite3.IntegrityError) -> StoreError:
+    text = str(error)
+    if "conversations.slug" in text:
+        return SlugTakenError(text)
+    if "commands." in text or "messages.id" in text:
+        return CommandExistsError(text)
+    return FencedError(text)

@@ -10,7 +10,7 @@ import pytest
 from actors.adapters.store.postgres.engine import address_of, connect
 from actors.adapters.store.postgres.nodes.heartbeat import NewNode
 from actors.adapters.store.postgres.nodes.membership import PostgresCluster
-from actors.adapters.store.postgres.owner_sql import claimed
+from actors.adapters.store.postgres.store import claimed
 from actors.core.errors import Reason, Rejected
 from actors.ports import NotOwnerError
 from actors.ports.cluster.placement import EVERYTHING
@@ -35,7 +35,8 @@ def claim(url: str) -> Iterator[PostgresConnection]:
 def claims(session: PostgresConnection, conversation: str, node: Stepped) -> bool:
     """Whether a node can claim a conversation."""
     try:
-        return claimed(session, conversation, node.me.incarnation) is not None
+        session.me = node.me.incarnation
+        return claimed(session, conversation) is not None
     except NotOwnerError:
         return False
 

@@ -7,8 +7,8 @@ present time.
 
 from __future__ import annotations
 
-from actors.adapters.store.postgres.owner_sql import has_workspace
-from actors.adapters.store.sql.queries import UNSETTLED
+from actors.adapters.store.models import UNSETTLED
+from actors.adapters.store.postgres.claiming import taking
 
 LOCKS = 0x426564
 """The first half of the key of each node's advisory lock; the second half is the node's incarnation (number)."""
@@ -16,10 +16,6 @@ LOCKS = 0x426564
 _ALIVE = """
     EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead
             AND mine.expires > clock_timestamp())
-"""
-_TAKING = f"""
-    EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead AND NOT mine.draining
-            AND mine.expires > clock_timestamp() AND {has_workspace("top")})
 """
 _HELD = f"""
     EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = {LOCKS} AND objsubid = 2 AND granted
@@ -85,7 +81,7 @@ _TAKE = f"""
 WITH families AS MATERIALIZED (
     SELECT top.id FROM conversations AS top
     WHERE top.id IN (SELECT family FROM conversations WHERE {{owned}} AND ({UNSETTLED}))
-          AND (top.owner IS NULL OR top.owner = %(me)s OR top.owner = %(dead)s) AND {_TAKING}
+          AND (top.owner IS NULL OR top.owner = %(me)s OR top.owner = %(dead)s) AND {taking("top")}
     LIMIT %(most)s FOR UPDATE OF top SKIP LOCKED
 )
 UPDATE conversations AS taken SET owner = %(me)s FROM families

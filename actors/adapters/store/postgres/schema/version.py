@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import peewee
 import psycopg
-from peewee import PostgresqlDatabase, Psycopg3Adapter
 from playhouse.migrations import Runner  # type: ignore[import-untyped] # playhouse has no stubs
 
-from actors.adapters.store.postgres.engine import reached, words
+from actors.adapters.store.postgres.engine import Database, reached, words
 from actors.ports import StoreUnusableError
 
 if TYPE_CHECKING:
@@ -23,26 +22,6 @@ if TYPE_CHECKING:
 MIGRATIONS = Path(__file__).with_name("migrations")
 LOCK = 0x426564726F636B
 """The key of the advisory lock that a server holds while it migrates."""
-
-
-class _Driver(Psycopg3Adapter):
-    """Makes peewee use psycopg (version 3).
-
-    Peewee does not find psycopg, since peewee is imported without its drivers.
-    """
-
-    txn_idle, txn_inerror = psycopg.pq.TransactionStatus.IDLE, psycopg.pq.TransactionStatus.INERROR
-    txn_unknown = psycopg.pq.TransactionStatus.UNKNOWN
-
-    def check_driver(self) -> None:
-        """Do nothing: the driver is imported by this module."""
-
-    def connect(self, db: PostgresqlDatabase, **parameters: Any) -> psycopg.Connection[tuple[Any, ...]]:
-        return psycopg.connect(dbname=db.database, **parameters)
-
-
-class _Database(PostgresqlDatabase):
-    psycopg2_adapter = psycopg3_adapter = _Driver  # peewee uses the adapter under one of these two names
 
 
 def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
@@ -54,7 +33,7 @@ def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
     reached(address).close()
     parameters: dict[str, Any] = {name: value for name, value in address.parameters.items() if name != "dbname"}
     name = address.parameters.get("dbname") or address.parameters.get("user", "")
-    database = _Database(name, **parameters)
+    database = Database(name, **parameters)
     try:
         if not _missing(database, address, directory):
             return
@@ -69,7 +48,7 @@ def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
         database.close()
 
 
-def _missing(database: PostgresqlDatabase, address: Address, directory: Path) -> bool:
+def _missing(database: Database, address: Address, directory: Path) -> bool:
     """Return whether a migration is missing.
 
     Raises StoreUnusableError if a migration has been applied that this version does not know.

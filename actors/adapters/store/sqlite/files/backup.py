@@ -18,13 +18,12 @@ import peewee
 from msgspec import Struct
 from peewee import SqliteDatabase
 
-from actors.adapters.store.sql.integrity_check import check_all
-from actors.adapters.store.sqlite.engine import BUSY_SECONDS, FILE, every_text, raw, sqlite3
+from actors.adapters.store.integrity import check_all
+from actors.adapters.store.sqlite.engine import BUSY_SECONDS, FILE, SqliteSession, every_text, raw, sqlite3
 from actors.adapters.store.sqlite.files.data_directory import DataDirectory, refuse_moved
 from actors.adapters.store.sqlite.files.disk_reserve import disk_is_full, is_want_of_room
 from actors.adapters.store.sqlite.files.partial_file import PART, BackupError, part_of
 from actors.adapters.store.sqlite.schema.version import migrate, schema_of
-from actors.adapters.store.sqlite.sqlite_dialect import QUERIES, SQLITE
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -215,7 +214,7 @@ def _damage(part: Path) -> tuple[str, ...]:
     try:
         migrate(database)
         with every_text(raw(database)):
-            found = list(islice(check_all(raw(database), SQLITE, QUERIES), MAX_DAMAGED + 1))
+            found = list(islice(check_all(SqliteSession(raw(database))), MAX_DAMAGED + 1))
     finally:
         database.close()
     damaged = [f"{what}: {finding}" for what, finding in found[:MAX_DAMAGED]]

@@ -1,0 +1,262 @@
+"""Builds the queries for lists of conversations, from filters with the meaning that `matches` of the port gives them.
+
+If an index has the order of the list, the list is read in windows, which are a fixed number of successive index
+entries. One query finds where the next window ends; a second query searches the rows of the window. So the cost of a
+call is bounded even if no row matches. Every condition is true or false, never NULL, so that a negation is the exact
+opposite.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_, eq, ge, gt, le, lt, or_
+from typing import TYPE_CHECKING, Any
+
+from msgspec import json
+from peewee import JOIN, SQL, Case, Join, Select, Tuple, fn
+
+from actors.adapters.store.models import FORKED_FROM, IS_UNSETTLED, ConversationTable, ProfileTable, PromptTable
+from actors.adapters.store.query import PerDatabase, Statement, exists, undeleted
+from actors.adapters.store.rows import RECORD
+from actors.ports.store.conditions import (
+    AnyOf,
+    Comparison,
+    Condition,
+    Every,
+    HasLabel,
+    IsArchived,
+    IsWithin,
+    ListPosition,
+    Negation,
+    OrderKey,
+    Selection,
+    StateIs,
+    TextContains,
+    TextEquals,
+    TextField,
+    TimeCompares,
+    TimeField,
+    beneath,
+    conjuncts,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from actors.adapters.store.rows import Row
+
+WINDOW = 2_000  # index entries that one query searches if columns outside of the index decide which rows match
+CONTAINS = "contains_folded"  # a function of SQLite, which folds the case of ASCII only
+FOLD = "bedrock_fold"  # a function in PostgreSQL's schema; PostgreSQL's `lower` depends on the locale
+
+_SETTLED = frozenset({"idle", "context_exhausted", "completed", "failed"})
+"""States in which a conversation needs no recovery after a restart, except for idle sub-agents, which do need it."""
+_ORDERED_BY_INDEX = frozenset({OrderKey.UPDATED, OrderKey.CREATED})
+_NULLABLE_TEXT = frozenset({TextField.SLUG, TextField.PARENT})
+_COMPARE = {
+    Comparison.EQUAL: eq, Comparison.BEFORE: lt, Comparison.UP_TO: le, Comparison.AFTER: gt, Comparison.FROM: ge,
+}  # fmt: skip
+_TRUE, _FALSE = SQL("(1 = 1)"), SQL("(1 = 0)")
+
+# The state is read as bytes from SQLite, because a damaged state may not be valid UTF-8.
+_STATE_DATA = PerDatabase(ConversationTable.state_data.cast("BLOB"), ConversationTable.state_data)
+RECORD_COLUMNS = [_STATE_DATA if name == "state_data" else getattr(ConversationTable, name) for name in RECORD]
+RECORDS = (
+    ConversationTable.select(*RECORD_COLUMNS, PromptTable.text, ProfileTable.profile)
+    .join(PromptTable, JOIN.LEFT_OUTER, on=PromptTable.conversation_id == ConversationTable.id)
+    .switch(ConversationTable)
+    .join(ProfileTable, JOIN.LEFT_OUTER, on=ProfileTable.conversation_id == ConversationTable.id)
+)
+"""Conversations with the columns RECORD, system prompt and profile."""
+
+# SQLite, which takes any other index for better than this small one, keeps to the order of a cross join.
+_UNSETTLED = ConversationTable.select(ConversationTable.id).where(IS_UNSETTLED).alias("unsettled")
+
+# JSON that is not valid would make the whole list fail.
+_SQLITE_ORIGIN = Case(
+    None, [(fn.json_valid(ProfileTable.profile), fn.json_extract(ProfileTable.profile, "$.forked_from"))]
+)
+_PROFILE = (ProfileTable.conversation_id == ConversationTable.id,)
+_FORKED_FROM = fn.coalesce(
+    PerDatabase(
+        ProfileTable.select(_SQLITE_ORIGIN).where(*_PROFILE), ProfileTable.select(FORKED_FROM).where(*_PROFILE)
+    ),
+    "",
+)
+
+
+def condition_of(condition: Condition) -> Any:
+    """Return the expression of a condition on a row of the table `conversations`."""
+    match condition:
+        case Every(parts):
+            return reduce(and_, map(condition_of, parts), _TRUE)
+        case AnyOf(parts):
+            return reduce(or_, map(condition_of, parts), _FALSE)
+        case Negation(part):
+            return ~condition_of(part)
+        case StateIs(kinds):
+            return ConversationTable.state.in_(sorted(kinds)) if kinds else _FALSE
+        case IsArchived(archived):
+            return ConversationTable.archived == int(archived)
+        case TextEquals(field, value):
+            return _text(field) == value
+        case TextContains(field, folded):
+            text = _text(field)
+            return PerDatabase(
+                getattr(fn, CONTAINS)(text.cast("BLOB"), folded), fn.strpos(getattr(fn, FOLD)(text), folded) > 0
+            )
+        case IsWithin(directory):
+            start = beneath(directory)
+            return (ConversationTable.cwd == directory) | (fn.substr(ConversationTable.cwd, 1, len(start)) == start)
+        case TimeCompares(field, comparison, ms):
+            column = getattr(ConversationTable, field)
+            compared = _COMPARE[comparison](column, ms)
+            return column.is_null(False) & compared if field is TimeField.ARCHIVED else compared
+        case HasLabel(key, value):
+            return PerDatabase(_sqlite_label(key, value), _postgres_label(key, value))
+
+
+def _text(field: TextField) -> Any:
+    if field is TextField.FORKED_FROM:
+        return _FORKED_FROM
+    column = getattr(ConversationTable, field)
+    return fn.coalesce(column, "") if field in _NULLABLE_TEXT else column
+
+
+def _sqlite_label(key: str, value: str | None) -> Any:
+    labels = fn.json_each(ConversationTable.labels)
+    same = SQL("key = ?", [key]) if value is None else SQL("key = ? AND value = ?", [key, value])
+    found = exists(Select([labels], [SQL("1")]).where(same))
+    valid = (ConversationTable.labels != "{}") & fn.json_valid(ConversationTable.labels)
+    return Case(None, [(valid, found)], 0)
+
+
+def _postgres_label(key: str, value: str | None) -> Any:
+    """Search for the encoded pair, which is exact: labels are stored as JSON with one encoding for each text."""
+    pair = json.encode(key).decode() + ":" + ("" if value is None else json.encode(value).decode())
+    labels = ConversationTable.labels
+    return (fn.strpos(labels, "{" + pair) == 1) | (fn.strpos(labels, "," + pair) > 0)
+
+
+def window_end(selection: Selection, after: ListPosition | None, limit: int) -> Statement | None:
+    """Return the query for the position (key, id) where the next window ends; it finds no row in the last window.
+
+    A window is a number of successive index entries. Returns None if the list is not read in windows. `limit` is the
+    size of the page.
+    """
+    if not _has_index(selection):
+        return None
+    parts = conjuncts(selection.where)
+    indexed = [part for part in parts if _in_index(part, selection.order.key)]
+    size = limit if len(indexed) == len(parts) else WINDOW
+    halves = [_entries(selection, [*indexed, *more], after, size) for more in _halves(selection, indexed)]
+    wrapped = [Select([half.alias("half")], [SQL("*")]) for half in halves]  # SQLite unites no ordered queries
+    whole = (wrapped[0] if len(wrapped) == 1 else wrapped[0].union_all(wrapped[1])).alias("whole")
+    place = whole.c[selection.order.key.value], whole.c["id"]
+    ordered = [each.desc() if selection.order.descending else each.asc() for each in place]
+    return Statement(Select([whole], place).order_by(*ordered).limit(1).offset(size - 1))
+
+
+def page(selection: Selection, after: ListPosition | None, until: ListPosition | None, limit: int) -> Statement:
+    """Return the query for one page of conversations, with the columns of RECORDS.
+
+    The page begins after the position `after` and ends at `until`, inclusive; None means that there is no such bound.
+    """
+    wanted = [*_scope(selection), condition_of(selection.where), *_between(selection, after, until)]
+    order = _ordered(selection)
+    if not _has_index(selection):  # Sort only the ids and not whole rows.
+        source = Join(_UNSETTLED, ConversationTable, JOIN.CROSS) if _unsettled(selection) else ConversationTable
+        ids = Select([source], [ConversationTable.id]).where(*wanted).order_by(*order).limit(limit).alias("ids")
+        wanted = [ConversationTable.id.in_(Select([ids], [ids.c["id"]]))]
+    return Statement(RECORDS.where(*wanted).order_by(*order).limit(limit))
+
+
+def place_of(row: Row, selection: Selection) -> ListPosition:
+    """Return the position of a row in the list; the next page continues after it."""
+    return ListPosition(row[RECORD.index(selection.order.key)], row[RECORD.index("id")])
+
+
+def refuse_broken_texts(row: Row) -> None:
+    """Raise UnicodeEncodeError if a text of the row contains surrogates, because the stored text is not valid UTF-8."""
+    for value in row:
+        if isinstance(value, str):
+            value.encode()
+
+
+def _has_index(selection: Selection) -> bool:
+    """Return whether the list can be read in the order of an index.
+
+    False for lists of sub-agents and of unsettled conversations: other indexes find their few rows sooner.
+    """
+    return (
+        selection.order.key in _ORDERED_BY_INDEX
+        and selection.parent is None
+        and not selection.sub_agents
+        and not _unsettled(selection)
+    )
+
+
+def _unsettled(selection: Selection) -> bool:
+    """Return whether all matches are in the small index of conversations that a restarted server must recover."""
+    return any(isinstance(part, StateIs) and not part.kinds & _SETTLED for part in conjuncts(selection.where))
+
+
+def _in_index(condition: Condition, key: OrderKey) -> bool:
+    """Return whether the index that is ordered by `key` contains the column that a condition tests."""
+    match condition:
+        case TimeCompares(field):
+            return field == {OrderKey.UPDATED: TimeField.UPDATED, OrderKey.CREATED: TimeField.CREATED}.get(key)
+        case IsArchived() | TextEquals(TextField.DIRECTORY):
+            return key is OrderKey.UPDATED
+        case _:
+            return False
+
+
+def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Condition, ...]]:
+    """Split a list into parts that are each sorted in the index; return the additional condition of each part.
+
+    The index on update times begins with the column `archived`. So it contains first all conversations that are not
+    archived, sorted by time, and then all archived ones, sorted by time. Returns `[()]`, one part without an additional
+    condition, if the list need not be split.
+    """
+    if selection.order.key is OrderKey.CREATED or any(isinstance(part, IsArchived) for part in indexed):
+        return [()]
+    return [(IsArchived(archived=False),), (IsArchived(archived=True),)]
+
+
+def _entries(selection: Selection, indexed: Iterable[Condition], after: ListPosition | None, limit: int) -> Any:
+    """Return the query for the next `limit` entries of the index that satisfy the conditions `indexed`."""
+    wanted = [*_scope(selection), *map(condition_of, indexed), *_between(selection, after, None)]
+    return ConversationTable.select(*_place(selection)).where(*wanted).order_by(*_ordered(selection)).limit(limit)
+
+
+def _scope(selection: Selection) -> list[Any]:
+    conditions = [ConversationTable.principal == selection.principal, undeleted(ConversationTable.id)]
+    if selection.parent is not None:
+        conditions.append(ConversationTable.parent_conversation_id == selection.parent)
+    elif not selection.sub_agents:
+        conditions.append(ConversationTable.parent_conversation_id.is_null())
+    if _unsettled(selection):
+        conditions.append(ConversationTable.id == _UNSETTLED.c["id"])
+    elif _has_index(selection) and selection.order.key is OrderKey.UPDATED:
+        conditions.append(SQL("archived IN (0, 1)"))  # always true; lets the index on `archived` be used
+    return conditions
+
+
+def _between(selection: Selection, after: ListPosition | None, until: ListPosition | None) -> list[Any]:
+    place = Tuple(*_place(selection))
+    beyond, up_to = (lt, ge) if selection.order.descending else (gt, le)
+    conditions: list[Any] = []
+    if after is not None:
+        conditions.append(beyond(place, Tuple(after.key, after.id)))
+    if until is not None:
+        conditions.append(up_to(place, Tuple(until.key, until.id)))
+    return conditions
+
+
+def _place(selection: Selection) -> tuple[Any, Any]:
+    return getattr(ConversationTable, selection.order.key), ConversationTable.id
+
+
+def _ordered(selection: Selection) -> list[Any]:
+    return [each.desc() if selection.order.descending else each.asc() for each in _place(selection)]

@@ -1,0 +1,339 @@
+"""The tables as peewee models: names, types and order of the columns, the same in SQLite and PostgreSQL.
+
+Migrations create the tables, with indexes and constraints. The models are never bound to a database, because
+`bedrock move` opens two: `Statement` compiles a query for the database that executes it. A row's digest covers its
+columns in the order of its model, so that order never changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peewee import SQL, AutoField, BigIntegerField, BlobField, Column, CompositeKey, Field, Model, TextField
+
+
+class Timestamp(Field):
+    """A time in milliseconds since 1970 (UTC)."""
+
+    field_type = "TIMESTAMP"
+
+
+class Flag(Field):
+    """A truth value, stored as 0 or 1."""
+
+    field_type = "BOOLEAN"
+
+
+class Count(BigIntegerField):
+    """A number; SQLite's columns of this kind are declared as INTEGER."""
+
+    field_type = "INTEGER"
+
+
+class ConversationTable(Model):
+    """A conversation without its messages and its event log: what never changes, what each commit writes, the rest."""
+
+    id = TextField(primary_key=True)
+    cwd = TextField()
+    parent_conversation_id = TextField(null=True)
+    user_initiated = Flag()
+    created_at = Timestamp()
+    continued_from = TextField()
+    workspace_label = TextField()
+    principal = TextField()
+
+    state = TextField()
+    state_data = TextField(null=True)
+    state_updated_at = Timestamp()
+    updated_at = Timestamp()
+    archived = Flag()
+    archived_at = Timestamp(null=True)
+    mode = TextField()
+    model = TextField()
+    title = TextField()
+    labels = TextField()
+    approval_policy = TextField()
+    approval_rules = TextField()
+    follow_up_policy = TextField()
+    budget = TextField()
+    continued_by = TextField()
+    node = TextField()
+    epoch = Count()
+    step = Count()
+    last_seq = Count()
+    digest = TextField()
+
+    slug = TextField(null=True)
+    log_hash = TextField()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "conversations"
+
+
+class PromptTable(Model):
+    """A conversation's system prompt, which never changes; transitions rewrite the conversation's row."""
+
+    conversation_id = TextField(primary_key=True)
+    text = TextField()
+    text_digest = TextField()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "prompts"
+
+
+class ProfileTable(Model):
+    """The settings that the creator of a conversation chose for it; a conversation with default settings has no row."""
+
+    conversation_id = TextField(primary_key=True)
+    profile = TextField()
+    profile_digest = TextField()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "profiles"
+
+
+class MessageTable(Model):
+    """A message. Rows are never changed; they are deleted only with their conversation."""
+
+    id = TextField(primary_key=True)
+    conversation_id = TextField()
+    sequence_id = Count()
+    message_type = TextField()
+    actor_kind = TextField()
+    content = TextField()
+    display_data = TextField(null=True)
+    usage_data = TextField(null=True)
+    created_at = Timestamp()
+    request_id = TextField()
+    attempt = Count()
+    through_sequence = Count()
+    digest = TextField()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "messages"
+
+
+class LogTable(Model):
+    """One transition of a conversation: its events, its inputs for replay, and its hash.
+
+    The hash covers the hash of the previous row. Revisions grow with the steps, so the primary key sorts rows by
+    revision and by step at once. A transition without events has the same first revision as the next transition.
+    """
+
+    conversation_id = TextField()
+    step = Count()
+    epoch = Count()
+    at = Timestamp()
+    first_revision = Count()
+    count = Count()
+    prev_hash = TextField()
+    hash = TextField()
+    notifications = TextField()
+    event = TextField()
+    context = TextField(null=True)
+    audit = TextField(null=True)
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "log"
+        primary_key = CompositeKey("conversation_id", "first_revision", "step")
+
+
+class RunTable(Model):
+    """How a run (the work from a user's message to the end of the answer) ended; kept when the log is pruned."""
+
+    conversation_id = TextField()
+    revision = Count()
+    run = TextField()
+    reason = TextField()
+    detail = TextField()
+    message = TextField()
+    last_sequence = Count()
+    at = Timestamp()
+    digest = TextField()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "runs"
+        primary_key = CompositeKey("conversation_id", "revision")
+
+
+class FateTable(Model):
+    """What became of a message that waited in the queue of a busy agent; kept when the log is pruned."""
+
+    conversation_id = TextField()
+    revision = Count()
+    message_id = TextField()
+    delivery = TextField()
+    fate = TextField()
+    input = TextField()
+    run = TextField()
+    at = Timestamp()
+    digest = TextField()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "fates"
+        primary_key = CompositeKey("conversation_id", "revision")
+
+
+class PruningTable(Model):
+    """Where an event log begins: after the last row that was pruned or, for a fork, after the copied history."""
+
+    conversation_id = TextField(primary_key=True)
+    step = Count()
+    revision = Count()
+    hash = TextField()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "prunings"
+
+
+class CommandTable(Model):
+    """An accepted command of a conversation or, for a create command, of a principal.
+
+    With this row, a command that is sent again is recognised and gets the same answer.
+    """
+
+    conversation_id = TextField(null=True)
+    principal = TextField(null=True)
+    request_id = TextField()
+    body_hash = TextField()
+    answer = TextField()
+    at = Timestamp()
+    digest = TextField()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "commands"
+        primary_key = False
+
+
+class AttachmentTable(Model):
+    """The bytes of an uploaded image, or of its scaled-down copy for models; `id` contains the hash of the upload."""
+
+    conversation_id = TextField()
+    id = TextField()
+    media_type = TextField()
+    data = BlobField()
+    width = Count()
+    height = Count()
+    created_at = Timestamp()
+    digest = TextField()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "attachments"
+        primary_key = CompositeKey("conversation_id", "id")
+
+
+class SpendingTable(Model):
+    """What a principal has spent on model requests on one day; `day` is counted from 1970-01-01."""
+
+    principal = TextField()
+    day = Count()
+    tokens = Count()
+    cost_micros = Count()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "spendings"
+        primary_key = CompositeKey("day", "principal")
+
+
+class DeletionTable(Model):
+    """A deleted conversation whose rows are not yet removed.
+
+    `depth` is 0 for the conversation that a client deleted, and greater for its sub-agents; the greatest depth is
+    removed first. In the row of an unfinished fork, it is the negative number of the server that makes the fork.
+    """
+
+    conversation_id = TextField(primary_key=True)
+    depth = Count()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "deletions"
+
+
+class AuditTable(Model):
+    """An audit entry that no event log contains, such as that of a refused call or of a conversation's deletion."""
+
+    id = AutoField()
+    at = Timestamp()
+    outcome = TextField()
+    reason = TextField()
+    principal = TextField()
+    conversation_id = TextField()
+    count = Count()
+    origin = TextField()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "audit"
+
+
+class NodeTable(Model):
+    """A server that shares a PostgreSQL database; only the columns that statements of the store need."""
+
+    incarnation = Count(primary_key=True)
+    name = TextField()
+    address = TextField()
+    dead = Field()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "nodes"
+
+
+TABLES: tuple[Any, ...] = (
+    ConversationTable, PromptTable, ProfileTable, MessageTable, LogTable, RunTable, FateTable, PruningTable,
+    CommandTable, AttachmentTable, SpendingTable, DeletionTable, AuditTable,
+)  # fmt: skip
+
+
+def _shared(model: Any, name: str) -> Any:
+    return Column(model._meta.table, name)
+
+
+# Columns that only PostgreSQL has, outside the digests: the top of a conversation's family and the server that owns the
+# family, and what SQLite finds in JSON (who sent a command, and where a fork comes from).
+FAMILY, OWNER = _shared(ConversationTable, "family"), _shared(ConversationTable, "owner")
+LOG_PRINCIPAL, FORKED_FROM = _shared(LogTable, "principal"), _shared(ProfileTable, "forked_from")
+SHARED = {ConversationTable: (FAMILY, OWNER), LogTable: (LOG_PRINCIPAL,), ProfileTable: (FORKED_FROM,)}
+
+# Conversations that must be recovered after a restart. SQL and no expression, because a partial index is used only if
+# a query has its condition with the same constants instead of parameters.
+UNSETTLED = (
+    "state NOT IN ('idle', 'context_exhausted', 'completed', 'failed') OR (user_initiated = 0 AND state = 'idle')"
+)
+IS_UNSETTLED = SQL(f"({UNSETTLED})")
+
+
+def columns(model: Any) -> tuple[str, ...]:
+    """Return the names of a model's columns, in order."""
+    return tuple(model._meta.sorted_field_names)
+
+
+def fields(model: Any) -> tuple[Any, ...]:
+    """Return a model's fields, in order."""
+    return tuple(model._meta.sorted_fields)

@@ -1,0 +1,93 @@
+"""Who owns a conversation, in a database that several servers share.
+
+A top-level conversation and all its sub-agents (a family) have one owner. With SQLite, this server owns everything.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from peewee import SQL, fn
+
+from actors.adapters.store.models import OWNER, ConversationTable, NodeTable
+from actors.adapters.store.query import Param, PerDatabase, Session, Statement, exists, undeleted
+from actors.ports import FencedError, NotOwnerError, Owner
+
+_ME = Param("me")
+_THEIRS: Any = NodeTable.alias()
+
+ALIVE = exists(NodeTable.select(SQL("1")).where(NodeTable.incarnation == _ME, ~NodeTable.dead))
+"""The condition that this server was not declared dead, after which it changes no conversation any more."""
+FREE = (
+    OWNER.is_null()
+    | exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == OWNER, _THEIRS.dead))
+    | ((OWNER < _ME) & ~exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == OWNER)))
+)
+"""The condition that no living server owns a row of `conversations`.
+
+An owner without a row in `nodes` has left. But if its number is greater than this server's, it may be a new server
+whose row is not visible to this statement yet, so it counts as living.
+"""
+OWNED = PerDatabase(SQL("(1 = 1)"), (OWNER == _ME) & ALIVE)
+"""The condition that this server owns a row of `conversations`, and may write to the conversation."""
+
+_OWNER_OF = Statement(
+    ConversationTable.select(NodeTable.incarnation, NodeTable.name, NodeTable.address)
+    .join(NodeTable, on=(NodeTable.incarnation == OWNER) & ~NodeTable.dead)
+    .where(ConversationTable.id == Param("id"), NodeTable.incarnation != _ME)
+)
+
+
+class Head(NamedTuple):
+    """The step, revision and hash at which a stored conversation is now; its next commit must continue from there."""
+
+    id: str
+    epoch: int
+    step: int
+    last_seq: int
+    log_hash: str
+    slug: str
+    owned: bool
+
+
+def _heads(count: int) -> Statement:
+    ids = [Param(f"id{place}") for place in range(count)]
+    where = ConversationTable.id.in_(ids), undeleted(ConversationTable.id)
+    slug = fn.coalesce(ConversationTable.slug, "")
+    columns = [getattr(ConversationTable, name) for name in Head._fields[:5]]
+    return Statement(ConversationTable.select(*columns, slug, OWNED).where(*where))
+
+
+_HEADS = [_heads(1 << power) for power in range(8)]  # a text for each size that a batch may be rounded up to
+
+
+def heads(session: Session, ids: list[str]) -> dict[str, Head]:
+    """Return the current positions (heads) of those conversations in `ids`, at most 128, that exist, by id."""
+    power = (len(ids) - 1).bit_length()
+    padded = [*ids, *[""] * ((1 << power) - len(ids))]
+    found = session.execute(_HEADS[power], **{f"id{place}": id_ for place, id_ in enumerate(padded)})
+    return {head.id: head for head in map(Head._make, found)}
+
+
+def owned_head(session: Session, conversation_id: str) -> Head:
+    """Return a conversation's head.
+
+    Raises FencedError if the conversation does not exist, NotOwnerError if this server does not own it.
+    """
+    head = heads(session, [conversation_id]).get(conversation_id)
+    if head is None:
+        raise FencedError(f"{conversation_id} does not exist")
+    if not head.owned:
+        raise not_owner(session, conversation_id)
+    return head
+
+
+def not_owner(session: Session, conversation_id: str) -> NotOwnerError:
+    """Return the error to raise for a conversation that this server does not own.
+
+    The error contains the owner if the owner is alive.
+    """
+    row = session.execute(_OWNER_OF, id=conversation_id).fetchone()
+    owner = None if row is None else Owner(*row)
+    who = "nobody alive" if owner is None else f"server {owner.incarnation}"
+    return NotOwnerError(f"{conversation_id} is owned by {who}", owner=owner)

@@ -1,0 +1,171 @@
+"""Peewee queries as statements: compiled once for each kind of database, and executed with values bound by name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol
+
+from peewee import AutoField, ColumnBase, Node, fn
+
+from actors.adapters.store.models import SHARED, DeletionTable, fields
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from peewee import Database
+
+MOST_ROWS = 64  # of one statement; SQLite allows 32,766 parameters
+ALL = (1 << 63) - 1  # a LIMIT, or an upper bound, that is greater than any number
+
+
+class Param(Node):
+    """A parameter of a statement; its value is given, by this name, when the statement is executed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __sql__(self, ctx: Any) -> Any:
+        """Write a placeholder, and this object in the place of its value."""
+        ctx._values.append(self)
+        return ctx.literal(ctx.state.param or "?")
+
+
+class PerDatabase(ColumnBase):
+    """An expression that differs between SQLite and PostgreSQL."""
+
+    def __init__(self, sqlite: Any, postgres: Any) -> None:
+        self._sqlite = sqlite
+        self._postgres = postgres
+
+    def __sql__(self, ctx: Any) -> Any:
+        """Write the expression of the database for which the statement is compiled."""
+        return ctx.sql(self._sqlite if on_sqlite(ctx.state.param) else self._postgres)
+
+
+def on_sqlite(placeholder: str) -> bool:
+    """Return whether statements with this placeholder are for SQLite; those for PostgreSQL have "%s"."""
+    return placeholder == "?"
+
+
+class Statement:
+    """A query whose text is compiled once for each kind of database, which takes as long as executing it ten times."""
+
+    def __init__(self, query: Any) -> None:
+        self._query = query
+        self._compiled: dict[str, tuple[str, tuple[Any, ...]]] = {}
+
+    def on(self, dialect: Database) -> tuple[str, tuple[Any, ...]]:
+        """Return the statement's text and its parameters in order: Params, and constants."""
+        found = self._compiled.get(dialect.param)
+        if found is None:
+            sql, values = self._query.clone().bind(dialect).sql()
+            found = self._compiled[dialect.param] = sql, tuple(values)
+        return found
+
+
+class Insert:
+    """Inserts rows that are tuples of a model's columns, and of the columns that only PostgreSQL has.
+
+    SQLite ignores the values of the latter, at the end of each row.
+    """
+
+    def __init__(self, model: Any, **conflict: Any) -> None:
+        """`conflict` says what happens to a row that exists; see `on_conflict` of peewee."""
+        self._model = model
+        self._conflict = conflict
+        self._compiled: dict[tuple[str, int], tuple[str, int, int]] = {}
+
+    def of(self, dialect: Database, count: int) -> tuple[str, int, int]:
+        """Return the text for `count` rows, the number of columns, and how often "me" follows as a parameter."""
+        found = self._compiled.get((dialect.param, count))
+        if found is not None:
+            return found
+        named = [each for each in fields(self._model) if not isinstance(each, AutoField)]
+        columns = named if on_sqlite(dialect.param) else [*named, *SHARED.get(self._model, ())]
+        query = self.query(columns, count)
+        query = query.on_conflict(**self._conflict) if self._conflict else query
+        text, slots = query.bind(dialect).sql()
+        found = self._compiled[dialect.param, count] = text, len(columns), len(slots) - count * len(columns)
+        return found
+
+    def query(self, columns: list[Any], count: int) -> Any:
+        """Return the query, without what happens to rows that exist."""
+        return self._model.insert_many([[Param(each.name) for each in columns]] * count, fields=columns)
+
+
+class Rows(Protocol):
+    """The result of an executed statement."""
+
+    @property
+    def rowcount(self) -> int:
+        """The number of changed rows."""
+        ...
+
+    def fetchone(self) -> Any:
+        """Return the next row; None after the last one."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Return the remaining rows."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Session(ABC):
+    """A connection to a database, which executes statements. Used by one thread at a time."""
+
+    dialect: Database
+    me = 1  # the number of this server; SQLite has only one
+    shared = False  # whether several servers use the database, so that conversations have owners
+    refusals: tuple[type[Exception], ...] = ()
+    """What the database raises if it refuses a row, which makes none of a batch's rows be written."""
+
+    def execute(self, statement: Statement, **values: Any) -> Rows:
+        """Execute a statement. Raises what the database raises."""
+        sql, slots = statement.on(self.dialect)
+        values["me"] = self.me
+        return self.run(sql, [values[slot.name] if isinstance(slot, Param) else slot for slot in slots])
+
+    def executemany(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Execute a statement once for each row; return the number of changed rows."""
+        sql, slots = statement.on(self.dialect)
+        bound = [[self.me if slot.name == "me" else row[slot.name] for slot in slots] for row in rows]
+        return self.run_many(sql, bound) if bound else 0
+
+    def insert(self, statement: Insert, rows: Sequence[Sequence[Any]]) -> int:
+        """Insert rows with few statements, of 64, 32, 16 … rows, of which few texts are compiled; return how many."""
+        done = written = 0
+        while done < len(rows):
+            count = min(MOST_ROWS, 1 << ((len(rows) - done).bit_length() - 1))
+            sql, width, more = statement.of(self.dialect, count)
+            values = [value for row in rows[done : done + count] for value in row[:width]]
+            written += self.run(sql, values + [self.me] * more).rowcount
+            done += count
+        return written
+
+    @abstractmethod
+    def run(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), /) -> Rows:
+        """Execute SQL that is written by hand, with the placeholders of this database."""
+
+    @abstractmethod
+    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> int:
+        """Execute SQL once for each row; return the number of changed rows."""
+
+
+def undeleted(column: Any) -> Any:
+    """Return the condition that a conversation is not deleted; `column` has its id.
+
+    A deleted conversation is listed in the table `deletions` until its rows are removed.
+    """
+    return column.not_in(DeletionTable.select(DeletionTable.conversation_id))
+
+
+def of_conversation(model: Any) -> Any:
+    """Return the query for the rows of a table that belong to the conversation `id`, unless it is deleted."""
+    return model.select(*fields(model)).where(model.conversation_id == Param("id"), undeleted(model.conversation_id))
+
+
+def exists(query: Any) -> Any:
+    """Return the condition that a query finds a row."""
+    return fn.EXISTS(query)

@@ -1,0 +1,496 @@
+"""The reading methods that the stores on SQLite and PostgreSQL share: they run queries and convert rows to objects."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import msgspec
+from peewee import fn
+
+from actors.adapters.store import audit, listing, log_rows, rows
+from actors.adapters.store.integrity import check
+from actors.adapters.store.log_rows import (
+    LOGGED,
+    Bounds,
+    LogPosition,
+    LogRow,
+    beginning,
+    events_after,
+    fate_of,
+    prunable,
+    refuse_before,
+    run_of,
+    stored_transition,
+)
+from actors.adapters.store.models import (
+    AttachmentTable,
+    CommandTable,
+    ConversationTable,
+    FateTable,
+    LogTable,
+    MessageTable,
+    ProfileTable,
+    RunTable,
+    SpendingTable,
+    fields,
+)
+from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
+from actors.ports import (
+    Attachment,
+    CommandRecord,
+    ConversationRecord,
+    SettledInput,
+    Snapshot,
+    Spending,
+    StoppedRun,
+    StoreDamagedError,
+    StoredEvent,
+    StoredTransition,
+    StoreUnavailableError,
+)
+from actors.ports.store.conditions import Listed, ListPosition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from actors.core.content import Message
+    from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace
+    from actors.ports.store.conditions import Selection
+
+_log = logging.getLogger(__name__)
+Found = TypeVar("Found")
+ConnectionT = TypeVar("ConnectionT")
+
+READERS = 16  # connections in use at most; further reads wait for a free one
+
+_ID = Param("id")
+_KNOWN = (ConversationTable.id == _ID) & undeleted(ConversationTable.id)
+
+
+def _pages(model: Any, column: Any) -> tuple[Statement, Statement]:
+    """Return the queries, ascending and descending, for a page of rows between two values of a column."""
+    page = of_conversation(model).where(column > Param("after"), column < Param("before")).limit(Param("limit"))
+    return Statement(page.order_by(column)), Statement(page.order_by(column.desc()))
+
+
+_LOAD = Statement(listing.RECORDS.where(_KNOWN))
+_PRINCIPAL = Statement(ConversationTable.select(ConversationTable.principal).where(_KNOWN))
+_LAST_REVISION = Statement(ConversationTable.select(ConversationTable.last_seq).where(_KNOWN))
+_OF_SLUG = Statement(
+    ConversationTable.select(ConversationTable.id).where(
+        ConversationTable.principal == Param("principal"), ConversationTable.slug == Param("slug")
+    )
+)
+_ALL_CHILDREN = ConversationTable.select(ConversationTable.id).where(ConversationTable.parent_conversation_id == _ID)
+_CHILDREN_WITH_DELETED = Statement(_ALL_CHILDREN)
+_CHILDREN = Statement(_ALL_CHILDREN.where(undeleted(ConversationTable.id)))
+_AGED_AND_ARCHIVED = (
+    ConversationTable.select(ConversationTable.id)
+    .where(ConversationTable.id > Param("after"), undeleted(ConversationTable.id))
+    .order_by(ConversationTable.id)
+    .limit(Param("limit"))
+)
+_FIRST_AT: Any = (
+    LogTable.select(LogTable.at)
+    .where(LogTable.conversation_id == ConversationTable.id)
+    .order_by(LogTable.first_revision, LogTable.step)
+    .limit(1)
+)
+_AGED = Statement(
+    _AGED_AND_ARCHIVED.where(
+        ConversationTable.created_at < Param("before"),
+        ConversationTable.last_seq > Param("keep"),
+        Param("before") > _FIRST_AT,
+    )
+)
+_ARCHIVED = Statement(
+    _AGED_AND_ARCHIVED.where(
+        ConversationTable.archived_at < Param("before"), ConversationTable.parent_conversation_id.is_null()
+    )
+)
+_MESSAGES = _pages(MessageTable, MessageTable.sequence_id)
+_MESSAGE = Statement(of_conversation(MessageTable).where(MessageTable.id == Param("key")))
+_USAGES = Statement(
+    MessageTable.select(MessageTable.sequence_id, MessageTable.usage_data)
+    .where(MessageTable.conversation_id == _ID)
+    .order_by(MessageTable.sequence_id)
+)
+_RUNS, _FATES = _pages(RunTable, RunTable.revision), _pages(FateTable, FateTable.revision)
+_RUN = Statement(  # usually the run is a recent one
+    of_conversation(RunTable).where(RunTable.run == Param("run")).order_by(RunTable.revision.desc()).limit(1)
+)
+_EARLIER = LogTable.alias()
+_EVENTS = Statement(
+    LogTable.select(LogTable.first_revision, LogTable.at, LogTable.notifications)
+    .where(
+        LogTable.conversation_id == _ID,
+        undeleted(LogTable.conversation_id),
+        LogTable.count > 0,
+        LogTable.first_revision
+        >= fn.coalesce(
+            _EARLIER.select(_EARLIER.first_revision)
+            .where(_EARLIER.conversation_id == _ID, _EARLIER.first_revision <= Param("next"))
+            .order_by(_EARLIER.first_revision.desc())
+            .limit(1),
+            0,
+        ),
+    )
+    .order_by(LogTable.first_revision)
+    .limit(Param("limit"))
+)
+_COMMANDS = CommandTable.select(
+    CommandTable.request_id, CommandTable.body_hash, CommandTable.answer, CommandTable.at
+).where(CommandTable.request_id == Param("request"))
+_COMMAND = Statement(_COMMANDS.where(CommandTable.conversation_id == _ID, undeleted(CommandTable.conversation_id)))
+_CREATE_COMMAND = Statement(_COMMANDS.where(CommandTable.principal == _ID))
+_ATTACHMENT = Statement(
+    AttachmentTable.select(*fields(AttachmentTable)[1:6]).where(
+        AttachmentTable.conversation_id == _ID,
+        AttachmentTable.id == Param("attachment"),
+        undeleted(AttachmentTable.conversation_id),
+    )
+)
+_SPENDINGS = Statement(SpendingTable.select(*fields(SpendingTable)).where(SpendingTable.day >= Param("since")))
+_OF_MINE = ConversationTable.select(ConversationTable.id).where(
+    ConversationTable.principal == Param("principal"), undeleted(ConversationTable.id)
+)
+_STORED_BYTES = tuple(
+    Statement(
+        column.model.select(fn.coalesce(fn.sum(fn.octet_length(column)), 0)).where(
+            column.model.conversation_id.in_(_OF_MINE)
+        )
+    )
+    for column in (MessageTable.content, AttachmentTable.data, ProfileTable.profile)
+)
+
+
+class ReaderPool(Generic[ConnectionT]):
+    """Keeps connections for reads by any thread.
+
+    Connections do not belong to threads, so none is left open when a thread ends.
+    """
+
+    def __init__(self, close_one: Callable[[ConnectionT], None]) -> None:
+        """Create an empty pool. `close_one` closes a connection and must not raise."""
+        self._close_one = close_one
+        # Limits the connections in use. `close` takes all permits, and so waits for the current reads.
+        self._places = threading.BoundedSemaphore(READERS)
+        self._idle: list[ConnectionT] = []
+        self._lock = threading.Lock()  # guards _idle and _closed; not held while a connection is opened or used
+        self._closed = False
+
+    def _take_idle(self) -> ConnectionT | None:
+        """Return a connection that is not in use; None if the pool has none.
+
+        Raises StoreUnavailableError if the pool is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise StoreUnavailableError("the store is closed")
+            return self._idle.pop() if self._idle else None
+
+    def _give_back(self, connection: ConnectionT) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        self._close_one(connection)
+
+    def close(self) -> None:
+        """Refuse new reads, wait for current ones, and close every connection. Idempotent."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            self._close_one(connection)
+        for _ in range(READERS):
+            self._places.acquire()
+        self._places.release(READERS)
+
+
+class Reading(Protocol):
+    """A function that calls another function with a session for reading.
+
+    Raises StoreUnavailableError or StoreDamagedError.
+    """
+
+    def __call__(
+        self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict"
+    ) -> Found:
+        """Call `body` with a session, and return its result.
+
+        With `at_one_moment`, all statements of `body` see the same snapshot. `texts` is the error handler for texts
+        that are not valid UTF-8, such as "strict" or "replace"; see `bytes.decode`.
+        """
+        ...
+
+
+class StoreReads:
+    """Implements most reading methods of ports.Store. Safe to call from any thread."""
+
+    def __init__(self, read: Reading) -> None:
+        """`read` calls a function with a session for reading."""
+        self._read = read
+
+    # --- conversations ----------------------------------------------------------------------------------------
+
+    def load(self, conversation_id: str) -> ConversationRecord | None:
+        """Return the record of a conversation; None if there is no such conversation; see ports.Store."""
+        return self._read(lambda session: self._load(session, conversation_id))
+
+    def owner(self, conversation_id: str) -> str | None:
+        """Return the principal that a conversation belongs to; None if the conversation is unknown; see ports.Store."""
+        return next(iter(self._column(_PRINCIPAL, id=conversation_id)), None)
+
+    def find_slug(self, principal: str, slug: str) -> str | None:
+        """Return the id of the principal's conversation with this slug; None if there is none; see ports.Store."""
+        return next(iter(self._column(_OF_SLUG, principal=principal, slug=slug)), None)
+
+    def list(
+        self,
+        selection: Selection,
+        *,
+        after: ListPosition | None = None,
+        limit: int,
+        skipped: Callable[[str], object] = lambda _conversation_id: None,
+    ) -> Listed:
+        """Return at most `limit` selected conversations after the position `after`; see ports.Store."""
+
+        def body(session: Session) -> Listed:
+            until = None
+            if (query := listing.window_end(selection, after, limit)) is not None:
+                row = session.execute(query).fetchone()
+                until = None if row is None else ListPosition(*row)
+            found = session.execute(listing.page(selection, after, until, limit)).fetchall()
+            more = listing.place_of(found[-1], selection) if len(found) == limit else until
+            return Listed(tuple(self._readable(session, found, skipped)), more)
+
+        return self._read(body, texts="surrogateescape")
+
+    def _readable(
+        self, session: Session, page: Sequence[rows.Row], skipped: Callable[[str], object]
+    ) -> Iterator[ConversationRecord]:
+        """Yield the conversation records that the rows of one page of a list contain.
+
+        For each unreadable row, log an error and call `skipped` with its id.
+        """
+        for row in page:
+            try:
+                listing.refuse_broken_texts(row)
+                yield self._record(session, row)
+            except (msgspec.DecodeError, ValueError, KeyError) as error:
+                conversation_id = str(row[0]).encode(errors="replace").decode()
+                fields = {"conversation": conversation_id, "error": type(error).__name__}
+                _log.error("it cannot be read and is left out", extra=fields)
+                skipped(conversation_id)
+
+    def children(self, conversation_id: str) -> tuple[str, ...]:
+        """Return the ids of a conversation's sub-agents; see ports.Store."""
+        return self._column(_CHILDREN, id=conversation_id)
+
+    def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
+        """Return the ids of at most `limit` conversations whose event log has rows to prune; see ports.Store."""
+        return self._column(_AGED, before=before, keep=keep, after=after, limit=limit)
+
+    def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
+        """Return the ids of at most `limit` conversations archived before the time `before`; see ports.Store."""
+        return self._column(_ARCHIVED, before=before, after=after, limit=limit)
+
+    def _column(self, statement: Statement, **values: Any) -> tuple[str, ...]:
+        return self._all(lambda row: str(row[0]), statement, **values)
+
+    # --- messages and events ----------------------------------------------------------------------------------
+
+    def messages(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[Message, ...]:
+        """Return at most `limit` messages whose sequence number is between `after` and `before`; see ports.Store.
+
+        The two bounds themselves are excluded.
+        """
+        until = ALL if before is None else before
+        return self._all(
+            rows.message_of, _MESSAGES[descending], id=conversation_id, after=after, before=until, limit=limit
+        )
+
+    def message(self, conversation_id: str, message_id: str) -> Message | None:
+        """Return the message with this id; None if the conversation has none; see ports.Store."""
+        key = rows.message_key(conversation_id, message_id)
+        return self._one(rows.message_of, _MESSAGE, id=conversation_id, key=key)
+
+    def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
+        """Return all messages up to the sequence number `through`, inclusive; see ports.Store."""
+        return self.messages(conversation_id, before=through + 1, limit=ALL)
+
+    def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
+        """Return at most `limit` events after the revision `after`; see ports.Store."""
+
+        def body(session: Session) -> tuple[StoredEvent, ...]:
+            logged = session.execute(_EVENTS, id=conversation_id, next=after + 1, limit=limit)
+            found = events_after(logged, conversation_id, after, limit)
+            if not found:
+                refuse_before(beginning(session, conversation_id).revision, conversation_id, after)
+            return found
+
+        return self._read(body)
+
+    def stopped_runs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[StoppedRun, ...]:
+        """Return at most `limit` runs that ended at revisions between `after` and `before`, exclusive; see ports.Store.
+
+        Each result says how the run ended.
+        """
+        until = ALL if before is None else before
+        return self._all(run_of, _RUNS[descending], id=conversation_id, after=after, before=until, limit=limit)
+
+    def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
+        """Return how a run ended; None if it has not ended; see ports.Store."""
+        return self._one(run_of, _RUN, id=conversation_id, run=run)
+
+    def settled_inputs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[SettledInput, ...]:
+        """Return what became of queued messages, such as delivered or discarded; see ports.Store.
+
+        At most `limit` results are returned; their revisions are between `after` and `before`, exclusive.
+        """
+        until = ALL if before is None else before
+        return self._all(fate_of, _FATES[descending], id=conversation_id, after=after, before=until, limit=limit)
+
+    def _all(self, convert: Callable[[rows.Row], Found], statement: Statement, **values: Any) -> tuple[Found, ...]:
+        return self._read(lambda session: tuple(map(convert, session.execute(statement, **values))))
+
+    def _one(self, convert: Callable[[rows.Row], Found], statement: Statement, **values: Any) -> Found | None:
+        def body(session: Session) -> Found | None:
+            row = session.execute(statement, **values).fetchone()
+            return None if row is None else convert(row)
+
+        return self._read(body)
+
+    def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
+        """Return a conversation's record and latest messages at one moment; None if it is unknown; see ports.Store."""
+
+        def body(session: Session) -> Snapshot | None:
+            record = self._load(session, conversation_id)
+            if record is None:
+                return None
+            latest = session.execute(
+                _MESSAGES[True], id=conversation_id, after=0, before=ALL, limit=recent_messages
+            ).fetchall()
+            return Snapshot(record, tuple(rows.message_of(row) for row in reversed(latest)))
+
+        return self._read(body, at_one_moment=True)
+
+    def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
+        """Return at most `limit` rows of the event log after the step `after_step`; see ports.Store."""
+        return self._all(_transition_of, LOGGED, id=conversation_id, after=after_step, limit=limit)
+
+    def verify(self, conversation_id: str) -> tuple[str, ...]:
+        """Verify the stored rows of a conversation, and return a sentence for each violation; see ports.Store."""
+        try:
+            return self._read(lambda session: check(session, conversation_id), at_one_moment=True, texts="replace")
+        except StoreDamagedError:
+            _log.exception("it cannot be verified", extra={"conversation": conversation_id})
+            return ("the database file is damaged, so that not everything of the conversation can be read",)
+
+    def _to_prune(
+        self, conversation_id: str, before_revision: int, older_than: int | None
+    ) -> tuple[LogPosition, Sequence[LogRow]]:
+        """Return the position where the event log begins, and the rows to prune in the next batch.
+
+        Raises StoreError.
+        """
+
+        def body(session: Session) -> tuple[LogPosition, Sequence[LogRow]]:
+            begins = beginning(session, conversation_id)
+            last = session.execute(_LAST_REVISION, id=conversation_id).fetchone()
+            bounds = Bounds(min(before_revision, last[0] if last else 0), older_than)
+            log = session.execute(LOGGED, id=conversation_id, after=begins.step, limit=log_rows.PRUNED_ROWS + 1)
+            return begins, prunable(begins, map(LogRow._make, log), bounds)
+
+        return self._read(body, at_one_moment=True)
+
+    # --- commands and attachments -----------------------------------------------------------------------------
+
+    def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
+        """Return an accepted command of a conversation; None if it has no command `request_id`; see ports.Store."""
+        return self._one(_command_of, _COMMAND, id=conversation_id, request=request_id)
+
+    def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
+        """Return an accepted create command of a principal; None if it has no command `request_id`; see ports.Store."""
+        return self._one(_command_of, _CREATE_COMMAND, id=principal, request=request_id)
+
+    def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
+        """Return an attachment of a conversation; None if there is none with this id; see ports.Store."""
+        return self._one(lambda row: Attachment(*row), _ATTACHMENT, id=conversation_id, attachment=attachment_id)
+
+    def spendings(self, since: int) -> tuple[Spending, ...]:
+        """Return what each principal spent on each day, from the day `since` (days since 1970) on; see ports.Store."""
+        return self._read(lambda session: tuple(Spending(*row) for row in session.execute(_SPENDINGS, since=since)))
+
+    def _stored_bytes_of(self, principal: str) -> int:
+        return self._read(
+            lambda session: sum(int(session.execute(each, principal=principal).fetchone()[0]) for each in _STORED_BYTES)
+        )
+
+    def audit(self, wanted: AuditFilter, *, after: AuditPlace | None = None, limit: int) -> tuple[AuditEntry, ...]:
+        """Return at most `limit` matching entries of the audit trail after the position `after`; see ports.Store."""
+        logged = audit.logged_query(wanted, after, limit)
+        unlogged = audit.unlogged_query(wanted, after, limit)
+
+        def body(session: Session) -> list[AuditEntry]:
+            entries = [audit.logged_entry(*row) for row in session.execute(logged)] if logged else []
+            return [*entries, *map(audit.entry_of, session.execute(unlogged))]
+
+        return tuple(sorted(self._read(body, at_one_moment=True), key=lambda entry: entry.place)[:limit])
+
+    def _load(self, session: Session, conversation_id: str) -> ConversationRecord | None:
+        row = session.execute(_LOAD, id=conversation_id).fetchone()
+        return None if row is None else self._record(session, row)
+
+    def _record(self, session: Session, row: rows.Row) -> ConversationRecord:
+        """Return the record in a row.
+
+        If the stored state is unreadable, log an error and use an Idle state rebuilt from messages and sub-agents.
+        """
+        record, intact = rows.record_of(row)
+        if intact:
+            return record
+        _log.error("its state cannot be read; it is taken to be idle", extra={"conversation": record.id})
+        found = session.execute(_USAGES, id=record.id).fetchall()
+        children = session.execute(_CHILDREN_WITH_DELETED, id=record.id)
+        numbers = [int(digits.group()) for (child,) in children if (digits := re.search(r"\d+$", child))]
+        last = found[-1][0] if found else 0
+        state = rows.rebuilt_state(record.step, last, [usage for _, usage in found], max(numbers, default=0))
+        return msgspec.structs.replace(record, state=state)
+
+
+def _command_of(row: rows.Row) -> CommandRecord:
+    request_id, body_hash, answer, at = row
+    return CommandRecord(request_id, body_hash, answer.encode(), at)
+
+
+def _transition_of(row: rows.Row) -> StoredTransition:
+    return stored_transition(LogRow(*row))

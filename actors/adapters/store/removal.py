@@ -1,0 +1,194 @@
+"""Removes deleted conversations in the background, in small slices.
+
+A deletion only hides conversations: they are recorded in the table `deletions`, lose their slug, and get an epoch so
+great that every later change is refused. Their rows are removed afterwards in slices, so that no caller waits for the
+removal of a conversation with many sub-agents. After a crash, the next start, or another server, resumes the removal.
+
+An unfinished fork is hidden in the same way. Its rows are removed only if the fork is abandoned, after a crash, or once
+the server that makes the fork is dead.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from msgspec import Struct
+from peewee import SQL, Tuple
+
+from actors.adapters.store.models import (
+    FAMILY,
+    AttachmentTable,
+    CommandTable,
+    ConversationTable,
+    DeletionTable,
+    FateTable,
+    LogTable,
+    MessageTable,
+    NodeTable,
+    ProfileTable,
+    PromptTable,
+    PruningTable,
+    RunTable,
+)
+from actors.adapters.store.owners import owned_head
+from actors.adapters.store.query import Insert, Param, Session, Statement, exists
+from actors.ports import FencedError
+
+# Waiting changes are written between two slices. A commit may have to write a page for each removed row.
+SLICE_SECONDS, SLICE_ROWS = 0.005, 64
+_NO_EPOCH = (1 << 63) - 1  # greater than the epoch of any actor, so that all its commits are refused
+
+_ID = Param("id")
+_IS_DELETED = DeletionTable.conversation_id == _ID
+
+
+def _removing(model: Any, count: int, *keys: Any) -> Statement:
+    """Return the statement that removes some rows of a deleted conversation, `keys` being the rows' primary key."""
+    some = model.select(*keys).where(model.conversation_id == _ID).limit(count)
+    still = exists(DeletionTable.select(SQL("1")).where(_IS_DELETED))  # another server may have created it once more
+    return Statement(model.delete().where(Tuple(*keys).in_(some), still))
+
+
+# The limits of a slice are checked after each statement, so that it removes few rows; an attachment may be large.
+_REMOVE = (
+    _removing(MessageTable, 16, MessageTable.id),
+    _removing(LogTable, 16, LogTable.conversation_id, LogTable.first_revision, LogTable.step),
+    *(_removing(each, 16, each.conversation_id, each.revision) for each in (RunTable, FateTable)),
+    _removing(CommandTable, 16, CommandTable.conversation_id, CommandTable.request_id),
+    _removing(AttachmentTable, 1, AttachmentTable.conversation_id, AttachmentTable.id),
+    *(_removing(each, 1, each.conversation_id) for each in (PruningTable, PromptTable, ProfileTable)),
+)
+_REMOVE_CONVERSATION = Statement(
+    ConversationTable.delete().where(
+        ConversationTable.id == _ID, exists(DeletionTable.select(SQL("1")).where(_IS_DELETED))
+    )
+)
+_FORGET = Statement(DeletionTable.delete().where(_IS_DELETED))  # SQLite does so by itself, with the conversation
+
+_DELETED = DeletionTable.select(DeletionTable.conversation_id)
+_NEXT = Statement(_DELETED.where(DeletionTable.depth >= 0).order_by(DeletionTable.depth.desc()).limit(1))
+_FIND = Statement(_DELETED.where(_IS_DELETED))
+_LOCK_FAMILY = Statement(
+    ConversationTable.select(ConversationTable.id)
+    .where(FAMILY.in_(ConversationTable.select(FAMILY).where(ConversationTable.id == _ID)))
+    .order_by(ConversationTable.id)
+    .for_update()
+)
+_TOP = (
+    ConversationTable.select(ConversationTable.id, SQL("CAST(0 AS bigint)"))
+    .where(ConversationTable.id == _ID)
+    .cte("tree", recursive=True, columns=("id", "depth"))
+)
+_CHILD: Any = ConversationTable.alias()
+_TREE = _TOP.union(
+    _CHILD.select(_CHILD.id, _TOP.c.depth + SQL("1")).join(_TOP, on=_CHILD.parent_conversation_id == _TOP.c.id)
+)
+_NOTE = Statement(
+    DeletionTable.insert_from(
+        _TREE.select_from(_TREE.c.id, _TREE.c.depth), (DeletionTable.conversation_id, DeletionTable.depth)
+    ).on_conflict_ignore()
+)
+_HIDE = Statement(
+    ConversationTable.update({ConversationTable.slug: None, ConversationTable.epoch: _NO_EPOCH}).where(
+        ConversationTable.id.in_(_DELETED.where(DeletionTable.depth >= 0)), ConversationTable.epoch < _NO_EPOCH
+    )
+)
+_HIDE_UNFINISHED = Insert(DeletionTable)
+_UNFINISHED = _IS_DELETED & (DeletionTable.depth == Param("mark"))
+# An update that changes nothing locks the row, in both databases.
+_HELD = Statement(DeletionTable.update({DeletionTable.depth: Param("mark")}).where(_UNFINISHED))
+_SHOW_UNFINISHED = Statement(DeletionTable.delete().where(_UNFINISHED))
+_ABANDON = DeletionTable.update({DeletionTable.depth: 0})
+_ABANDON_UNFINISHED = Statement(_ABANDON.where(_UNFINISHED))
+_MAKER_LIVES = exists(
+    NodeTable.select(SQL("1")).where(NodeTable.incarnation + DeletionTable.depth == 0, ~NodeTable.dead)
+)
+_ABANDON_OF_THE_DEAD = Statement(_ABANDON.where(DeletionTable.depth < 0, ~_MAKER_LIVES))
+_ABANDON_ALL = Statement(_ABANDON.where(DeletionTable.depth < 0))
+
+
+class _Budget(Struct):
+    """How many rows a slice may still remove, and until when it may last (in seconds of time.monotonic)."""
+
+    rows: int
+    until: float
+
+    @property
+    def spent(self) -> bool:
+        """Whether the slice must end."""
+        return self.rows <= 0 or time.monotonic() > self.until
+
+
+def hide(session: Session, conversation_id: str) -> bool:
+    """Mark a conversation and its sub-agents for removal; return whether the conversation existed.
+
+    Raises NotOwnerError if this server does not own the conversation.
+    """
+    try:
+        if session.shared:  # no other server adds a sub-agent meanwhile
+            session.execute(_LOCK_FAMILY, id=conversation_id).fetchall()
+        owned_head(session, conversation_id)
+    except FencedError:
+        return False
+    session.execute(_NOTE, id=conversation_id)
+    session.execute(_HIDE)
+    return True
+
+
+def remove_slice(session: Session) -> bool:
+    """Remove some rows of deleted conversations, sub-agents before their parents; return False if no rows are left."""
+    if session.shared:
+        session.execute(_ABANDON_OF_THE_DEAD)
+    budget = _Budget(SLICE_ROWS, time.monotonic() + SLICE_SECONDS)
+    while (found := session.execute(_NEXT).fetchone()) is not None:
+        if not _remove(session, found[0], budget) or budget.spent:
+            return True
+    return False
+
+
+def abandon_all(session: Session) -> None:
+    """Mark the unfinished forks of earlier processes for removal; for a store that one server has to itself."""
+    session.execute(_ABANDON_ALL)
+
+
+def hide_unfinished(session: Session, conversation_id: str) -> None:
+    """Hide a conversation that will be a fork, until this server has finished the fork."""
+    session.insert(_HIDE_UNFINISHED, [(conversation_id, -session.me)])
+
+
+def hold_unfinished(session: Session, conversation_id: str) -> bool:
+    """Return whether the fork that this server makes is still unfinished.
+
+    Other transactions cannot abandon the fork until this transaction ends.
+    """
+    return session.execute(_HELD, id=conversation_id, mark=-session.me).rowcount == 1
+
+
+def show_unfinished(session: Session, conversation_id: str) -> bool:
+    """Make visible a fork that this server has finished; return False if no such fork was hidden."""
+    return session.execute(_SHOW_UNFINISHED, id=conversation_id, mark=-session.me).rowcount == 1
+
+
+def abandon_unfinished(session: Session, conversation_id: str) -> None:
+    """Mark a fork for removal if this server has not finished it."""
+    session.execute(_ABANDON_UNFINISHED, id=conversation_id, mark=-session.me)
+
+
+def remove_all(session: Session, conversation_id: str) -> None:
+    """Remove all remaining rows of a deleted conversation at once; do nothing if it is not deleted."""
+    if session.execute(_FIND, id=conversation_id).fetchone() is not None:
+        _remove(session, conversation_id, _Budget(sys.maxsize, float("inf")))
+
+
+def _remove(session: Session, conversation_id: str, budget: _Budget) -> bool:
+    """Remove rows of a conversation until the budget is spent; return whether no row is left."""
+    for statement in _REMOVE:
+        while removed := session.execute(statement, id=conversation_id).rowcount:
+            budget.rows -= removed
+            if budget.spent:
+                return False
+    session.execute(_REMOVE_CONVERSATION, id=conversation_id)
+    session.execute(_FORGET, id=conversation_id)
+    return True
