@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from actors.core.content import Content, Image, Usage
 from actors.core.context import ToolTraits
@@ -76,17 +77,18 @@ class ToolSpec(Struct, frozen=True):
     """Whether models that read slowly (see `ModelInfo.lean`) are offered the tool, too."""
     instant: bool = False
     """Whether the tool takes less time than starting a thread: it waits for nothing and starts no process."""
+    tokens: int = 0
+    """The estimated tokens of its definition in a request; set here."""
+
+    def __post_init__(self) -> None:
+        """Estimate the tokens once, since every request counts those of all its tools."""
+        texts = (self.name, self.description, json.dumps(self.input_schema))
+        force_setattr(self, "tokens", tokens_of(sum(map(utf8_size, texts))))
 
     @property
     def name(self) -> str:
         """The name by which the model calls the tool."""
         return self.traits.name
-
-    @property
-    def tokens(self) -> int:
-        """The estimated tokens of its definition in a request."""
-        texts = (self.name, self.description, json.dumps(self.input_schema))
-        return tokens_of(sum(map(utf8_size, texts)))
 
 
 def fixed_tokens(system: str, tools: Iterable[ToolSpec]) -> int:
