@@ -76,8 +76,6 @@ write_broker.py), and drops its capabilities. In tier A it has the only descript
 changed: a copy of the workspace's mounts that has no path.
 """
 
-# ruff: noqa: SIM105 -- contextlib.suppress would need one more import for every tool call
-
 import errno
 import gc
 import marshal
@@ -85,6 +83,7 @@ import os
 import select
 import sys
 import time
+from contextlib import suppress
 
 from actors.adapters.sandbox.host import call_limits, call_processes, confinement, kernel, process_walk, syscall_filter
 
@@ -479,10 +478,8 @@ def fork_sibling() -> int:
 
 def send_failure(control: int, error: int) -> None:
     """Report on a control socket that no host was forked; the server may have closed it."""
-    try:
+    with suppress(OSError):
         os.write(control, kernel.FAILED + b"host %d" % error)
-    except OSError:
-        pass
 
 
 def probe() -> None:

@@ -1,12 +1,11 @@
 """The resource limits of one call: some are enforced by the kernel, others monitored by the call's host."""
 
-# ruff: noqa: SIM105 -- contextlib.suppress would need one more import for every tool call
-
 import ctypes
 import os
 import resource
 import sys
 import time
+from contextlib import suppress
 
 from actors.adapters.sandbox.host import kernel, process_walk
 
@@ -98,24 +97,18 @@ class Groups:
         """Prevent further forks in the groups, and kill all their processes, as far as the groups support it."""
         for folder in self.folders:
             for name, value in (("cgroup.kill", "1"), ("pids.max", "0")):
-                try:
+                with suppress(OSError):  # the file does not exist in this cgroup version, or with this controller
                     kernel.write_file(os.fsdecode(folder) + "/" + name, value)
-                except OSError:
-                    pass  # the file does not exist in this cgroup version, or with this controller
         for folder in self.folders[:1]:
-            try:
+            with suppress(OSError):  # the group's processes are also found as descendants of the host
                 for pid in kernel.contents(folder + b"/cgroup.procs").split():
                     process_walk.send_signal(int(pid), signal.SIGKILL)
-            except OSError:
-                pass  # the group's processes are also found as descendants of the host
 
     def remove(self) -> None:
         """Remove the groups that contain no process."""
         for folder in self.folders:
-            try:
+            with suppress(OSError):  # the group still contains a process; the server removes the group later
                 os.rmdir(folder)
-            except OSError:
-                pass  # the group still contains a process; the server removes the group later
 
 
 class Census:

@@ -1,12 +1,11 @@
 """The processes of a call below its host, init and main, and what all three share; see toolhost.py."""
 
-# ruff: noqa: SIM105 -- contextlib.suppress would need one more import for every tool call
-
 import errno
 import fcntl
 import os
 import sys
 import time
+from contextlib import suppress
 
 from actors.adapters.sandbox.host import call_limits, confinement, kernel, process_walk, reported_calls, write_broker
 
@@ -189,10 +188,8 @@ def run_python(argv: "list[bytes]", env: "dict[bytes, bytes]") -> "NoReturn":
 def flush_output() -> None:
     """Flush the standard streams, as the interpreter does at exit."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(OSError):
             stream.flush()
-        except OSError:
-            pass
 
 
 def run_init(call: HostedCall) -> "NoReturn":
@@ -227,10 +224,8 @@ def joined_or_why_not(groups: call_limits.Groups) -> bytes:
 
 def be_first_to_go(behind: int) -> None:
     """Make the OOM killer choose this process tree before the server; set the nice value `behind` unless it is 0."""
-    try:
+    with suppress(OSError):  # /proc is not writable: the kernel then kills the largest process
         kernel.write_file("/proc/self/oom_score_adj", "1000")
-    except OSError:
-        pass  # /proc is not writable: the kernel then kills the largest process
     if behind:
         os.nice(behind)
 
@@ -349,7 +344,5 @@ def wanted(life: int) -> bytes | None:
 
 def signal_group(leader: int, number: int) -> None:
     """Signal a process group; no effect if it has ended or the number is invalid."""
-    try:
+    with suppress(OSError):
         os.killpg(leader, number)
-    except OSError:
-        pass

@@ -1,11 +1,10 @@
 """Closes off a call: namespaces and mounts in init; capabilities, Landlock and seccomp in the process main."""
 
-# ruff: noqa: SIM105 -- contextlib.suppress would need one more import for every tool call
-
 import ctypes
 import errno
 import os
 import sys
+from contextlib import suppress
 
 from actors.adapters.sandbox.host import kernel, reported_calls, syscall_filter
 
@@ -185,10 +184,8 @@ def make_read_only(path: bytes, how: int) -> None:
 def limit_pids(processes: int) -> None:
     """Limit the processes of this namespace, including those of root, if the kernel has a pid_max per namespace."""
     if processes and os.geteuid() == 0 and kernel.kernel_at_least(6, 14):
-        try:
+        with suppress(OSError):  # without the limit the tree can still be killed
             kernel.write_file("/proc/sys/kernel/pid_max", str(RESERVED_PIDS + processes))
-        except OSError:
-            pass  # without the limit the tree can still be killed
 
 
 DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom")

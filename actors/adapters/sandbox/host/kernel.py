@@ -33,16 +33,26 @@ forking_libc = ctypes.PyDLL(None, use_errno=True)
 """The C library, called without releasing the interpreter's lock, so that a forked child also holds the lock."""
 
 
+class Opened:
+    """An open descriptor, which the end of the `with` block closes."""
+
+    def __init__(self, file: int) -> None:
+        self.file = file
+
+    def __enter__(self) -> int:
+        return self.file
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.file)
+
+
 def contents(path: "str | bytes") -> bytes:
     """Return the content of a file of /proc or of a control group. Raises OSError."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        found = b""
+    found = b""
+    with Opened(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as file:
         while data := os.read(file, CHUNK):
             found += data
-        return found
-    finally:
-        os.close(file)
+    return found
 
 
 def struct_of_words(*words: int) -> bytes:
@@ -65,11 +75,8 @@ def checked(result: int) -> int:
 
 def write_file(path: str, text: str) -> None:
     """Write a short text to an existing file. Raises OSError."""
-    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
+    with Opened(os.open(path, os.O_WRONLY | os.O_CLOEXEC)) as file:
         os.write(file, text.encode())
-    finally:
-        os.close(file)
 
 
 LANDLOCK_CREATE_RULESET_VERSION = 1

@@ -1,9 +1,8 @@
 """Finds, kills and reaps the processes of a tree, from the kernel's records in /proc."""
 
-# ruff: noqa: SIM105 -- contextlib.suppress would need one more import for every tool call
-
 import os
 import time
+from contextlib import suppress
 
 from actors.adapters.sandbox.host import kernel
 
@@ -30,11 +29,9 @@ SNAPSHOT = 128
 def children(pid: int) -> list[int]:
     """Return the child processes of all threads of `pid`, including zombies; [] if it has ended."""
     found: list[int] = []
-    try:
+    with suppress(OSError):  # the process or one of its threads has ended meanwhile; the caller inspects again
         for task in os.listdir(f"/proc/{pid}/task"):
             found.extend(map(int, kernel.contents(f"/proc/{pid}/task/{task}/children").split()))
-    except OSError:
-        pass  # the process or one of its threads has ended meanwhile; the caller inspects again
     return found
 
 
@@ -84,10 +81,8 @@ def snapshot(root: int) -> list[int]:
 
 def send_signal(pid: int, number: int) -> None:
     """Signal `pid`; no effect if it has ended."""
-    try:
+    with suppress(OSError):
         os.kill(pid, number)
-    except OSError:
-        pass
 
 
 def reap() -> "Iterator[tuple[int, int]]":
@@ -158,10 +153,8 @@ def descendants_unseen(root: int) -> "Iterator[int]":
     """
     seen = [root]
     for pid in seen:
-        try:
+        with suppress(OSError):  # the process has ended
             seen.extend(map(int, kernel.contents(f"/proc/{pid}/task/{pid}/children").split()))
-        except OSError:
-            pass  # the process has ended
         if pid != root:
             yield pid
 
@@ -177,11 +170,9 @@ def kill_all(pids: "Iterator[int]") -> None:
     """Kill each process with its whole process group, which ends at once even if its members fork quickly."""
     groups = {os.getpgrp()}
     for pid in pids:
-        try:
+        with suppress(OSError):  # the process has ended
             group = os.getpgid(pid)
             if group not in groups:
                 groups.add(group)
                 os.killpg(group, signal.SIGKILL)
-        except OSError:
-            pass  # the process has ended
         send_signal(pid, signal.SIGKILL)

@@ -60,16 +60,23 @@ class SystemCall:
         """Raise OSError if the caller has ended, because another process may then have the caller's pid."""
         fcntl.ioctl(self.listener, ID_VALID, self.id.to_bytes(8, sys.byteorder))
 
-    def memory(self, address: int, size: int) -> bytes:
-        """Return up to `size` bytes of the caller's memory. Raises OSError."""
-        file = os.open(f"/proc/{self.thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    def opened(self, name: str, flags: int) -> int:
+        """Open a file in the caller's directory of /proc. Raises OSError, also if the caller has ended."""
+        file = os.open(f"/proc/{self.thread}/{name}", flags | os.O_CLOEXEC)
         try:
             self.check_valid()
-            return os.pread(file, size, address)
-        except OverflowError:
-            raise OSError(errno.EFAULT, "no such address") from None
-        finally:
+        except OSError:
             os.close(file)
+            raise
+        return file
+
+    def memory(self, address: int, size: int) -> bytes:
+        """Return up to `size` bytes of the caller's memory. Raises OSError."""
+        with kernel.Opened(self.opened("mem", os.O_RDONLY)) as file:
+            try:
+                return os.pread(file, size, address)
+            except OverflowError:
+                raise OSError(errno.EFAULT, "no such address") from None
 
     def text(self, address: int) -> bytes:
         """Return a path in the caller's memory. Raises OSError, also for an empty path or one that is too long."""
@@ -82,36 +89,19 @@ class SystemCall:
 
     def umask(self) -> int:
         """Return the caller's umask. Raises OSError."""
-        file = os.open(f"/proc/{self.thread}/status", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self.check_valid()
+        with kernel.Opened(self.opened("status", os.O_RDONLY)) as file:
             return int(os.read(file, 1 << 14).partition(b"\nUmask:")[2].split(None, 1)[0], 8)
-        finally:
-            os.close(file)
 
     def base(self, directory: int) -> int:
         """Open the directory to which the caller's descriptor `directory` refers; AT_FDCWD means its working directory.
 
         Raises OSError.
         """
-        name = "cwd" if directory == AT_FDCWD else f"fd/{directory}"
-        place = os.open(f"/proc/{self.thread}/{name}", DIRECTORY)
-        try:
-            self.check_valid()
-        except OSError:
-            os.close(place)
-            raise
-        return place
+        return self.opened("cwd" if directory == AT_FDCWD else f"fd/{directory}", DIRECTORY)
 
     def file(self, number: int) -> int:
         """Open the file that one of the caller's descriptors refers to, as an O_PATH descriptor. Raises OSError."""
-        place = os.open(f"/proc/{self.thread}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
-        try:
-            self.check_valid()
-        except OSError:
-            os.close(place)
-            raise
-        return place
+        return self.opened(f"fd/{number}", os.O_PATH)
 
     def answer(self, error: int = 0, flags: int = 0) -> None:
         """End the call with the result 0 or with an error; `flags` can make the kernel continue the call instead."""

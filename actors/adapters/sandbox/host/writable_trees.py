@@ -11,7 +11,8 @@ import os
 import stat
 import time
 
-from actors.adapters.sandbox.host import kernel, reported_calls
+from actors.adapters.sandbox.host import kernel
+from actors.adapters.sandbox.host.reported_calls import AT_FDCWD, DIRECTORY, NotBrokeredError, SystemCall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def lock(place: int, how: int, until: float) -> None:
 
 def open_place(root: int, path: bytes, resolve: int) -> int:
     """Open the directory `path`, relative to `root`, with O_PATH; `resolve` are flags of openat2. Raises OSError."""
-    how = array.array("Q", (reported_calls.DIRECTORY, 0, resolve)).tobytes()
+    how = array.array("Q", (DIRECTORY, 0, resolve)).tobytes()
     return kernel.checked(kernel.libc.syscall(NR_OPENAT2, root, path, how, ctypes.c_size_t(len(how))))
 
 
@@ -205,8 +206,14 @@ class TreeEntry:
             return None
 
     def close(self) -> None:
-        """Close the descriptor of the directory `parent`."""
+        """Close the descriptor of the directory `parent`, as the end of a `with` block does."""
         os.close(self.parent)
+
+    def __enter__(self) -> "TreeEntry":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class WritableTrees:
@@ -224,20 +231,18 @@ class WritableTrees:
         self.linked: bool | None = None
         """Whether the workspace has a link with a name of `names.inner`, made without a broker; None if not known."""
 
-    def find(
-        self, call: reported_calls.SystemCall, directory: int, path: bytes, follow: bool, *, private: bool = False
-    ) -> TreeEntry:
+    def find(self, call: SystemCall, directory: int, path: bytes, follow: bool, *, private: bool = False) -> TreeEntry:
         """Return the directory entry at a path. Links in the path are followed, the last one only if `follow`.
 
         A relative path starts at the directory of the caller's descriptor `directory`. With `private`, the entry may
         also be in the private directory, if there is one (see WritableTrees). Raises NotBrokeredError for an entry
         outside of the trees, or OSError.
         """
-        base = reported_calls.AT_FDCWD if path.startswith(b"/") else call.base(directory)
+        base = AT_FDCWD if path.startswith(b"/") else call.base(directory)
         try:
             for _ in range(MAX_LINKS):
-                if base == reported_calls.AT_FDCWD and not path.startswith(b"/"):
-                    raise reported_calls.NotBrokeredError
+                if base == AT_FDCWD and not path.startswith(b"/"):
+                    raise NotBrokeredError
                 place = self.nearest(base, path, private)
                 try:
                     target = link_target(place) if follow else None
@@ -251,7 +256,7 @@ class WritableTrees:
                 path = target if target.startswith(b"/") or not head else head + b"/" + target
             raise OSError(errno.ELOOP, "too many links")
         finally:
-            if base != reported_calls.AT_FDCWD:
+            if base != AT_FDCWD:
                 os.close(base)
 
     def nearest(self, base: int, path: bytes, private: bool) -> TreeEntry:
@@ -279,7 +284,7 @@ class WritableTrees:
             # or the directory has moved.
             if not os.path.samestat(os.fstat(visible), os.fstat(parent)):
                 place.close()
-                raise reported_calls.NotBrokeredError
+                raise NotBrokeredError
             return place
         finally:
             os.close(visible)
@@ -290,7 +295,7 @@ class WritableTrees:
             return self.private
         if within(folder, self.root.path):
             return self.root
-        raise reported_calls.NotBrokeredError
+        raise NotBrokeredError
 
     # --- checks -------------------------------------------------------------------------------------------------------
 
@@ -304,13 +309,13 @@ class WritableTrees:
         if not place.root.guarded:
             return
         if any(within(place.path, path) for path in self.denied) or self.covers(place.path):
-            raise reported_calls.NotBrokeredError
+            raise NotBrokeredError
         if above and any(within(path, place.path) for path in self.denied):
-            raise reported_calls.NotBrokeredError
+            raise NotBrokeredError
         folder = place.folder
         while within(folder, place.root.path):
             if is_repository(folder):
-                raise reported_calls.NotBrokeredError
+                raise NotBrokeredError
             folder = os.path.dirname(folder)
         if new:
             self.check_new(place)
@@ -345,7 +350,7 @@ class WritableTrees:
         """Raise NotBrokeredError if no symbolic link may have this name; NotAloneError without the lock."""
         self.check_alone()
         if folded(name) & self.names.inner:
-            raise reported_calls.NotBrokeredError
+            raise NotBrokeredError
 
     def check_new(self, place: TreeEntry) -> None:
         """Raise NotBrokeredError if creating `place` would make its directory a git repository.
@@ -356,7 +361,7 @@ class WritableTrees:
             self.check_alone()
         for part in folded(place.name) & GIT_PARTS:
             if is_repository(place.folder, adding=part):
-                raise reported_calls.NotBrokeredError
+                raise NotBrokeredError
 
     def check_movable(self, place: TreeEntry, target: TreeEntry) -> None:
         """Raise NotBrokeredError if moving the directory `place` to `target` would move or create a protected file.
@@ -371,16 +376,16 @@ class WritableTrees:
             return
         self.check_alone()
         if is_repository(place.path):
-            raise reported_calls.NotBrokeredError
+            raise NotBrokeredError
         for count, entry in enumerate(entries(place.path)):
             if count >= MAX_MOVED:
-                raise reported_calls.NotBrokeredError
+                raise NotBrokeredError
             name = folded(os.path.basename(entry))
             moved = target.path + entry[len(place.path) :]
             if name & self.names.last and (self.covers(entry) or self.covers(moved)):
-                raise reported_calls.NotBrokeredError
+                raise NotBrokeredError
             if "head" in name and is_repository(os.path.dirname(entry)):
-                raise reported_calls.NotBrokeredError
+                raise NotBrokeredError
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
@@ -389,19 +394,12 @@ class WritableTrees:
         try:
             self.check(place)
             check_single(status)
-        except reported_calls.NotBrokeredError:
+        except NotBrokeredError:
             return False
         return True
 
     def open_entry(
-        self,
-        call: reported_calls.SystemCall,
-        directory: int,
-        address: int,
-        flags: int,
-        *,
-        follow: bool,
-        private: bool = True,
+        self, call: SystemCall, directory: int, address: int, flags: int, *, follow: bool, private: bool = True
     ) -> int:
         """Open the existing file whose path is at `address` in the caller's memory, if the program may change it.
 
@@ -411,14 +409,11 @@ class WritableTrees:
         # The C library passes a path in /proc/self/fd to the kernel when it carries out AT_SYMLINK_NOFOLLOW itself.
         if private and follow and path.startswith(OWN_FILES):
             return self.open_number(call, number_in(path))
-        place = self.find(call, directory, path, follow, private=private)
-        try:
+        with self.find(call, directory, path, follow, private=private) as place:
             if place.name == b".":
-                raise reported_calls.NotBrokeredError
+                raise NotBrokeredError
             self.check(place, above=True)
             file = os.open(place.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place.parent)
-        finally:
-            place.close()
         try:
             check_single(os.fstat(file))
         except BaseException:
@@ -426,24 +421,22 @@ class WritableTrees:
             raise
         return file
 
-    def open_number(self, call: reported_calls.SystemCall, number: int) -> int:
+    def open_number(self, call: SystemCall, number: int) -> int:
         """Open the file that a descriptor of the program refers to, for changes. Raises NotBrokeredError or OSError.
 
         If the sandbox uses namespaces, a file that the broker has opened for the program has no path here. Then
         NotBrokeredError lets the kernel continue the call, and the kernel allows it: the file's mount is writable.
         """
-        file = call.file(number & 0xFFFFFFFF)
-        try:
-            status = os.fstat(file)
-            entry = self.open_path(path_of(file))
-        except FileNotFoundError:
-            raise reported_calls.NotBrokeredError from None
-        finally:
-            os.close(file)
+        with kernel.Opened(call.file(number & 0xFFFFFFFF)) as file:
+            try:
+                status = os.fstat(file)
+                entry = self.open_path(path_of(file))
+            except FileNotFoundError:
+                raise NotBrokeredError from None
         try:
             check_single(status)
             if not os.path.samestat(status, os.fstat(entry)):
-                raise reported_calls.NotBrokeredError
+                raise NotBrokeredError
         except BaseException:
             os.close(entry)
             raise
@@ -455,13 +448,10 @@ class WritableTrees:
         Raises NotBrokeredError or OSError.
         """
         if not path.startswith(b"/"):
-            raise reported_calls.NotBrokeredError
-        place = self.nearest(reported_calls.AT_FDCWD, path, private=True)
-        try:
+            raise NotBrokeredError
+        with self.nearest(AT_FDCWD, path, private=True) as place:
             self.check(place, above=True)
             return os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.parent)
-        finally:
-            place.close()
 
 
 def path_of(place: int) -> bytes:
@@ -490,18 +480,18 @@ def entries(folder: bytes) -> "Iterator[bytes]":
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
         except OSError as error:
-            raise reported_calls.NotBrokeredError from error
+            raise NotBrokeredError from error
 
 
 def check_single(status: os.stat_result) -> None:
     """Raise NotBrokeredError for a file with several hard links: another link may be outside of the workspace."""
     if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-        raise reported_calls.NotBrokeredError
+        raise NotBrokeredError
 
 
 def number_in(path: bytes) -> int:
     """Return the number at the end of a path in OWN_FILES (/proc/self/fd/). Raises NotBrokeredError."""
     name = path[len(OWN_FILES) :]
     if not name.isdigit():
-        raise reported_calls.NotBrokeredError
+        raise NotBrokeredError
     return int(name)

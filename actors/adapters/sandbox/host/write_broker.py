@@ -21,16 +21,17 @@ not changed.
 Part of the tool host, the program that starts and ends a tool's processes (see toolhost.py).
 """
 
-# ruff: noqa: SIM105 -- contextlib.suppress would need one more import for every tool call
-
 import errno
 import fcntl
 import os
 import select
 import stat
 import sys
+from contextlib import suppress
 
 from actors.adapters.sandbox.host import kernel, reported_calls, writable_trees
+from actors.adapters.sandbox.host.kernel import Opened
+from actors.adapters.sandbox.host.reported_calls import AT_FDCWD, NotBrokeredError, SystemCall, read_times, signed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Broker:
         self.trees = writable_trees.WritableTrees(
             root, private, writable_trees.Names(section["names"]), section["denied"]
         )
-        self.handlers: dict[int, tuple[str, Callable[[reported_calls.SystemCall, list[int]], None]]] = {}
+        self.handlers: dict[int, tuple[str, Callable[[SystemCall, list[int]], None]]] = {}
 
     def register(self, numbers: "dict[str, int]") -> None:
         """Store the handler of each system call by the number that the call has on this architecture."""
@@ -80,10 +81,9 @@ class Broker:
             if name in numbers:
                 self.handlers[numbers[name]] = name, handler
 
-    def calls(self) -> "dict[str, Callable[[reported_calls.SystemCall, list[int]], None]]":
+    def calls(self) -> "dict[str, Callable[[SystemCall, list[int]], None]]":
         """Return the methods that carry out the system calls, by the names of the calls."""
-        here = reported_calls.AT_FDCWD
-        signed = reported_calls.signed
+        here = AT_FDCWD
         return {
             "open": lambda call, a: self.open(call, here, a[0], a[1], a[2]),
             "openat": lambda call, a: self.open(call, signed(a[0]), a[1], a[2], a[3]),
@@ -105,11 +105,11 @@ class Broker:
             "chmod": lambda call, a: self.chmod(call, here, a[0], a[1], 0),
             "fchmodat": lambda call, a: self.chmod(call, signed(a[0]), a[1], a[2], 0),
             "fchmodat2": lambda call, a: self.chmod(call, signed(a[0]), a[1], a[2], a[3]),
-            "fchmod": lambda call, a: self.chmod_file(call, a[0], a[1]),
+            "fchmod": lambda call, a: self.chmod(call, a[0], None, a[1], 0),
             "chown": lambda call, a: self.chown(call, here, a[0], a[1:3], 0),
             "lchown": lambda call, a: self.chown(call, here, a[0], a[1:3], AT_SYMLINK_NOFOLLOW),
             "fchownat": lambda call, a: self.chown(call, signed(a[0]), a[1], a[2:4], a[4]),
-            "fchown": lambda call, a: self.chown_file(call, a[0], a[1:3]),
+            "fchown": lambda call, a: self.chown(call, a[0], None, a[1:3], 0),
             "utime": lambda call, a: self.times(call, here, a[0], (a[1], 16, 1), 0),
             "utimes": lambda call, a: self.times(call, here, a[0], (a[1], 32, 1000), 0),
             "futimesat": lambda call, a: self.times(call, signed(a[0]), a[1], (a[2], 32, 1000), 0),
@@ -125,24 +125,24 @@ class Broker:
             if error.errno in {errno.ENOENT, errno.EINTR}:
                 return  # the caller was killed
             raise
-        call = reported_calls.SystemCall(listener, notice)
+        call = SystemCall(listener, notice)
         name, handler = self.handlers.get(call.number, ("", None))
         try:
             if handler is None:
-                raise reported_calls.NotBrokeredError
+                raise NotBrokeredError
             try:
                 handler(call, call.arguments)
             except writable_trees.NotAloneError:
                 with self.trees.lock:
                     handler(call, call.arguments)
-        except reported_calls.NotBrokeredError:
+        except NotBrokeredError:
             self.refuse(call, name)
         except OSError as error:
             call.answer(error.errno or errno.EPERM)
         except Exception:  # noqa: BLE001 -- whatever a program sends, init must live on
             call.answer(errno.EPERM)
 
-    def refuse(self, call: reported_calls.SystemCall, name: str) -> None:
+    def refuse(self, call: SystemCall, name: str) -> None:
         """Let the kernel decide on the call by the program's own rights.
 
         In a sandbox without namespaces the kernel would allow all calls in METADATA, so the broker refuses these.
@@ -154,14 +154,13 @@ class Broker:
 
     # --- what the calls do --------------------------------------------------------------------------------------------
 
-    def open(self, call: reported_calls.SystemCall, directory: int, address: int, flags: int, mode: int) -> None:
+    def open(self, call: SystemCall, directory: int, address: int, flags: int, mode: int) -> None:
         """Open or create a file, and give the calling program its descriptor. Raises NotBrokeredError or OSError."""
         path = call.text(address)
         exclusive = flags & (os.O_CREAT | os.O_EXCL) == os.O_CREAT | os.O_EXCL
         if flags & os.O_TMPFILE == os.O_TMPFILE or flags & os.O_PATH or path.endswith(b"/"):
-            raise reported_calls.NotBrokeredError
-        place = self.trees.find(call, directory, path, not exclusive and not flags & os.O_NOFOLLOW)
-        try:
+            raise NotBrokeredError
+        with self.trees.find(call, directory, path, not exclusive and not flags & os.O_NOFOLLOW) as place:
             status = place.status()
             self.trees.check(place, new=bool(flags & os.O_CREAT))
             if status is not None:
@@ -174,56 +173,44 @@ class Broker:
                 mode & 0o777,
                 dir_fd=place.parent,
             )
-        finally:
-            place.close()
-        try:
+        with Opened(file):
             writable_trees.check_single(os.fstat(file))
             if flags & os.O_TRUNC:
                 os.ftruncate(file, 0)
             if not flags & os.O_NONBLOCK:
                 os.set_blocking(file, True)
             call.give(file, flags & os.O_CLOEXEC)
-        finally:
-            os.close(file)
 
-    def mkdir(self, call: reported_calls.SystemCall, directory: int, address: int, mode: int) -> None:
+    def mkdir(self, call: SystemCall, directory: int, address: int, mode: int) -> None:
         """Make a directory for the calling program. Raises NotBrokeredError or OSError."""
-        place = self.trees.find(call, directory, call.text(address), follow=False)
-        try:
+        with self.trees.find(call, directory, call.text(address), follow=False) as place:
             self.trees.check(place, new=True)
             os.umask(call.umask())
             os.mkdir(place.name, mode & OWN_BITS, dir_fd=place.parent)
-        finally:
-            place.close()
         call.answer()
 
-    def remove(self, call: reported_calls.SystemCall, directory: int, address: int, flags: int) -> None:
+    def remove(self, call: SystemCall, directory: int, address: int, flags: int) -> None:
         """Remove a file or an empty directory for the calling program. Raises NotBrokeredError or OSError."""
         path = call.text(address)
         folder = bool(flags & AT_REMOVEDIR)
         if path.endswith(b"/") and not folder:
-            raise reported_calls.NotBrokeredError
-        place = self.trees.find(call, directory, path, follow=False)
-        try:
+            raise NotBrokeredError
+        with self.trees.find(call, directory, path, follow=False) as place:
             self.trees.check(place, above=True)
             (os.rmdir if folder else os.unlink)(place.name, dir_fd=place.parent)
-        finally:
-            place.close()
         call.answer()
 
-    def rename(self, call: reported_calls.SystemCall, old: tuple[int, int], new: tuple[int, int], flags: int) -> None:
+    def rename(self, call: SystemCall, old: tuple[int, int], new: tuple[int, int], flags: int) -> None:
         """Move a file, or exchange two files, for the calling program. Raises NotBrokeredError or OSError."""
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE):
-            raise reported_calls.NotBrokeredError
+            raise NotBrokeredError
         places: list[writable_trees.TreeEntry] = []
         try:
             for base, address in (old, new):
-                try:
+                with suppress(NotBrokeredError):  # this path is outside of the workspace
                     places.append(self.trees.find(call, base, call.text(address), follow=False))
-                except reported_calls.NotBrokeredError:
-                    pass  # this path is outside of the workspace
             if not places:
-                raise reported_calls.NotBrokeredError
+                raise NotBrokeredError
             if len(places) < 2:
                 raise OSError(errno.EXDEV, "only one of them is beneath the working directory")
             source, target = places
@@ -240,130 +227,82 @@ class Broker:
                 place.close()
         call.answer()
 
-    def symlink(self, call: reported_calls.SystemCall, target: int, directory: int, address: int) -> None:
+    def symlink(self, call: SystemCall, target: int, directory: int, address: int) -> None:
         """Make a symbolic link for the calling program. Raises NotBrokeredError or OSError."""
         content = call.text(target)
-        place = self.trees.find(call, directory, call.text(address), follow=False)
-        try:
+        with self.trees.find(call, directory, call.text(address), follow=False) as place:
             self.trees.check(place, new=True)
             self.trees.check_link(place.name)
             os.symlink(content, place.name, dir_fd=place.parent)
-        finally:
-            place.close()
         call.answer()
 
-    def truncate(self, call: reported_calls.SystemCall, address: int, length: int) -> None:
+    def truncate(self, call: SystemCall, address: int, length: int) -> None:
         """Set the length of a file for the calling program. Raises NotBrokeredError or OSError."""
         if self.file_bytes and length > self.file_bytes:
             raise OSError(errno.EFBIG, "too long")
-        file = self.trees.open_entry(call, reported_calls.AT_FDCWD, address, os.O_WRONLY, follow=True, private=False)
-        try:
+        with Opened(self.trees.open_entry(call, AT_FDCWD, address, os.O_WRONLY, follow=True, private=False)) as file:
             os.ftruncate(file, length)
-        finally:
-            os.close(file)
         call.answer()
 
-    def access(self, call: reported_calls.SystemCall, directory: int, address: int, wanted: int) -> None:
+    def access(self, call: SystemCall, directory: int, address: int, wanted: int) -> None:
         """Answer whether the caller may write to a file. Raises NotBrokeredError or OSError."""
-        place = self.trees.find(call, directory, call.text(address), follow=True)
-        try:
+        with self.trees.find(call, directory, call.text(address), follow=True) as place:
             status = place.status()
             if status is None:
                 raise OSError(errno.ENOENT, "no such file")
             if not self.trees.writable(place, status) or not os.access(place.name, wanted & 7, dir_fd=place.parent):
                 raise OSError(errno.EACCES, "refused")
-        finally:
-            place.close()
         call.answer()
 
-    def chmod(self, call: reported_calls.SystemCall, directory: int, address: int, mode: int, flags: int) -> None:
-        """Change the permissions of a file or directory. Raises NotBrokeredError or OSError."""
+    def entry(self, call: SystemCall, directory: int, address: "int | None", flags: int) -> int:
+        """Open the file at `address` whose metadata change; for None the program's open file `directory`.
+
+        Raises NotBrokeredError or OSError.
+        """
         if flags & ~AT_SYMLINK_NOFOLLOW:
-            raise reported_calls.NotBrokeredError
-        check_mode(mode)
-        self.set_mode(
-            call,
-            self.trees.open_entry(call, directory, address, os.O_PATH, follow=not flags & AT_SYMLINK_NOFOLLOW),
-            mode,
-        )
+            raise NotBrokeredError
+        if address is None:
+            return self.trees.open_number(call, directory)
+        return self.trees.open_entry(call, directory, address, os.O_PATH, follow=not flags & AT_SYMLINK_NOFOLLOW)
 
-    def chmod_file(self, call: reported_calls.SystemCall, number: int, mode: int) -> None:
-        """Change the permissions of the caller's open file with descriptor `number`.
+    def chmod(self, call: SystemCall, directory: int, address: "int | None", mode: int, flags: int) -> None:
+        """Change the permissions of a file or directory. Raises NotBrokeredError or OSError.
 
-        Raises NotBrokeredError or OSError.
+        A mode with a set-user-id or set-group-id bit is refused, even if the kernel would allow it.
         """
-        check_mode(mode)
-        self.set_mode(call, self.trees.open_number(call, number), mode)
-
-    def set_mode(self, call: reported_calls.SystemCall, entry: int, mode: int) -> None:
-        """Change the permissions of the file with the descriptor `entry`, and close the descriptor.
-
-        Raises NotBrokeredError or OSError.
-        """
-        try:
+        if mode & ~OWN_BITS & 0o7777:
+            raise OSError(errno.EPERM, "not such a mode")
+        with Opened(self.entry(call, directory, address, flags)) as entry:
             check_no_link(entry)
             os.chmod(f"/proc/self/fd/{entry}", mode & 0o7777)
-        finally:
-            os.close(entry)
         call.answer()
 
-    def chown(
-        self, call: reported_calls.SystemCall, directory: int, address: int, owner: "list[int]", flags: int
-    ) -> None:
+    def chown(self, call: SystemCall, directory: int, address: "int | None", owner: "list[int]", flags: int) -> None:
         """Change owner and group of a file, with the rights of the process init. Raises NotBrokeredError or OSError."""
-        if flags & ~AT_SYMLINK_NOFOLLOW:
-            raise reported_calls.NotBrokeredError
-        self.set_owner(
-            call,
-            self.trees.open_entry(call, directory, address, os.O_PATH, follow=not flags & AT_SYMLINK_NOFOLLOW),
-            owner,
-        )
-
-    def chown_file(self, call: reported_calls.SystemCall, number: int, owner: "list[int]") -> None:
-        """Change owner and group of the caller's open file with descriptor `number`, with the rights of init.
-
-        Raises NotBrokeredError or OSError.
-        """
-        self.set_owner(call, self.trees.open_number(call, number), owner)
-
-    def set_owner(self, call: reported_calls.SystemCall, entry: int, owner: "list[int]") -> None:
-        """Change the owner of the file with the descriptor `entry`, and close the descriptor.
-
-        Raises NotBrokeredError or OSError.
-        """
-        try:
+        with Opened(self.entry(call, directory, address, flags)) as entry:
             check_no_link(entry)
-            os.chown(f"/proc/self/fd/{entry}", reported_calls.signed(owner[0]), reported_calls.signed(owner[1]))
-        finally:
-            os.close(entry)
+            os.chown(f"/proc/self/fd/{entry}", signed(owner[0]), signed(owner[1]))
         call.answer()
 
-    def times(
-        self, call: reported_calls.SystemCall, directory: int, address: int, given: "tuple[int, int, int]", flags: int
-    ) -> None:
+    def times(self, call: SystemCall, directory: int, address: int, given: "tuple[int, int, int]", flags: int) -> None:
         """Change the times of the file at `address`, or of the open file `directory` if `address` is 0.
 
         `given` contains the address of the two times, and their `size` and `unit` (see `reported_calls.read_times`).
         Raises NotBrokeredError or OSError.
         """
-        times = reported_calls.read_times(call, *given)
+        times = read_times(call, *given)
         if flags & ~AT_SYMLINK_NOFOLLOW:
-            raise reported_calls.NotBrokeredError
+            raise NotBrokeredError
         if not address:
-            file = self.trees.open_number(call, directory)
-            try:
-                kernel.checked(kernel.libc.utimensat(reported_calls.AT_FDCWD, b"/proc/self/fd/%d" % file, times, 0))
-            finally:
-                os.close(file)
+            with Opened(self.trees.open_number(call, directory)) as file:
+                kernel.checked(kernel.libc.utimensat(AT_FDCWD, b"/proc/self/fd/%d" % file, times, 0))
         else:
-            place = self.trees.find(call, directory, call.text(address), not flags & AT_SYMLINK_NOFOLLOW, private=True)
-            try:
+            follow = not flags & AT_SYMLINK_NOFOLLOW
+            with self.trees.find(call, directory, call.text(address), follow, private=True) as place:
                 self.trees.check(place)
                 if (status := place.status()) is not None:
                     writable_trees.check_single(status)
                 kernel.checked(kernel.libc.utimensat(place.parent, place.name, times, AT_SYMLINK_NOFOLLOW))
-            finally:
-                place.close()
         call.answer()
 
 
@@ -376,20 +315,14 @@ def check_openable(status: os.stat_result, exclusive: bool) -> None:
     if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, "it is a link")
     if not stat.S_ISREG(status.st_mode):
-        raise reported_calls.NotBrokeredError
+        raise NotBrokeredError
     writable_trees.check_single(status)
-
-
-def check_mode(mode: int) -> None:
-    """Raise OSError for a mode with a set-user-id or set-group-id bit, even if the kernel would allow that mode."""
-    if mode & ~OWN_BITS & 0o7777:
-        raise OSError(errno.EPERM, "not such a mode")
 
 
 def check_no_link(entry: int) -> None:
     """Raise NotBrokeredError if the descriptor `entry` is of a symbolic link, which has no permissions of its own."""
     if stat.S_ISLNK(os.fstat(entry).st_mode):
-        raise reported_calls.NotBrokeredError
+        raise NotBrokeredError
 
 
 class Service:
