@@ -1213,9 +1213,9 @@ def test_rules_are_made_listed_and_revoked(program: Program, fake: FakeBedrock) 
 
 
 NOT_WANTED = {
-    "/dev/zero": r"it is neither a file nor a pipe|line 1 is longer than any event",
+    "/dev/zero": r"it is neither a file nor a pipe",
     "/dev": r"[Ii]s a directory",
-    "{tmp}/large": r"it is larger than 32 MiB|line 1 is longer than any event",
+    "{tmp}/large": r"it is larger than 32 MiB",
 }
 
 
@@ -1226,7 +1226,6 @@ NOT_WANTED = {
         ("ask", "--output-schema", "{}", "Count"),
         ("new", "--instructions", "@{}"),
         ("new", "--mcp-servers", "{}"),
-        ("cycles", "{}"),
     ],
     ids=" ".join,
 )

@@ -44,7 +44,7 @@ def test_the_latest_changed_is_first_and_each_conversation_once() -> None:
     assert lines == [
         "slug  state           mode        context  directory  title",
         "a     tool executing  restricted  25 %     /work      New title",
-        "b     tool executing  restricted           /work      ",
+        "b     tool executing  restricted           /work",
     ]
 
 
@@ -59,7 +59,7 @@ def test_what_is_deleted_or_archived_leaves_the_table() -> None:
 def test_a_table_fits_the_terminal_and_counts_what_it_leaves_out() -> None:
     lines = table(*(changed(f"c{number}", number, title="x" * 300) for number in range(30)), width=40, height=6)
     assert len(lines) == 6
-    assert max(map(len, lines)) == 40
+    assert max(map(len, lines)) <= 40
     assert lines[-1] == "and 26 more"
     assert lines[1].startswith("c29 ")
 

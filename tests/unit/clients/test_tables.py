@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from bedrock.cli.text.output import LEAST, fitted
+from bedrock.cli.text.drawing import LEAST, table
+from bedrock.cli.text.output import table_lines
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import cells
 from hypothesis import given
 from hypothesis import strategies as some
@@ -19,18 +21,18 @@ ROWS = [
     ("room", "lines"),
     [
         (80, [f"run  asked{' ' * 36}ended", f"c:1  {ROWS[1][1]}  completed", f"c:2  {'漢字' * 9}"]),
-        (40, [f"run  asked{' ' * 21}ended", "c:1  Look around, and tell m…  completed", f"c:2  {'漢字' * 5}漢…"]),
-        (20, ["run  asked     ended", "c:1  Look ar…  complet…", "c:2  漢字漢…"]),
+        (40, [f"run  asked{' ' * 21}ended", "c:1  Look around, and tell m…  completed", f"c:2  {'漢字' * 5}漢 …"]),
+        (20, ["run  asked     ended", "c:1  Look ar…  complet…", "c:2  漢字漢 …"]),
     ],
 )
 def test_the_widest_column_but_the_first_gives_way(room: int, lines: list[str]) -> None:
-    assert fitted(ROWS, room) == lines
+    assert table(ROWS, room) == lines
 
 
 @pytest.mark.parametrize("room", [51, 60, 70, 80])
 def test_a_short_column_is_whole_while_a_long_one_can_give_way(room: int) -> None:
     row = ("brave-otter", "idle", "unrestricted", "/a/rather/long/directory", "A title of some length")
-    (line,) = fitted([row], room, 3)
+    (line,) = table([row], room, 3)
     assert line.startswith("brave-otter  idle  unrestricted  …")
     assert cells(line) <= max(room, 33 + 2 * LEAST + 2)
 
@@ -39,10 +41,10 @@ def test_a_short_column_is_whole_while_a_long_one_can_give_way(room: int) -> Non
 def test_no_line_is_wider_than_there_is_room_and_nothing_is_cut_without_need(
     rows: list[tuple[str, str, str]], room: int
 ) -> None:
-    lines = fitted(rows, room)
-    widths = [max(cells(line) for line in fitted([(row[at],) for row in rows], 1000)) for at in range(3)]
-    assert all(cells(line) <= max(room, widths[0] + 2 * LEAST + 4) for line in lines)
-    names = fitted([row[:1] for row in rows], 1000)
+    lines = table(rows, room)
+    widths = [max(map(cells, table([(row[at],) for row in rows], 1000))) for at in range(3)]
+    assert all(cells(line) <= max(room, max(1, widths[0]) + 2 * LEAST + 6) for line in lines)
+    names = table([row[:1] for row in rows], room)
     assert all(line.startswith(name) for line, name in zip(lines, names, strict=True))
     assert sum(widths) + 4 > room or not any("…" in line for line in lines)
     assert not any(character in line for line in lines for character in "\n\x1b")
@@ -51,5 +53,7 @@ def test_no_line_is_wider_than_there_is_room_and_nothing_is_cut_without_need(
 def test_a_directory_keeps_its_end_and_home_is_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
     rows = [("a", "/home/ann/work/bedrock", "x"), ("b", "/home/anna", "y"), ("c", "/home/ann", "z")]
-    assert fitted(rows, 100, 1) == ["a  ~/work/bedrock  x", "b  /home/anna      y", "c  ~               z"]
-    assert fitted(rows, 16, 1)[:2] == ["a  …k/bedrock  x", "b  /home/anna  y"]
+    head = ("slug", "directory", "title")
+    shown = table_lines([head, *rows], 100, SafeText, "directory")
+    assert shown[1:] == ["a     ~/work/bedrock  x", "b     /home/anna      y", "c     ~               z"]
+    assert table(rows, 22, 1)[0] == "a  …nn/work/bedrock  x"

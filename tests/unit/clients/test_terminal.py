@@ -265,7 +265,7 @@ def test_a_question_of_a_tool_is_answered_or_declined_by_command(address: str, f
 
 def test_the_answer_at_a_terminal_looks_like_markdown_unless_it_is_to_be_plain(address: str, fake: FakeBedrock) -> None:
     fake.answers.extend([says("# Yes\n\n- **one**")] * 2)
-    for arguments, rows in (((), ["Yes", "", "• one"]), (("--plain",), ["# Yes", "", "- **one**"])):
+    for arguments, rows in (((), ["Yes", "", " • one"]), (("--plain",), ["# Yes", "", "- **one**"])):
         with Terminal("ask", "Well?", *arguments, environ={"BEDROCK_ADDRESS": address, "NO_COLOR": ""}) as terminal:
             assert terminal.ends() == 0
             assert terminal.rows == rows

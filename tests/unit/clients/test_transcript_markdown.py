@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from bedrock.cli.text.markdown import MarkdownFlow
+from bedrock.cli.text.drawing import MarkdownFlow
 from bedrock.cli.text.style import Paint
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,20 +32,22 @@ def plain(*pieces: str) -> list[str]:
         ("Title\n-----\ntext", ["Title", "text"]),
         ("one\n\n\n\ntwo\n", ["one", "", "two"]),
         ("line\nfor line", ["line", "for line"]),
-        ("  set   in\n    more", ["  set   in", "    more"]),
-        ("- a\n- b\n  - c\n\n  of b", ["• a", "• b", "  • c", "", "  of b"]),
+        ("  set   in\n    more", ["set   in", "more"]),
+        ("- a\n- b\n  - c\n\n  of b", [" • a", " • b", "    • c", "   of b"]),
         (
             "9. nine\n10. ten words that are too many for one line",
-            ["9. nine", "10. ten words that are too many for one", "    line"],
+            ["  9 nine", " 10 ten words that are too many for one", "    line"],
         ),
         ("> quoted", ["▌ quoted"]),
+        ("[x]\n\n[x]: http://e.org\n\n- a", ["[x]", "", "[x]: http://e.org", "", " • a"]),
+        ("[bold]no[/bold] :smile:", ["[bold]no[/bold] :smile:"]),
         ("a <b>x</b> & &lt;c>", ["a <b>x</b> & <c>"]),
         ("<script>\nx\n</script>", ["<script>", "x", "</script>"]),
         ("[here](https://e.org/x)", ["here (https://e.org/x)"]),
         ("```py\nx = 1\n\n  y\n```\nend", ["  ── py", "    x = 1", "", "      y", "  ──", "end"]),
         ("~~~\n```\n~~~", ["  ──", "    ```", "  ──"]),
-        ("- x\n  ```\n  code\n  ```", ["• x", "    ──", "      code", "    ──"]),
-        ("* * *", ["─" * WIDTH]),
+        ("- x\n  ```\n  code\n  ```", [" • x", "", "    code"]),
+        ("* * *", ["-" * WIDTH]),
         ("|a|b|\n|-|-|\n|1|2|", [" a  b", " ────", " 1  2"]),
     ],
 )

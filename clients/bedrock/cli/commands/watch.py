@@ -21,19 +21,17 @@ from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION
 from bedrock.cli.display.follower import Onlooker, Outage
 from bedrock.cli.display.labels import state_in_words
 from bedrock.cli.text.live_block import LiveBlock
-from bedrock.cli.text.output import print_json, print_line, with_tilde
+from bedrock.cli.text.output import print_json, print_line, table_lines
 from bedrock.cli.text.safe_text import SafeText
-from bedrock.cli.text.style import PLAIN_OPTION, Paint, cells, columns, cut, cut_start
+from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns, cut
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Coroutine
 
     from bedrock.conversations import ConversationInfo, ConversationListEvent
 
 #: The number of the terminal's lines that the table leaves free.
 MARGIN = 3
-#: Maximum columns of a directory's path in the table.
-DIRECTORY_COLUMNS = 30
 
 
 async def watch_list(address: str | None, output: str, wanted: str = "") -> None:
@@ -107,25 +105,19 @@ class Listing:
         if not latest:
             return [paint.dim("No conversations. Start one: `bedrock chat`.")]
         shown = latest if len(latest) <= height - 1 else latest[: max(1, height - 2)]
-        rows = [("slug", "state", "mode", "context", "directory", "title"), *(_cells(each, paint) for each in shown)]
-        widths = [max(cells(row[column]) for row in rows) for column in range(5)]
-        lines = [paint.clean(cut(_row(row, widths), width)) for row in rows]
+        rows = [("slug", "state", "mode", "context", "directory", "title"), *map(_cells, shown)]
+        lines = [paint.clean(cut(line, width)) for line in table_lines(rows, width, SafeText, "directory")]
         lines[0] = paint.dim(lines[0])
         if len(shown) < len(latest):
             lines.append(paint.dim(f"and {len(latest) - len(shown)} more"))
         return lines
 
 
-def _cells(conversation: ConversationInfo, paint: Paint) -> tuple[str, ...]:
+def _cells(conversation: ConversationInfo) -> tuple[str, ...]:
     usage = conversation.context_usage
     share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f} %" if usage.usable_window_tokens else ""
-    directory = cut_start(paint.flat(with_tilde(conversation.working_directory)), DIRECTORY_COLUMNS)
-    slug, title = paint.flat(conversation.slug), paint.flat(conversation.title)
-    return slug, _state(conversation), conversation.mode, share, directory, title
-
-
-def _row(row: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join((*(cell + " " * (width - cells(cell)) for cell, width in zip(row, widths, strict=False)), row[-1]))
+    state, mode, directory = _state(conversation), conversation.mode, conversation.working_directory
+    return conversation.slug, state, mode, share, directory, conversation.title
 
 
 #: Seconds between updates of the durations in the tree of sub-agents.

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import click
 
 from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal, json_text
-from bedrock.cli.text.style import Flow, LineFlow, Paint, Width, cells, columns, cut, cut_start
+from bedrock.cli.text.style import LineFlow, Paint, Width, cells, columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from bedrock._shared.wrapper import Wrapper
+    from bedrock.cli.text.drawing import MarkdownFlow
 
 Write: TypeAlias = Callable[[SafeText], None]
 """A function that prints a line."""
@@ -53,12 +54,6 @@ JSON_OPTION = click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", help="Text for people, or JSON for programs."
 )
 
-#: Minimum width of a truncated column, in a narrow terminal. The first column, which holds names, is never truncated.
-LEAST = 8
-#: Columns of at most this width, such as the mode, are truncated only after all wider ones have shrunk to LEAST.
-SHORT = 12
-_GAP = "  "
-
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, none: str, paths: str = "") -> None:
     """Print a table. At a terminal its columns are aligned and truncated; in a pipe the cells are whole, tab-separated.
@@ -75,10 +70,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, none: str
         for row in rows:
             print_line(paint.text("\t".join(paint.clean(cell).replace("\n", " ").replace("\t", " ") for cell in row)))
         return
-    at = head.index(paths) if paths else None
-    first, *rest = fitted([head, *rows], room(), at)
-    print_line(paint.bold(first))
-    for line in rest:
+    for line in table_lines([head, *rows], room(), paint.bold, paths):
         print_line(line)
 
 
@@ -87,46 +79,22 @@ def print_none(text: str) -> None:
     print_text(text, err=not sys.stdout.isatty())
 
 
-def fitted(rows: Iterable[Sequence[str]], room: int, paths: int | None = None) -> list[SafeText]:
-    """Lay out rows as a table that is at most `room` characters wide. `paths` is the index of the directory column.
+def table_lines(
+    rows: Sequence[Sequence[str]], room: int, heading: Callable[[str], SafeText], paths: str = ""
+) -> list[SafeText]:
+    """Lay out a table in lines of at most `room` columns; the first row is its head. See `print_table` for `paths`."""
+    from bedrock.cli.text.drawing import table  # noqa: PLC0415 -- loads rich, which not every command needs
 
-    If the table is too wide, its widest columns are truncated, but never the first one, and none to less than LEAST.
-    Columns no wider than SHORT are truncated only after all others. If that is not enough, the table is wider than
-    `room`.
-    """
-    flattened = [
-        [" ".join(for_terminal(with_tilde(cell) if at == paths else cell).split()) for at, cell in enumerate(row)]
-        for row in rows
-    ]
-    first, *others = (max(map(cells, column)) for column in zip(*flattened, strict=True))
-    widths = [first, *_narrowed(others, room - first - len(_GAP) * len(others))]
-    cutting = [cut_start if at == paths else cut for at in range(len(widths))]
-    return [for_terminal(_GAP.join(map(_padded, row, widths, cutting)).rstrip()) for row in flattened]
+    at = rows[0].index(paths) if paths else None
+    shown = rows if at is None else [[*row[:at], with_tilde(row[at]), *row[at + 1 :]] for row in rows]
+    first, *rest = table(shown, room, at)
+    return [heading(first), *rest]
 
 
 def with_tilde(path: str) -> str:
     """Return a path with ~ for the home directory of this machine's user."""
     home = os.path.realpath(os.path.expanduser("~"))
     return "~" + path.removeprefix(home) if path == home or path.startswith(f"{home}/") else path
-
-
-def _padded(cell: str, width: int, cutting: Callable[[str, int], str]) -> str:
-    cell = cutting(cell, width)
-    return cell + " " * (width - cells(cell))
-
-
-def _narrowed(widths: list[int], room: int) -> list[int]:
-    short = [width for width in widths if width <= SHORT]
-    long = [width for width in widths if width > SHORT]
-    long_limit = _limit(long, room - sum(short))
-    short_limit = _limit(short, room - sum(min(width, long_limit) for width in long))
-    return [min(width, short_limit if width <= SHORT else long_limit) for width in widths]
-
-
-def _limit(widths: list[int], room: int) -> int:
-    """Return the largest column width with which all columns fit into `room`, but at least LEAST."""
-    limits = range(min(max(widths, default=LEAST), room), LEAST, -1)
-    return next((limit for limit in limits if sum(min(width, limit) for width in widths) <= room), LEAST)
 
 
 def print_values(values: Iterable[Wrapper[Any]]) -> None:
@@ -148,11 +116,11 @@ def lasted(begin: datetime, end: datetime) -> str:
     return f"{seconds} s"
 
 
-def flow_of(paint: Paint, width: Width | None) -> Flow:
-    """Return the `Flow` for an agent's text: rendered Markdown if there are colours and a width, else plain lines."""
+def flow_of(paint: Paint, width: Width | None) -> LineFlow | MarkdownFlow:
+    """Return what converts an agent's text: to Markdown if there are colours and a width, else to plain lines."""
     if not paint.enabled or width is None:
         return LineFlow(width, paint.clean)
-    from bedrock.cli.text.markdown import MarkdownFlow  # noqa: PLC0415 -- loads rich, which not every command needs
+    from bedrock.cli.text.drawing import MarkdownFlow  # noqa: PLC0415 -- loads rich, which not every command needs
 
     return MarkdownFlow(paint, width)
 
@@ -175,7 +143,7 @@ def folding(write: Write, width: Width | None) -> Say:
         if width is None or cells(line.expandtabs()) <= (room := width()):
             write(line)
             return
-        from bedrock.cli.text.markdown import folded  # noqa: PLC0415 -- loads nearly all of rich
+        from bedrock.cli.text.drawing import folded  # noqa: PLC0415 -- loads nearly all of rich
 
         for piece in folded(line, room, indent):
             write(piece)

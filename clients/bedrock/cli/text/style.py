@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import accumulate, takewhile
-from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 import click
 
@@ -154,40 +154,8 @@ def _columns(stream: TextIO) -> int:
     return max(1, (size or shutil.get_terminal_size().columns) - 1)
 
 
-class Flow(Protocol):
-    """The interface of objects that convert a streaming text to lines."""
-
-    text: str
-    """All text received so far."""
-
-    @property
-    def tail(self) -> list[SafeText]:
-        """The text that `feed` has not returned yet, as lines."""
-        ...
-
-    def feed(self, piece: str) -> list[SafeText]:
-        """Take a piece of text and return the lines that it completes."""
-        ...
-
-    def finish(self, text: str | None = None) -> list[SafeText]:
-        """Return the remaining lines, and make the object ready for another text.
-
-        Args:
-            text: The complete text; None if it is the text received so far. If it does not begin with the text received
-                so far, the lines of the complete text are returned, from its beginning.
-        """
-        ...
-
-    def drop(self) -> list[SafeText]:
-        """Return the remaining lines without rendering them, because the text was discarded.
-
-        Then the object is ready for another text.
-        """
-        ...
-
-
 class LineFlow:
-    """Breaks streaming text into lines that are safe to print, without rendering Markdown. Implements `Flow`."""
+    """Breaks streaming text into lines that are safe to print, without rendering Markdown."""
 
     def __init__(self, width: Width | None = None, clean: Callable[[str], SafeText] = for_terminal) -> None:
         """Prepare. `width` returns the maximum columns of a line, which is broken at blanks; None for no maximum.
@@ -223,7 +191,12 @@ class LineFlow:
         return tail
 
     def finish(self, text: str | None = None) -> list[SafeText]:
-        """Return the remaining lines, and begin again with an empty text; see `Flow.finish`."""
+        """Return the remaining lines, and make the object ready for another text.
+
+        Args:
+            text: The complete text; None if it is the text received so far. If it does not begin with the text received
+                so far, the lines of the complete text are returned, from its beginning.
+        """
         lines: list[SafeText] = []
         if text is not None and text != self.text:
             if text.startswith(self.text):
@@ -236,7 +209,7 @@ class LineFlow:
         return lines
 
     def drop(self) -> list[SafeText]:
-        """Return the remaining lines, and begin again with an empty text; see `Flow.drop`."""
+        """Return the remaining lines, and begin again with an empty text, because the text was discarded."""
         return self.finish()
 
     def _wrap(self, line: str) -> list[str]:

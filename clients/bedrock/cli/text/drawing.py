@@ -1,0 +1,305 @@
+"""Draws with `rich`: Markdown while it is being written, tables, and lines that are broken to fit.
+
+Every text is sanitized before `rich` gets it, and again after that, because Markdown can contain control characters as
+HTML entities. No text is read as markup of `rich`.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from markdown_it import MarkdownIt
+from rich.color import ColorSystem
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.markdown import Heading, Markdown
+from rich.measure import Measurement
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+from rich.theme import Theme
+
+from bedrock.cli.text.safe_text import SafeText, for_terminal
+from bedrock.cli.text.style import cut_start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.segment import Segment
+
+    from bedrock.cli.text.style import Paint, Width
+
+#: How many lines of code are parsed to colour the last of them. A construct that began before these lines, such as a
+#: long string, is not recognised.
+CONTEXT_LINES = 40
+#: The indent of code.
+CODE_INDENT = "    "
+#: Minimum width of a truncated column, in a narrow terminal.
+LEAST = 8
+#: Columns of at most this width, such as the mode, are truncated only after all wider ones have shrunk to LEAST.
+SHORT = 12
+
+# Replaces the character that joins several emoji into one (U+200D) while the width of lines is computed. Each emoji
+# then counts separately, because some terminals show them so, and a line must fit there, too.
+_JOINER = re.compile("(?<=[\ufe0f\U0001f000-\U0001faff])\u200d")
+_JOINT = "\U000e0001"
+_MARK = re.compile(r" *(?:[│●◦?·⋯↻■✓✗>•] )?(?: *\d+\. )? *")
+"""Matches what precedes the text of a line: a bar, a bullet, a number or spaces."""
+
+_THEME = Theme(
+    {
+        **{f"markdown.h{level}": "bold" for level in range(1, 7)},
+        "markdown.code": "cyan",
+        "markdown.code_block": "default",
+        "markdown.link": "underline",
+        "markdown.link_url": "dim",
+        "markdown.block_quote": "dim",
+        "markdown.hr": "dim",
+        "markdown.item.bullet": "default",
+        "markdown.item.number": "default",
+        "markdown.table.header": "bold",
+        "markdown.table.border": "dim",
+    }
+)
+# Links stand with their addresses, and where one is defined it is text like any other, so that nothing is left out.
+_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable(["reference"])
+
+
+class _LeftHeading(Heading):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.justify = "left"
+        yield self.text
+
+
+class _Block(Markdown):
+    """Markdown with its line breaks, which models use for layout."""
+
+    elements: ClassVar = {**Markdown.elements, "heading_open": _LeftHeading}
+
+    def __init__(self, text: str) -> None:
+        super().__init__("", code_theme="ansi_dark", hyperlinks=False)
+        self.parsed = _PARSER.parse(text)
+        for token in self.parsed:
+            for child in token.children or ():
+                child.type = "hardbreak" if child.type == "softbreak" else child.type
+
+
+class _Path:
+    """A path that loses its beginning where it does not fit."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(cut_start(self._path, options.max_width))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, Text(self._path).cell_len)
+
+
+def table(rows: Sequence[Sequence[str]], room: int, paths: int | None = None) -> list[SafeText]:
+    """Lay out rows in lines of at most `room` columns; `paths` is the index of the column of paths.
+
+    If there is too little room, the widest columns are truncated, but never the first one, which holds names: where
+    these are long, a line can be wider than `room`.
+    """
+    flat = [[_JOINER.sub(_JOINT, " ".join(for_terminal(cell).split())) for cell in row] for row in rows]
+    names, *widths = (max(1, *(Text(cell).cell_len for cell in column)) for column in zip(*flat, strict=True))
+    drawn = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    widths = [names, *_narrowed(widths, room - names - 2 * len(widths))]
+    for width in widths:
+        drawn.add_column(width=width)
+    for row in flat:
+        cells = (Text(cell, no_wrap=True, overflow="ellipsis", end="") for cell in row)
+        drawn.add_row(*(_Path(str(cell)) if at == paths else cell for at, cell in enumerate(cells)))
+    return _lines(drawn, max(room, sum(widths) + 2 * len(widths)))
+
+
+def _narrowed(widths: list[int], room: int) -> list[int]:
+    short = [width for width in widths if width <= SHORT]
+    long = [width for width in widths if width > SHORT]
+    long_limit = _limit(long, room - sum(short))
+    short_limit = _limit(short, room - sum(min(width, long_limit) for width in long))
+    return [min(width, short_limit if width <= SHORT else long_limit) for width in widths]
+
+
+def _limit(widths: list[int], room: int) -> int:
+    """Return the largest column width with which all columns fit into `room`, but at least LEAST."""
+    limits = range(min(max(widths, default=LEAST), room), LEAST, -1)
+    return next((limit for limit in limits if sum(min(width, limit) for width in widths) <= room), LEAST)
+
+
+def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeText]:
+    """Break a line, which may have colours, into lines of at most `width` columns.
+
+    All lines but the first are indented by `indent` columns or, if that is None, aligned with the text of the first
+    line, behind its bullet or number. The bar at the left of tool output is repeated on each line.
+    """
+    text = Text.from_ansi(_JOINER.sub(_JOINT, line))
+    text.expand_tabs(8)
+    if text.cell_len <= width:
+        return [line]
+    if indent is None:
+        mark = _MARK.match(text.plain)
+        indent = mark.end() if mark is not None else 0
+    at = indent if indent < width // 2 else 0
+    first, body = text[:at], text[at:]
+    rest = first if "│" in first.plain else Text(" " * first.cell_len)
+    pieces = body.wrap(_console(), width - first.cell_len)
+    fronts = [first, *[rest] * len(pieces)]
+    return [_line((front + piece).render(_console())) for front, piece in zip(fronts, pieces, strict=False)]
+
+
+class MarkdownFlow:
+    """Converts streaming Markdown into coloured lines: complete blocks once, code line by line."""
+
+    def __init__(self, paint: Paint, width: Width) -> None:
+        """Prepare. Lines have at most `width` columns, except code, which is not wrapped."""
+        self._paint = paint
+        self._width = width
+        self._begin()
+
+    def _begin(self) -> None:
+        self.text = ""
+        """All text received so far."""
+        self._partial = ""
+        self._block: list[SafeText] = []
+        self._fence = ""
+        """What begins and ends the open code block; "" if none is open."""
+        self._language = ""
+        self._gap = self._begun = False
+        self._drawn: tuple[tuple[int, int], list[SafeText]] = ((0, 0), [])
+
+    @property
+    def tail(self) -> list[SafeText]:
+        """The incomplete block, as rendered so far."""
+        if self._drawn[0] != (now := (len(self.text), self._width())):
+            partial = _clean(self._partial) if self._partial else []
+            code = [self._paint.text(CODE_INDENT, line) for line in partial]
+            self._drawn = now, code if self._fence else self._spaced(self._render([*self._block, *partial]))
+        return self._drawn[1]
+
+    def feed(self, piece: str) -> list[SafeText]:
+        """Take a piece of text and return the lines of the blocks that it completes."""
+        self.text += piece
+        *complete, self._partial = (self._partial + piece).split("\n")
+        return [shown for line in complete for part in _clean(line) for shown in self._add(part)]
+
+    def finish(self, text: str | None = None) -> list[SafeText]:
+        """Return the remaining lines, and begin again with an empty text; see `LineFlow.finish`."""
+        lines: list[SafeText] = []
+        if text is not None and text != self.text:
+            if not text.startswith(self.text):
+                self._begin()
+            lines = self.feed(text[len(self.text) :])
+        if self._partial:
+            lines += self.feed("\n")
+        if not self._fence:
+            lines += self._print(self._block)
+        self._begin()
+        return lines
+
+    def drop(self) -> list[SafeText]:
+        """Return the remaining lines without rendering them, and begin again with an empty text."""
+        code = [] if self._fence else self._block
+        rest = [*code, *_clean(self._partial)] if self._partial else code
+        self._begin()
+        return rest
+
+    def _add(self, line: SafeText) -> list[SafeText]:
+        self._block.append(line)
+        if self._fence:
+            return self._code(line)
+        begins = [
+            (token.map[0], token)
+            for token in _PARSER.parse("\n".join(self._block))
+            if token.map and (token.level == 0 or (token.level == 1 and token.type == "list_item_open"))
+        ]
+        at, last = begins[-1] if begins else (0, None)
+        if last is not None and last.type == "paragraph_open" and not line.strip():
+            at = len(self._block)
+        done, self._block = self._print(self._block[:at]), self._block[at:]
+        if last is not None and last.type == "fence":
+            self._fence, self._language = last.markup, last.info.partition(" ")[0]
+            self._block = []
+            done += self._framed(self._language)
+        return done
+
+    def _code(self, line: SafeText) -> list[SafeText]:
+        if line.strip().startswith(self._fence) and not line.strip().strip(self._fence[0]):
+            self._fence, self._block = "", []
+            return self._framed("")
+        self._block = self._block[-CONTEXT_LINES:]
+        shown = _code_line(self._block, self._language)
+        return [self._paint.text(CODE_INDENT, shown) if shown else SafeText()]
+
+    def _framed(self, language: str) -> list[SafeText]:
+        """Return the short horizontal line above or below code, with the language if it is known."""
+        lines = self._spaced([self._paint.dim(f"  ── {language}".rstrip())])
+        self._gap, self._begun = False, True
+        return lines
+
+    def _print(self, block: list[SafeText]) -> list[SafeText]:
+        lines = self._spaced(self._render(block))
+        if lines:
+            self._gap, self._begun = False, True
+        self._gap = self._gap or (self._begun and bool(block) and not block[-1].strip())
+        return lines
+
+    def _spaced(self, lines: list[SafeText]) -> list[SafeText]:
+        return [SafeText(), *lines] if self._gap and lines else lines
+
+    def _render(self, block: list[SafeText]) -> list[SafeText]:
+        lines = _lines(_Block(_JOINER.sub(_JOINT, "\n".join(block))), max(self._width(), 10))
+        while lines and not lines[0]:
+            lines = lines[1:]
+        while lines and not lines[-1]:
+            lines = lines[:-1]
+        return lines
+
+
+def _code_line(lines: Sequence[str], language: str) -> SafeText:
+    """Return the last of `lines` of code with the colours of its syntax; the lines before it are only its context."""
+    last = for_terminal(lines[-1].expandtabs(4))
+    syntax = _syntax(language)
+    if syntax is None or not last.strip():
+        return last
+    text = syntax.highlight("\n".join(line.expandtabs(4) for line in lines))
+    *_, shown = (line for line in text.split("\n") if line.plain.strip())
+    return _line(shown.render(_console())) if shown.plain.rstrip() == last.rstrip() else last
+
+
+@lru_cache(maxsize=16)
+def _syntax(language: str) -> Syntax | None:
+    lexer = Syntax("", language).lexer if language else None
+    return None if lexer is None else Syntax("", lexer, theme="ansi_dark", background_color="default")
+
+
+@cache
+def _console() -> Console:
+    return Console(
+        file=io.StringIO(), force_terminal=True, color_system="standard", legacy_windows=False, theme=_THEME, width=80
+    )
+
+
+def _lines(renderable: RenderableType, width: int) -> list[SafeText]:
+    console = _console()
+    options = console.options.update(width=width, height=None)
+    return [_line(segments) for segments in console.render_lines(renderable, options, pad=False)]
+
+
+def _line(segments: Iterable[Segment]) -> SafeText:
+    """Join segments of `rich` into coloured text. Replace control characters, which HTML entities may have added."""
+    parts: list[str] = []
+    for text, style, _ in reversed([segment for segment in segments if not segment.control]):
+        clean = for_terminal(text.replace("\n", "").replace(_JOINT, "\u200d"))
+        shown = clean if parts else clean.rstrip()
+        if shown:
+            parts.append(style.render(shown, color_system=ColorSystem.STANDARD) if style else shown)
+    return SafeText("".join(reversed(parts)))
+
+
+def _clean(line: str) -> list[SafeText]:
+    return for_terminal(line.removesuffix("\r")).lines()
