@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from actors.ports.sandbox.processes import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
-from actors.runtime.quotas.quota_limits import QuotaSettings
+from actors.runtime.quotas import QuotaSettings
 from server.auth.authorizer.authorizer_tables import AuthorizerSettings
 from server.auth.issuers.issuer_tables import Issuer
 from server.auth.principals import Principal

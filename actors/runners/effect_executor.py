@@ -62,8 +62,7 @@ if TYPE_CHECKING:
     from actors.core.tool_run import KillReceipt
     from actors.runners.sub_agents import SubAgentRunner
     from actors.runtime.admission import Admission
-    from actors.runtime.services import Services
-    from actors.runtime.timers import Timer
+    from actors.runtime.services import Services, Timer
 
 
 @dataclass(frozen=True)

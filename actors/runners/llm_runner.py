@@ -37,18 +37,16 @@ from actors.ports import (
 from actors.ports.machine.resources import exhausted_resource, resource_failure
 from actors.runners import model_choice
 from actors.runners.request_builder import RequestBuilder
-from actors.runtime import offered_tools
 from actors.runtime.actor import Actor, Mailbox, tell
-from actors.runtime.read_pace import ReadPace
-from actors.runtime.validation import call_subjects, with_refusals
+from actors.runtime.admission import ReadPace
+from actors.runtime.validation import call_subjects, checked_calls, output_of, with_refusals
 
 if TYPE_CHECKING:
     from pykka import ActorRef
 
     from actors.core.effects import RequestLlm
     from actors.ports import ConversationRecord
-    from actors.runtime.admission import Admission
-    from actors.runtime.quotas.fair_slots import SlotRequest
+    from actors.runtime.admission import Admission, SlotRequest
     from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
@@ -285,7 +283,7 @@ class Attempt:
 
     def _response(self, answer: ModelAnswer, *, narrowed: bool) -> LlmResponse:
         schema = self._request.output_schema
-        output, problem = offered_tools.output_of(schema, answer) if schema else ("", "")
+        output, problem = output_of(schema, answer) if schema else ("", "")
         return LlmResponse(
             at=self._clock.now_ms(),
             request_id=self._request.request_id,
@@ -458,5 +456,5 @@ class ModelRequests:
 def _checked_calls(
     services: Services, record: ConversationRecord, content: tuple[Content, ...], offered: tuple[ToolSpec, ...]
 ) -> tuple[Content, ...]:
-    checked = offered_tools.checked_calls(content, offered, record.profile.client_tools)
+    checked = checked_calls(content, offered, record.profile.client_tools)
     return with_refusals(services, record, checked)

@@ -12,8 +12,7 @@ from actors.core.profile import Generation
 from actors.ports import ModelRequest, ToolSpec
 from actors.ports.models import fixed_tokens
 from actors.runners.history_cache import HistoryCache
-from actors.runtime.generation import supported
-from actors.runtime.offered_tools import for_model, output_form
+from actors.runtime.validation import for_model, output_form, supported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

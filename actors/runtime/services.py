@@ -1,8 +1,17 @@
-"""The services that all actors of one process share: the adapters that implement the ports, and a few settings."""
+"""The services that all actors of a process share: adapters, settings, and the clock, ids and timers of the process."""
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import logging
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.context import ConvContext, Limits, Mode
@@ -30,13 +39,126 @@ from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
 from actors.ports.sandbox.confined_sandbox import ConfinedSandbox
 from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FileRoom
-from actors.runtime.offered_tools import for_model, spec_of
-from actors.runtime.quotas.quota_book import QuotaBook, unlimited
-from actors.runtime.quotas.quota_limits import MOST_MODEL_REQUESTS
-from actors.runtime.timers import Timers
+from actors.runtime.quotas import MOST_MODEL_REQUESTS, QuotaBook, QuotaSettings
+from actors.runtime.validation import for_model, spec_of
+
+log = logging.getLogger(__name__)
 
 UNKNOWN_MODEL_WINDOW = 8_192
 """The context window, in tokens, assumed for a model that no provider serves any more; requests to it are refused."""
+
+
+_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
+"""32 letters and digits that are easy to tell apart.
+
+As 256 is a multiple of 32, a random byte selects each of them equally often.
+"""
+_ADJECTIVES = "amber bold calm clear dry early even fair fast fine keen kind late mild neat new quick quiet".split()
+_NOUNS = "ash bay beam brook cape cliff cove dale dune fern field fjord glen grove marsh mesa peak reef".split()
+_CONVERSATION_ID = re.compile(rf"[{_ALPHABET}]{{16}}(-a[0-9]+)*")
+
+
+class SystemClock:
+    """The clock of the operating system."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+def has_form_of_id(text: str) -> bool:
+    """Return whether `text` has the form of the id of a conversation or sub-agent; slugs must not have this form."""
+    return _CONVERSATION_ID.fullmatch(text) is not None
+
+
+class RandomIds:
+    """Creates unguessable ids, and readable slugs."""
+
+    def conversation(self) -> str:
+        return _token(16)
+
+    def message(self) -> str:
+        return "m-" + _token(16)
+
+    def slug(self) -> str:
+        return f"{secrets.choice(_ADJECTIVES)}-{secrets.choice(_NOUNS)}-{_token(4)}"
+
+
+def _token(length: int) -> str:
+    return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in secrets.token_bytes(length))
+
+
+Timer: TypeAlias = tuple[float, int, Callable[[], object]]
+"""When the timer is due (monotonic seconds), its number, which orders timers with the same time, and its callback."""
+
+
+class Timers:
+    """Runs callbacks after a delay.
+
+    Safe to call from any thread; callbacks run on the timer thread and must not block.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._due: list[Timer] = []
+        self._order = itertools.count()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="bedrock-timers", daemon=True)
+        self._thread.start()
+
+    def after(self, milliseconds: int, callback: Callable[[], object]) -> Timer:
+        """Run `callback` once after `milliseconds`, unless the timers are closed earlier.
+
+        Return the timer, for `cancel`.
+        """
+        timer = (self._clock.monotonic() + milliseconds / 1000, next(self._order), callback)
+        with self._changed:
+            if not self._closed:
+                heapq.heappush(self._due, timer)
+                self._changed.notify()
+        return timer
+
+    def cancel(self, timer: Timer) -> None:
+        """Remove a timer; without effect if it has fired or is just firing."""
+        with self._changed:
+            if timer in self._due:
+                self._due.remove(timer)
+                heapq.heapify(self._due)
+
+    def close(self) -> None:
+        """Drop all timers, wait for a running callback and end the thread. Idempotent. Do not call it in a callback."""
+        with self._changed:
+            self._closed = True
+            self._due.clear()
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (callback := self._next()) is not None:
+            try:
+                callback()
+            except BaseException:  # a failing callback must not prevent the others
+                log.exception("a timer's callback failed")
+
+    def _next(self) -> Callable[[], object] | None:
+        with self._changed:
+            while not self._closed:
+                if not self._due:
+                    self._changed.wait()
+                    continue
+                wait = self._due[0][0] - self._clock.monotonic()
+                if wait <= 0:
+                    return heapq.heappop(self._due)[2]
+                self._changed.wait(wait)
+            return None
+
+
+def unlimited() -> QuotaBook:
+    """Return a QuotaBook for a server without quotas."""
+    return QuotaBook(QuotaSettings(), SystemClock())
 
 
 @dataclass(frozen=True, kw_only=True)

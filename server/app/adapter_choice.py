@@ -23,7 +23,7 @@ from actors.adapters.tools.environment import tool_environment
 from actors.maintenance.retention import Retention
 from actors.ports import SandboxUnavailableError
 from actors.ports.mcp import McpServers, NoMcpServers
-from actors.runtime.quotas.quota_book import QuotaBook, first_day_of_month
+from actors.runtime.quotas import QuotaBook, first_day_of_month
 from server.auth.authentication import Authentication, Issued, TokenSource
 from server.auth.authorizer.authorizer_calls import AuthorizerCalls
 from server.auth.authorizer.authorizer_tables import made_authorizer
@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from actors.ports.permissions import PermissionsOf
     from actors.ports.store.records import Spending
     from actors.ports.telemetry import Telemetry
-    from actors.runtime.system_clock import SystemClock
-    from actors.runtime.timers import Timers
+    from actors.runtime.services import SystemClock, Timers
     from server.config import Config
     from server.settings.listeners import Listener
 

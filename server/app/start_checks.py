@@ -18,9 +18,8 @@ from actors.ports import (
     StoreError,
 )
 from actors.ports.mcp import McpLoginsError
-from actors.runtime.quotas.quota_limits import COSTS
-from actors.runtime.system_clock import SystemClock
-from actors.runtime.timers import Timers
+from actors.runtime.quotas import COSTS
+from actors.runtime.services import SystemClock, Timers
 from server.app.adapter_choice import (
     CannotStartError,
     issued_tokens,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
     from actors.adapters.mcp.server_settings import McpServer
     from actors.core.approval.approval_rules import ApprovalRule
-    from actors.runtime.quotas.quota_limits import QuotaSettings
+    from actors.runtime.quotas import QuotaSettings
     from server.auth.principals import Principal
     from server.config import Config
 

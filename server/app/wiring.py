@@ -28,10 +28,8 @@ from actors.ports import (
 from actors.ports.cluster import Cluster, Node
 from actors.ports.machine import resources
 from actors.ports.telemetry import Telemetry
-from actors.runtime.quotas.fair_slots import FairSlots
-from actors.runtime.services import Services
-from actors.runtime.system_clock import RandomIds, SystemClock
-from actors.runtime.timers import Timers
+from actors.runtime.admission import FairSlots
+from actors.runtime.services import RandomIds, Services, SystemClock, Timers
 from server.app.adapter_choice import (
     CannotStartError,
     authentication_of,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors.ports.settings.settings_checks import check_keys
-from actors.runtime.quotas.quota_limits import COSTS, Quota, QuotaSettings, fair_share
+from actors.runtime.quotas import COSTS, Quota, QuotaSettings, fair_share
 from server.auth.principals import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from actors.runtime.quotas.quota_limits import Limits
+    from actors.runtime.quotas import Limits
     from server.auth.issuers.issuer_tables import Issuer
     from server.auth.principals import Principal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.runtime.system_clock import has_form_of_id
+from actors.runtime.services import has_form_of_id
 from server.auth.authentication import caller, subject
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError

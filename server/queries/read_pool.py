@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from actors.runtime.quotas.fair_slots import FairSlots
+from actors.runtime.admission import FairSlots
 from server.auth.authentication import caller
 
 if TYPE_CHECKING:

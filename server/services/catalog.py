@@ -20,7 +20,7 @@ from actors.ports import (
     ToolSpec,
     Workspace,
 )
-from actors.runtime.quotas.quota_book import TOGETHER
+from actors.runtime.quotas import TOGETHER
 from server.auth.authentication import caller
 from server.auth.principals import Role
 from server.contract import limits
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from actors.ports.cluster import Cluster, Node
     from actors.ports.mcp import McpServers, McpServerStatus
     from actors.ports.permissions import PermissionsOf
-    from actors.runtime.quotas.quota_book import QuotaBook, QuotaUse
+    from actors.runtime.quotas import QuotaBook, QuotaUse
     from server.queries.read_pool import ReadPool
     from server.streams.base import WatchSettings
 

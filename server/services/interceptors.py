@@ -23,7 +23,7 @@ from actors.ports import StoreDamagedError, StoreUnusableError
 from actors.ports.store.audit import CommandOrigin, command_origin
 from actors.ports.store.outage_log import OutageLog
 from actors.ports.telemetry import Rpc, Telemetry, trace_parent
-from actors.runtime.quotas.quota_book import unlimited
+from actors.runtime.services import unlimited
 from server.auth.authentication import Authentication, caller, subject
 from server.auth.authorization import check_role
 from server.auth.live_calls import CallRevokedError, LiveCalls
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from google.rpc.status_pb2 import Status
 
-    from actors.runtime.quotas.quota_book import QuotaBook
+    from actors.runtime.quotas import QuotaBook
     from server.auth.refusals import Refusals
     from server.cluster.router import CallRouter, Trailers
     from server.services.request_reading import Context, Handler

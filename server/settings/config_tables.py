@@ -18,7 +18,7 @@ from server.settings.listeners import Listener, listeners_from_tables
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from actors.runtime.quotas.quota_limits import QuotaSettings
+    from actors.runtime.quotas import QuotaSettings
 
 LISTS = ("mcp_servers", "approval_rules")
 """The names of tables that the settings file may contain several times, as [[NAME]]."""

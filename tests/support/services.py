@@ -9,9 +9,7 @@ from actors.adapters.workspace.local import LocalWorkspace
 from actors.core.context import Mode
 from actors.events.hub import EventHub
 from actors.ports import NoFaultPoints, SandboxReport
-from actors.runtime.services import Services
-from actors.runtime.system_clock import RandomIds, SystemClock
-from actors.runtime.timers import Timers
+from actors.runtime.services import RandomIds, Services, SystemClock, Timers
 
 
 class NoSandbox:

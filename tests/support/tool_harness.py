@@ -16,7 +16,7 @@ from actors.adapters.tools.registry import StandardToolbox
 from actors.core.context import Mode
 from actors.core.states import BackgroundJob
 from actors.ports import CancelToken, RunningProcess, ToolContext, ToolOutput
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.services import SystemClock
 
 
 @dataclass

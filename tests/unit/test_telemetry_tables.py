@@ -15,7 +15,7 @@ from actors.core.notifications import RunStop, StateChanged, StopReason
 from actors.core.summary import StateSummary
 from actors.ports import ModelRequest
 from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, ToolEnd, ToolStart
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.services import SystemClock
 from tests.documents.pages import ROOT, section, table
 from tests.support.commit_builder import record_of
 

@@ -70,7 +70,7 @@ from actors.ports.schemas.json_schema import InvalidSchemaError
 from actors.ports.store.audit import AuditEntry, Outcome
 from actors.runners.titles import Titles, title_of, untitled
 from actors.runtime import validation
-from actors.runtime.generation import check_generation
+from actors.runtime.validation import check_generation
 
 if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline, LoadedConversation

@@ -25,7 +25,7 @@ from actors.messages.log_entries import Created
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, SubAgentsRefusedError
 from actors.runners.sub_agent_tasks import agent_task, checked, task_refusal
 from actors.runtime import validation
-from actors.runtime.generation import check_generation, supported
+from actors.runtime.validation import check_generation, supported
 
 if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline

@@ -16,7 +16,7 @@ from actors.core.states import QUIET, TERMINAL
 from actors.messages.log_entries import SettingsChanged
 from actors.messages.refusals import InvalidFieldError
 from actors.runtime import validation
-from actors.runtime.generation import check_generation
+from actors.runtime.validation import check_generation
 
 if TYPE_CHECKING:
     from actors.conversation.unit_of_work import UnitOfWork

@@ -45,7 +45,7 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.services import SystemClock
 from tests.integration.actors.family import FamilyBox, FamilyModel
 from tests.support.catalogs import OneModelCatalog
 from tests.support.patience import PATIENCE, eventually

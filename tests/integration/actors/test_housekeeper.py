@@ -19,7 +19,7 @@ from actors.messages.commands import ArchiveConversationCommand, DeleteConversat
 from actors.messages.refusals import EtagMismatchError
 from actors.ports import Attachment, Store, StoreDamagedError, StoreUnavailableError
 from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin, Outcome
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.services import SystemClock
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:

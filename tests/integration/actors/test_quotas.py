@@ -22,9 +22,8 @@ from actors.messages.commands import (
     SpawnSubAgentsTask,
 )
 from actors.ports import Attachment, Spending, ToolOutput, day_of
-from actors.runtime.quotas.quota_book import QuotaBook
-from actors.runtime.quotas.quota_limits import Quota, QuotaSettings
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.quotas import Quota, QuotaBook, QuotaSettings
+from actors.runtime.services import SystemClock
 from tests.integration.actors.conftest import ShakyStore, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, tasks
 from tests.support.patience import PATIENCE

@@ -24,7 +24,7 @@ from actors.ports import (
     ProcessStartError,
     SandboxReport,
 )
-from actors.runtime.quotas.fair_slots import FairSlots
+from actors.runtime.admission import FairSlots
 from tests.support import pictures
 from tests.support.commit_builder import CommitBuilder
 from tests.support.patience import eventually

@@ -20,7 +20,7 @@ from actors.core.states import QuestionStatus
 from actors.ports import CancelToken, PersonAnswer, PersonQuestion
 from actors.ports.tools import ask_nobody
 from actors.runners.elicitation.open_questions import MAX_PER_CALL, OpenQuestions
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.services import SystemClock
 from tests.integration.mcp.conftest import Hub, server
 from tests.integration.mcp.web import TOKEN, WebServer
 from tests.support.patience import PATIENCE

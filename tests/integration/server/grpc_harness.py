@@ -18,8 +18,8 @@ from actors.core.context import ToolGroup, ToolTraits
 from actors.events.hub import EventHub
 from actors.ports import SandboxReport, Store, Tool, ToolSpec
 from actors.ports.store.audit import CommandOrigin, command_origin
-from actors.runtime.quotas.quota_book import QuotaBook
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.quotas import QuotaBook
+from actors.runtime.services import SystemClock
 from server.auth.authentication import Authentication
 from server.services.grpc_server import GrpcServer
 from server.settings.setting_values import Listen
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from actors.ports.cluster import Cluster
-    from actors.runtime.quotas.quota_limits import QuotaSettings
+    from actors.runtime.quotas import QuotaSettings
     from server.cluster.router import NodeAccess
 
 T = TypeVar("T")

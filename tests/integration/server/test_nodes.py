@@ -22,7 +22,7 @@ from actors.ports import NotOwnerError, Owner
 from actors.ports.cluster import Node
 from actors.ports.store.audit import AuditFilter, CommandOrigin
 from actors.ports.telemetry import Telemetry
-from actors.runtime.quotas.quota_limits import Quota, QuotaSettings
+from actors.runtime.quotas import Quota, QuotaSettings
 from server.cluster import greetings, peers, router
 from server.cluster.greetings import Greetings
 from server.cluster.node_marks import ORIGIN, OWNER, TOKEN, NodeMarks

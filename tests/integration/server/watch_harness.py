@@ -17,7 +17,7 @@ from actors.core.states import Ledger, LlmPhase, LlmRequesting
 from actors.core.summary import StateSummary
 from actors.events.hub import EventHub
 from actors.ports import Commit, LogEntry, Store, StoredEvent
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.services import SystemClock
 from server.auth.principals import LOCAL
 from server.queries.read_pool import ReadPool
 from server.streams.base import WatchSettings

@@ -21,7 +21,7 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.services import SystemClock
 from tests.support.catalogs import OneModelCatalog
 from tests.support.patience import eventually
 from tests.support.services import in_memory

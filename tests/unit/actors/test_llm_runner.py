@@ -22,7 +22,7 @@ from actors.ports import (
     StoreUnavailableError,
 )
 from actors.runners.llm_runner import LlmRequest, LlmRunner, StreamedText
-from actors.runtime.read_pace import LONGEST_LAG, LONGEST_PAUSE, ReadPace
+from actors.runtime.admission import LONGEST_LAG, LONGEST_PAUSE, ReadPace
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:

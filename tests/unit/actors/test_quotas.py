@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from actors.core.errors import QuotaExceededError
 from actors.ports import CancelToken, Spending, day_of
 from actors.ports.telemetry import Telemetry
-from actors.runtime.quotas.fair_slots import FairSlots, SlotRequest
-from actors.runtime.quotas.quota_book import QuotaBook, first_day_of_month
-from actors.runtime.quotas.quota_limits import Quota, QuotaSettings, fair_share
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.admission import FairSlots, SlotRequest
+from actors.runtime.quotas import Quota, QuotaBook, QuotaSettings, fair_share, first_day_of_month
+from actors.runtime.services import SystemClock
 from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:

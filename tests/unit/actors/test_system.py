@@ -6,7 +6,7 @@ import re
 import time
 
 from actors.ports import NoFaultPoints
-from actors.runtime.system_clock import RandomIds, SystemClock, has_form_of_id
+from actors.runtime.services import RandomIds, SystemClock, has_form_of_id
 
 
 def test_the_clock_tells_milliseconds_since_the_epoch_and_never_goes_back() -> None:

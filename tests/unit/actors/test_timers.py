@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.runtime.system_clock import SystemClock
-from actors.runtime.timers import Timers
+from actors.runtime.services import SystemClock, Timers
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:

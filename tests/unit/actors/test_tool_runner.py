@@ -28,7 +28,7 @@ from actors.runners.tool_rights import ToolRights
 from actors.runners.tool_runner import EndTools, RunTool, ToolRunner
 from actors.runtime.actor import tell
 from actors.runtime.admission import Admission
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.services import SystemClock
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.runtime.quotas.quota_limits import Quota
+from actors.runtime.quotas import Quota
 from server.config import Config
 from server.settings.config_error import ConfigError
 from server.settings.loading import SETTINGS, load

@@ -50,7 +50,7 @@ from actors.core.states import (
 )
 from actors.core.summary import HEADING_CHARS, AgentSummary
 from actors.ports import ConversationRecord, Store, StoredEvent
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.services import SystemClock
 from server.contract.limits import REPORT_CHARS
 from server.streams.encoding import EventEncoder
 from server.wire.conversations.conversation_messages import conversation, state_of, summary_of

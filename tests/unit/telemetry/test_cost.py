@@ -16,7 +16,7 @@ from actors.core.notifications import RunStop, StateChanged, StopReason
 from actors.core.summary import StateSummary
 from actors.ports import ModelAnswer, ModelRequest
 from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, Telemetry, ToolEnd, ToolStart
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.services import SystemClock
 from tests.support.commit_builder import record_of
 
 if TYPE_CHECKING:

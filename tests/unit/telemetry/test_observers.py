@@ -32,7 +32,7 @@ from actors.core.profile import ClientTool, Profile
 from actors.core.summary import StateSummary
 from actors.ports import ModelRequest
 from actors.ports.telemetry import AttemptEnd, AttemptStart, ToolEnd, ToolStart
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.services import SystemClock
 from tests.documents.pages import ROOT
 from tests.support.commit_builder import record_of
 from tests.support.patience import PATIENCE

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from actors.ports import Launch, ProcessEnd, SandboxReport
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.services import SystemClock
 from tests.support.tool_harness import ToolHarness
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Counts how much of its quotas each principal uses, and refuses runs, calls and streams that would exceed them."""
+"""Quotas: how much principals may use, the operator's settings for it, and the counts of what they have used."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import logging
 import math
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -16,11 +18,7 @@ from actors.core.errors import QuotaExceededError
 from actors.ports import StoreError
 from actors.ports.store.records import Spending, day_of
 from actors.ports.telemetry import Telemetry
-from actors.runtime.quotas.fair_slots import FairSlots
-from actors.runtime.quotas.quota_limits import COSTS, SPENDING, Quota, QuotaSettings
-from actors.runtime.quotas.stored_bytes import SECONDS as MEASURED_SECONDS
-from actors.runtime.quotas.stored_bytes import StoredBytes
-from actors.runtime.system_clock import SystemClock
+from actors.runtime.admission import FairSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -29,6 +27,141 @@ if TYPE_CHECKING:
     from actors.ports import Clock
 
 log = logging.getLogger(__name__)
+
+Limits = Mapping["Quota", int]
+"""The quotas that are set, and their limits; costs are in millionths of a dollar."""
+
+
+class Quota(StrEnum):
+    """The quotas, with the names that settings and error messages use."""
+
+    CONCURRENT_RUNS = "concurrent_runs"
+    """Runs at the same time. A run is the work on a user's message, including that of sub-agents."""
+    CONCURRENT_MODEL_REQUESTS = "concurrent_model_requests"
+    """Model requests that runs and their sub-agents make at the same time. Further requests wait for their turn."""
+    STREAMS = "streams"
+    """Open streams at the same time. A call that waits, for example for the end of a run, counts as a stream."""
+    CALLS_PER_SECOND = "calls_per_second"
+    """Calls per second. Calls left unused in one second are added to the next: at most twice as many at once."""
+    STORED_BYTES = "stored_bytes"
+    """Bytes of stored messages, images, instructions and client tools.
+
+    The limit for all principals together applies to the size of the database instead.
+    """
+    TOKENS_PER_DAY = "tokens_per_day"
+    """Input and output tokens per day, which begins at midnight UTC."""
+    TOKENS_PER_MONTH = "tokens_per_month"
+    """Input and output tokens per calendar month, UTC."""
+    COST_PER_DAY = "cost_per_day"
+    """Cost of model requests per day, which begins at midnight UTC, in millionths of a dollar."""
+    COST_PER_MONTH = "cost_per_month"
+    """Cost of model requests per calendar month, UTC, in millionths of a dollar."""
+
+
+SPENDING = (Quota.TOKENS_PER_DAY, Quota.TOKENS_PER_MONTH, Quota.COST_PER_DAY, Quota.COST_PER_MONTH)
+"""The quotas that limit spending on model requests."""
+COSTS = (Quota.COST_PER_DAY, Quota.COST_PER_MONTH)
+
+
+MOST_MODEL_REQUESTS = 1_000
+"""The maximum number of model requests that a server makes at the same time."""
+KEPT_SHARE = 4
+"""One divided by this is the share of concurrent model requests that, by default, no single principal can occupy."""
+
+
+def fair_share(model_requests: int) -> int:
+    """Return how many concurrent model requests a single principal may have by default, so that others get some.
+
+    `model_requests` is the limit for all principals together; 0 stands for `MOST_MODEL_REQUESTS`.
+    """
+    most = model_requests or MOST_MODEL_REQUESTS
+    return max(most - max(most // KEPT_SHARE, 1), 1)
+
+
+class QuotaSettings(Struct, frozen=True):
+    """The quotas that an operator has set. A quota that is not set means no limit."""
+
+    together: Limits = {}
+    """Limits for all principals together, including the server's own user."""
+    each: Limits = {}
+    """Limits for each principal to which neither `named` nor `issuers` applies."""
+    named: Mapping[str, Limits] = {}
+    """Limits for single principals, by the principal's name."""
+    issuers: Mapping[str, Limits] = {}
+    """Limits for each principal whose tokens come from an identity provider (issuer), by issuer. `named` goes first."""
+
+    def of(self, principal: str) -> Limits:
+        """Return the limits of a principal; "" stands for all principals together."""
+        if not principal:
+            return self.together
+        if principal in self.named:
+            return self.named[principal]
+        issuer, colon, _ = principal.partition(":")
+        return self.issuers.get(issuer, self.each) if colon else self.each
+
+    def limits(self, *quotas: Quota) -> bool:
+        """Return whether any of these quotas is set for anyone."""
+        tables = (self.together, self.each, *self.named.values(), *self.issuers.values())
+        return any(quota in table for table in tables for quota in quotas)
+
+
+MEASURED_SECONDS = 10.0
+"""The minimum number of seconds for which a measurement is valid."""
+COST = 100
+"""A measurement is valid for at least this many times as long as it took: measuring takes at most 1 % of the time."""
+
+
+class _Measurement:
+    """The last measurement for a principal."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.value = 0
+        """The measured bytes, plus the bytes that were added since."""
+        self.due = float("-inf")
+
+
+class StoredBytes:
+    """Tells how many bytes each principal has stored. Safe to call from any thread; `of` and `add` block to measure."""
+
+    def __init__(self, measure: Callable[[str], int], clock: Clock) -> None:
+        self._measure, self._clock = measure, clock
+        self._measured: dict[str, _Measurement] = {}
+
+    def of(self, principal: str) -> int:
+        """Return the stored bytes of a principal, measured again if the last measurement is too old.
+
+        Raises the errors of the function that measures.
+        """
+        last = self._measured.setdefault(principal, _Measurement())
+        with last.lock:
+            return self._current(principal, last)
+
+    def add(self, principal: str, more: int, limit: int) -> int:
+        """Count `more` bytes as stored, unless the sum would exceed `limit`. Return how many bytes were stored before.
+
+        If the caller then fails to store the bytes, they still count until the next measurement. Raises the errors of
+        the function that measures.
+        """
+        last = self._measured.setdefault(principal, _Measurement())
+        with last.lock:
+            before = self._current(principal, last)
+            if before + more <= limit:
+                last.value += more
+            return before
+
+    def _current(self, principal: str, last: _Measurement) -> int:
+        """Return the stored bytes, measured again if the last measurement is too old. The caller holds `last.lock`."""
+        now = self._clock.monotonic()
+        if now >= last.due:
+            last.value = self._measure(principal)
+            last.due = now + max(MEASURED_SECONDS, COST * (self._clock.monotonic() - now))
+        return last.value
+
+    def forget(self, principal: str) -> None:
+        """Drop the principal's measurement after a deletion, so that the next `of` or `add` measures again."""
+        self._measured.pop(principal, None)
+
 
 TOGETHER = ""
 """The name that stands for all principals together."""
@@ -335,11 +468,6 @@ class QuotaBook:
             return 0
         bucket.fill(self._clock.monotonic())
         return min(bucket.rate, math.ceil(2 * bucket.rate - bucket.tokens))
-
-
-def unlimited() -> QuotaBook:
-    """Return a QuotaBook for a server without quotas."""
-    return QuotaBook(QuotaSettings(), SystemClock())
 
 
 class _Bucket:

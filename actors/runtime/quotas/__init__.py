@@ -1,1 +1,0 @@
-"""Quotas of principals, and fair scheduling between principals."""
