@@ -71,8 +71,8 @@ from actors.ports import (
 )
 from actors.ports.cluster import OUT_OF_TOUCH
 from actors.runners.effect_executor import EffectExecutor, InFlightWork
+from actors.runners.side_queries import Titles
 from actors.runners.sub_agents import SubAgentRunner
-from actors.runners.titles import Titles
 from actors.runtime.actor import Actor, Request, failed, tell
 from actors.runtime.admission import Admission
 

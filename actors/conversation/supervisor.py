@@ -36,11 +36,9 @@ from actors.ports import (
     live_run,
 )
 from actors.ports.machine.threads import run_in_thread
-from actors.runners import model_choice
-from actors.runners.side_queries import SideQueries
-from actors.runners.sub_agent_tasks import prepared
-from actors.runners.sub_agents import SubAgentRunner
-from actors.runners.titles import Titles
+from actors.runners.model_requests import learn_models_of, needs_provider
+from actors.runners.side_queries import SideQueries, Titles
+from actors.runners.sub_agents import SubAgentRunner, prepared
 from actors.runtime.actor import Request, ask, failed, forward, tell
 from actors.runtime.admission import Admission
 
@@ -242,7 +240,7 @@ class Supervisor:
         """Deliver a request; prepare it first if that requires reading files or asking model providers."""
         command = request.command
         with_files = isinstance(command, SpawnSubAgentsCommand) and any(task.read_first for task in command.tasks)
-        if with_files or model_choice.undecided(self._services, command):
+        if with_files or needs_provider(self._services, command):
             return self._prepare(conversation_id, request, with_files=with_files)
         return self._ask(conversation_id, request)
 
@@ -257,7 +255,7 @@ class Supervisor:
             self._services.timers.after(math.ceil(left * 1000), cancel.cancel)
 
         def prepared_request() -> Request:
-            model_choice.learn_for(self._services, request.command, cancel)
+            learn_models_of(self._services, request.command, cancel)
             if not with_files:
                 return request
             return replace(request, command=prepared(self._services, conversation_id, request.command, cancel))

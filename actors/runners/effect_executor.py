@@ -41,15 +41,13 @@ from actors.core.events import (
     ToolTransient,
 )
 from actors.core.states import Cancelling, Error
-from actors.messages.outcomes import EffectOutcome
+from actors.messages.outcomes import EffectOutcome, JobExited
 from actors.ports import CancelToken, ConversationRecord, live_run
 from actors.ports.machine.resources import exhausted_resource
-from actors.runners.background_jobs import BackgroundJobs
 from actors.runners.llm_runner import ModelRequests
 from actors.runners.side_queries import SideQueries
 from actors.runners.sub_agents import ChildSubAgents
-from actors.runners.tool_rights import ToolRights
-from actors.runners.tool_runner import EndTools, RunTool, ToolRunner
+from actors.runners.tool_runner import EndTools, RunTool, ToolRights, ToolRunner
 from actors.runtime.actor import tell
 
 if TYPE_CHECKING:
@@ -60,6 +58,7 @@ if TYPE_CHECKING:
     from actors.core.content import Message
     from actors.core.context import ConvContext, Mode
     from actors.core.tool_run import KillReceipt
+    from actors.ports import Toolbox
     from actors.runners.sub_agents import SubAgentRunner
     from actors.runtime.admission import Admission
     from actors.runtime.services import Services, Timer
@@ -307,3 +306,48 @@ class EffectExecutor:
 
     def _now(self) -> int:
         return self._services.clock.now_ms()
+
+
+class BackgroundJobs:
+    """Kills the jobs of one conversation and counts their exits. Only the conversation's thread may use it."""
+
+    def __init__(self, toolbox: Toolbox, owner: ActorRef[Any]) -> None:
+        self._toolbox = toolbox
+        self._owner = owner
+        self._exits_due = 0
+        self._exited: set[str] = set()
+        """The ids of the tool calls that started the exited jobs; cleared when no further exits are expected."""
+
+    @property
+    def all_exited(self) -> bool:
+        """Whether all killed jobs have exited."""
+        return not self._exits_due
+
+    def end(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
+        """Kill the jobs of a conversation; return the handles of those that still ran, and were not being killed.
+
+        With `wider_than`, kill only jobs with more rights than this permission mode gives. The conversation's actor
+        gets a JobExited for each job; a job that is killed twice reports its exit twice.
+        """
+        running = self._toolbox.jobs(conversation_id, wider_than)
+        killed = self._toolbox.end_jobs(conversation_id, self._on_exit, wider_than)
+        self._exits_due += len(killed)
+        return tuple(handle for handle in killed if handle in running)
+
+    def exited(self, receipt: KillReceipt) -> bool:
+        """Count an exit; return False if the exit of this job was counted before."""
+        first = receipt.tool_use_id not in self._exited
+        self._exited.add(receipt.tool_use_id)
+        self._exits_due -= 1
+        if self._exits_due <= 0:
+            self.stop_waiting()
+        return first
+
+    def stop_waiting(self) -> None:
+        """Stop waiting for the exits of killed jobs."""
+        self._exits_due = 0
+        self._exited.clear()
+
+    def _on_exit(self, receipt: KillReceipt) -> None:
+        """Report an exit to the conversation's actor. Runs on a thread of the job."""
+        tell(self._owner, JobExited(receipt))

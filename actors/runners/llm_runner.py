@@ -35,11 +35,11 @@ from actors.ports import (
     ToolSpec,
 )
 from actors.ports.machine.resources import exhausted_resource, resource_failure
-from actors.runners import model_choice
-from actors.runners.request_builder import RequestBuilder
+from actors.runners.model_requests import RequestBuilder, find_model, respond
 from actors.runtime.actor import Actor, Mailbox, tell
 from actors.runtime.admission import ReadPace
-from actors.runtime.validation import call_subjects, checked_calls, output_of, with_refusals
+from actors.runtime.offered_tools import checked_calls, output_of
+from actors.runtime.services import call_subjects, with_refusals
 
 if TYPE_CHECKING:
     from pykka import ActorRef
@@ -350,14 +350,14 @@ class ModelRequests:
         request = self._current = LlmRequest(
             effect.request_id,
             effect.attempt,
-            find=functools.partial(model_choice.find, self._services, effect.model, record.principal, token),
+            find=functools.partial(find_model, self._services, effect.model, record.principal, token),
             build=build,
             check_calls=functools.partial(_checked_calls, self._services, record),
             subjects=functools.partial(call_subjects, self._services, record),
             max_refusals=MAX_SUMMARY_REFUSALS if isinstance(effect, RequestContinuation) else 1,
             output_schema=record.state.ledger.output_schema,
             cancel=token,
-            respond=functools.partial(model_choice.respond, self._services),
+            respond=functools.partial(respond, self._services),
             pace=ReadPace(
                 self._services.clock, functools.partial(quotas.model_slots.pressure, record.principal), token
             ),

@@ -1,30 +1,36 @@
 """The tool runner of a conversation: runs one tool call at a time, kills it on request, and reports its outcome.
 
 The runner never blocks: a tool runs on a separate thread, which ends with the tool, unless the tool is instant. An
-outcome is reported for every call, even after a bug, because the conversation would otherwise wait forever.
+outcome is reported for every call, even after a bug, because the conversation would otherwise wait forever. A running
+call keeps the rights with which it began, and may ask people questions.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from actors.core.content import ToolError, ToolResult, ToolSuccess
-from actors.core.context import ConvContext
+from actors.core.context import ConvContext, Mode, wider
 from actors.core.effects import AbortTool, AnswerTool, ExecuteTool
 from actors.core.events import (
     AgentsSpawned,
+    AskQuestion,
     Event,
     JobChanged,
+    QuestionOver,
     ToolAborted,
     ToolComplete,
     ToolOutcomeEvent,
     ToolTransient,
 )
+from actors.core.states import QuestionStatus
 from actors.core.tool_run import (
     QUIESCE_MS,
     KillReceipt,
@@ -46,12 +52,14 @@ from actors.ports import (
     CancelToken,
     InvalidToolInputError,
     PersonAnswer,
+    PersonQuestion,
     RunningProcess,
     SandboxUnavailableError,
     Tool,
     ToolContext,
     ToolOutput,
     ToolTransientError,
+    TooManyQuestionsError,
     ask_nobody,
     no_sub_agents,
 )
@@ -59,20 +67,20 @@ from actors.ports.cluster import OUT_OF_TOUCH
 from actors.ports.machine.resources import exhausted_resource
 from actors.ports.machine.threads import run_in_thread
 from actors.ports.telemetry import ToolEnd, ToolStart
-from actors.runners.elicitation.open_questions import OpenQuestions
 from actors.runners.side_queries import SideQueries, ask_for_tool
-from actors.runners.sub_agent_tasks import planned
-from actors.runners.tool_rights import ToolRights
+from actors.runners.sub_agents import planned
 from actors.runtime.actor import Actor, tell
 from actors.runtime.admission import FILES_PER_TOOL
-from actors.runtime.validation import tool_for
+from actors.runtime.services import tool_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pykka import ActorRef
 
+    from actors.core.events import Event
     from actors.core.states import AgentTask, BackgroundJob
+    from actors.ports import Clock
     from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
@@ -370,3 +378,136 @@ def _run(services: Services, tool: Tool, arguments: Mapping[str, Any], context: 
 
 
 _INTERNAL = "The tool failed because of an internal error."
+
+
+class ToolRights:
+    """The current permission mode, and the modes of the running tool calls.
+
+    Safe to use from any thread; never blocks for long.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._mode = Mode.RESTRICTED
+        self._calls: dict[str, tuple[Mode, CancelToken]] = {}
+
+    @property
+    def mode(self) -> Mode:
+        """The mode in which calls start now."""
+        return self._mode
+
+    def set(self, mode: Mode) -> None:
+        """Let calls start in this mode from now on; running calls keep the mode in which they were started."""
+        with self._lock:
+            self._mode = mode
+
+    def narrow(self, mode: Mode) -> None:
+        """Let calls start in this mode from now on, unless the current mode gives fewer rights; then do nothing."""
+        with self._lock:
+            if wider(self._mode, mode):
+                self._mode = mode
+
+    def begin(self, tool_use_id: str, cancel: CancelToken) -> Mode:
+        """Register a call that starts; return its permission mode, which stays the same until the call ends."""
+        with self._lock:
+            self._calls[tool_use_id] = self._mode, cancel
+            return self._mode
+
+    def end(self, tool_use_id: str) -> None:
+        """Remove a call that has ended or never began. Idempotent."""
+        with self._lock:
+            self._calls.pop(tool_use_id, None)
+
+    def wider_than(self, mode: Mode) -> tuple[str, ...]:
+        """Return the ids of running calls with more rights than this mode gives, except calls that are being killed."""
+        with self._lock:
+            return tuple(
+                tool_use_id
+                for tool_use_id, (held, cancel) in self._calls.items()
+                if wider(held, mode) and not cancel.cancelled
+            )
+
+    def cancel(self, tool_use_ids: Iterable[str]) -> None:
+        """Kill those of these calls that are running; each will report that it was aborted."""
+        with self._lock:
+            tokens = [self._calls[tool_use_id][1] for tool_use_id in tool_use_ids if tool_use_id in self._calls]
+        for token in tokens:
+            token.cancel()
+
+
+MAX_OPEN = 4
+"""The maximum number of questions of one tool call that wait for their answers at the same time."""
+
+MAX_PER_CALL = 16
+"""The maximum number of questions that one tool call may ask in all."""
+
+WITHDRAWN = PersonAnswer(QuestionStatus.WITHDRAWN)
+
+
+class OpenQuestions:
+    """The questions of one tool call. Safe to use from any thread; never blocks.
+
+    Every question ends: by `settle`, by `close`, or because the tool cancels it.
+    """
+
+    def __init__(self, call: ExecuteTool, clock: Clock, report: Callable[[Event], None]) -> None:
+        """Begin without questions. `report` sends an event to the conversation."""
+        self._call = call
+        self._clock = clock
+        self._report = report
+        self._lock = threading.Lock()  # held while reporting, so that questions arrive in the order of their numbers
+        self._waiting: dict[int, Future[PersonAnswer]] = {}
+        self._asked = 0
+        self._closed = False
+
+    def ask(self, question: PersonQuestion) -> Future[PersonAnswer]:
+        """Ask a person. The tool can cancel the future to withdraw the question. Raises TooManyQuestionsError."""
+        future: Future[PersonAnswer] = Future()
+        with self._lock:
+            if self._closed:
+                future.set_result(WITHDRAWN)
+                return future
+            if self._asked == MAX_PER_CALL:
+                raise TooManyQuestionsError(f"a call can ask {MAX_PER_CALL} questions at most")
+            if len(self._waiting) == MAX_OPEN:
+                raise TooManyQuestionsError(f"{MAX_OPEN} questions of this call wait already")
+            self._asked += 1
+            place = self._asked
+            self._waiting[place] = future
+            self._report(
+                AskQuestion(
+                    self._clock.now_ms(), self._call.tool_use_id, self._call.execution_id, place, question.asker,
+                    question.message, question.timeout_ms, question.schema, question.url,
+                )
+            )  # fmt: skip
+        future.add_done_callback(lambda done: self._drop(place) if done.cancelled() else None)
+        return future
+
+    def settle(self, place: int, answer: PersonAnswer) -> None:
+        """Answer the question with the number `place`; ignored if the question has ended."""
+        with self._lock:
+            future = self._waiting.pop(place, None)
+        if future is not None:
+            _resolve(future, answer)
+
+    def close(self) -> None:
+        """End all questions, because the call ends. Idempotent."""
+        with self._lock:
+            self._closed = True
+            futures = list(self._waiting.values())
+            self._waiting.clear()
+        for future in futures:
+            _resolve(future, WITHDRAWN)
+
+    def _drop(self, place: int) -> None:
+        """Report to the conversation that the tool has withdrawn the question with the number `place`."""
+        with self._lock:
+            if self._waiting.pop(place, None) is None:
+                return
+            identity = self._call.tool_use_id, self._call.execution_id, place
+            self._report(QuestionOver(self._clock.now_ms(), *identity, timed_out=False))
+
+
+def _resolve(future: Future[PersonAnswer], answer: PersonAnswer) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_result(answer)

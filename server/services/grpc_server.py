@@ -17,7 +17,7 @@ from bedrock import v1
 from grpc_health.v1 import health
 
 from actors.ports.machine import resources
-from actors.runtime import validation
+from actors.runtime.services import check_images_in
 from server.auth.refusals import Refusals
 from server.cluster.greetings import GREET, Greetings, greeting_handler
 from server.cluster.node_lists import WATCH_LIST, NodeLists, list_handler
@@ -121,9 +121,7 @@ class GrpcServer:
         watching = watching or WatchSettings()
         store = services.store
         self._reads = reads = ReadPool()
-        self._pictures = ImageUploads(
-            services.images, services.quotas.take_stored, partial(validation.check_images_in, services)
-        )
+        self._pictures = ImageUploads(services.images, services.quotas.take_stored, partial(check_images_in, services))
         sources = _sources(services, hub, conversations, reads)
         self.watchers = SubscribeStreams(sources, watching)
         self._health = Health(("", *SERVICES))

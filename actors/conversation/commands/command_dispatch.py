@@ -68,9 +68,9 @@ from actors.ports import ConversationRecord, StoreUnavailableError, live_run
 from actors.ports.schemas import output_schema
 from actors.ports.schemas.json_schema import InvalidSchemaError
 from actors.ports.store.audit import AuditEntry, Outcome
-from actors.runners.titles import Titles, title_of, untitled
-from actors.runtime import validation
-from actors.runtime.validation import check_generation
+from actors.runners.side_queries import Titles, title_of, untitled
+from actors.runtime.offered_tools import check_generation
+from actors.runtime.services import check_images, check_mode, served_model
 
 if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
@@ -179,9 +179,9 @@ class CommandDispatch:
             return msgspec.structs.replace(msgspec.json.decode(known.answer, type=SendMessageResult), duplicate=True)
         _refuse_archived(loaded)
         if request.generation:
-            check_generation(request.generation, validation.served_model(services, loaded.record.model).info)
+            check_generation(request.generation, served_model(services, loaded.record.model).info)
         if request.images:
-            validation.check_images(services, loaded.record.model)
+            check_images(services, loaded.record.model)
         _check_output_schema(request.output_schema)
         # The quota of stored bytes is checked for each message, because messages can extend one run without end.
         services.quotas.check_stored(loaded.record.principal)
@@ -298,7 +298,7 @@ class CommandDispatch:
         """Change the mode. The rights of tools are narrowed first: none starts in a wider mode during the change."""
         rights, mode = self._pipeline.executor.rights, request.mode
         if mode is not loaded.context.mode and not loaded.context.is_sub_agent:
-            validation.check_mode(self._services, mode, loaded.record.cwd, loaded.record.principal)
+            check_mode(self._services, mode, loaded.record.cwd, loaded.record.principal)
         rights.narrow(mode)
         stopped = (*rights.wider_than(mode), *_client_call_beyond(loaded, mode)) if request.stop_running else ()
         try:

@@ -23,9 +23,9 @@ from actors.core.profile import Profile
 from actors.core.states import AgentTask, AwaitingSubAgents, Idle, Ledger
 from actors.messages.log_entries import Created
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, SubAgentsRefusedError
-from actors.runners.sub_agent_tasks import agent_task, checked, task_refusal
-from actors.runtime import validation
-from actors.runtime.validation import check_generation, supported
+from actors.runners.sub_agents import agent_task, checked, task_refusal
+from actors.runtime.offered_tools import check_generation, supported
+from actors.runtime.services import initial_mode, offered_model, served_model, working_directory
 
 if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline
@@ -52,11 +52,11 @@ def conversation(
     InvalidFieldError (for built-in tools, client tools or MCP servers).
     """
     profile = profiles.checked(services, request.profile)
-    cwd = validation.working_directory(services, request.working_directory, request.principal)
+    cwd = working_directory(services, request.working_directory, request.principal)
     model = request.model or services.models.default
-    info = validation.offered_model(services, model, request.principal).info
+    info = offered_model(services, model, request.principal).info
     check_generation(profile.generation, info)
-    mode = validation.initial_mode(services, request.mode, cwd, request.principal)
+    mode = initial_mode(services, request.mode, cwd, request.principal)
     if request.refuse_unoffered_tools:
         profiles.check_offered(profile.client_tools, mode)
     surroundings = services.workspace.surroundings(cwd, services.permissions(request.principal).roots)
@@ -97,7 +97,7 @@ def successor(
     The unit of work gets a link to the new conversation; the caller must write both in one commit.
     """
     parent = unit.record
-    info = validation.served_model(services, parent.model).info
+    info = served_model(services, parent.model).info
     surroundings = services.workspace.surroundings(parent.cwd, services.permissions(parent.principal).roots)
     successor = msgspec.structs.replace(
         parent,
@@ -161,8 +161,8 @@ def sub_agent(
     The mode is restricted wherever the server can enforce that, whatever the parent's mode, because no user watches a
     sub-agent. Raises Rejected (for the budget, working directory or model).
     """
-    cwd = validation.working_directory(services, task.cwd, parent.principal)
-    info = validation.served_model(services, task.model).info
+    cwd = working_directory(services, task.cwd, parent.principal)
+    info = served_model(services, task.model).info
     mode = Mode.RESTRICTED if services.sandbox.report.restriction_available else parent.mode
     surroundings = services.workspace.surroundings(cwd, services.permissions(parent.principal).roots)
     record = ConversationRecord(

@@ -13,7 +13,7 @@ from actors.core.steps.submissions import SUBMIT_OUTPUT
 from actors.messages.refusals import InvalidFieldError
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
 from actors.ports.schemas.json_schema import InvalidSchemaError
-from actors.runtime.validation import compiled
+from actors.runtime.offered_tools import compiled
 
 if TYPE_CHECKING:
     from actors.core.context import Mode

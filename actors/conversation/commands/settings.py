@@ -15,8 +15,8 @@ from actors.core.notifications import ConversationUpdated
 from actors.core.states import QUIET, TERMINAL
 from actors.messages.log_entries import SettingsChanged
 from actors.messages.refusals import InvalidFieldError
-from actors.runtime import validation
-from actors.runtime.validation import check_generation
+from actors.runtime.offered_tools import check_generation
+from actors.runtime.services import offered_model, served_model
 
 if TYPE_CHECKING:
     from actors.conversation.unit_of_work import UnitOfWork
@@ -46,12 +46,12 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
     }
     if "model" in wanted:
         _refuse_unless_at_rest(record, "the model")
-        validation.offered_model(services, wanted["model"], record.principal)
+        offered_model(services, wanted["model"], record.principal)
     generation = request.generation or replace(record.profile.generation, **request.some_generation)
     if generation != record.profile.generation:
         wanted["generation"] = generation
     if "model" in wanted or "generation" in wanted:
-        model = validation.served_model(services, wanted.get("model", record.model))
+        model = served_model(services, wanted.get("model", record.model))
         check_generation(wanted.get("generation", record.profile.generation), model.info)
     if request.client_tools is not None:
         if request.refuse_unoffered_tools:

@@ -24,7 +24,8 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
-from actors.runners import side_queries as asides
+from actors.runners import side_queries
+from actors.runners.side_queries import MAX_BYTES
 from tests.integration.actors.conftest import Box, Exchange, Hold, ScriptedModel, Talk, World
 from tests.support.patience import PATIENCE
 
@@ -160,7 +161,7 @@ def test_while_the_small_model_is_busy_the_tool_is_tried_again_and_then_does_wit
 
 
 def test_an_aside_has_its_time(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asides, "TIMEOUT_MS", 1)
+    monkeypatch.setattr(side_queries, "TIMEOUT_MS", 1)
     aside = asked(talk)
     assert aside.cancel.wait(PATIENCE)
     assert result(talk) == "unanswered: it took too long"
@@ -179,7 +180,7 @@ def test_an_answer_that_says_nothing_is_none(talk: Talk, answer: dict[str, Any])
 
 
 def test_what_is_too_long_is_not_asked(talk: Talk, sift: Sift, small: ScriptedModel) -> None:
-    sift.aside = SideQuery(Purpose.EXCERPTS, "Pick.", "x" * asides.MAX_BYTES, 500)
+    sift.aside = SideQuery(Purpose.EXCERPTS, "Pick.", "x" * MAX_BYTES, 500)
     talk.send("look")
     talk.exchange().call(CALL)
     assert result(talk) == "unanswered: it is too long for the small model"

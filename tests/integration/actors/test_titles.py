@@ -24,8 +24,8 @@ from actors.messages.commands import (
 )
 from actors.messages.refusals import UnknownConversationError
 from actors.ports import CancelToken, ModelAnswer, ModelRequest, ModelSink, Purpose
-from actors.runners import titles
-from actors.runners.titles import title_of
+from actors.runners import side_queries
+from actors.runners.side_queries import TITLE_CHARACTERS, title_of
 from tests.integration.actors.conftest import Exchange, ScriptedModel, ShakyStore, Talk, World
 from tests.support.patience import PATIENCE
 
@@ -229,7 +229,7 @@ class Stuck:
 def test_one_that_hangs_for_ever_blocks_nothing(
     make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(titles, "CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr(side_queries, "CLOSE_SECONDS", 0.01)
     stuck = Stuck()
     world = make_world(small=stuck, titles=True)
     talk, other = world.create(), world.create()
@@ -245,7 +245,7 @@ def test_one_that_hangs_for_ever_blocks_nothing(
 
 
 def test_only_so_many_are_asked_for_at_the_same_time(titling: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(titles, "AT_ONCE", 1)
+    monkeypatch.setattr(side_queries, "TITLES_AT_ONCE", 1)
     first, second = titling.create(), titling.create()
     first.send(FIRST)
     exchange = asked(titling)
@@ -325,13 +325,13 @@ def test_a_successor_keeps_the_title(titling: World) -> None:
 )
 def test_a_title_is_one_short_line(text: str, title: str) -> None:
     assert title_of(text) == title
-    assert len(title_of(text)) <= titles.MAX_CHARACTERS
+    assert len(title_of(text)) <= TITLE_CHARACTERS
 
 
 @given(st.text(st.characters() | st.sampled_from(' \n\t"`“.#…\u2028\u202e'), max_size=200))
 def test_any_text_makes_a_title_that_can_be_shown_anywhere(text: str) -> None:
     title = title_of(text)
-    assert len(title) <= titles.MAX_CHARACTERS
+    assert len(title) <= TITLE_CHARACTERS
     assert title == " ".join(title.split())
     assert not {unicodedata.category(each) for each in title.replace(" ", "")} & {"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"}
     assert not set(title) & set('"`“”„«»')

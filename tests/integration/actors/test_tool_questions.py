@@ -18,7 +18,7 @@ from actors.core.states import Idle, QuestionStatus, ToolExecuting
 from actors.messages.commands import AnswerQuestionCommand, SetModeCommand
 from actors.messages.refusals import InvalidFieldError
 from actors.ports import PersonAnswer, PersonQuestion, ToolOutput, TooManyQuestionsError
-from actors.runners.elicitation.open_questions import MAX_OPEN, MAX_PER_CALL
+from actors.runners.tool_runner import MAX_OPEN, MAX_PER_CALL
 from tests.integration.actors.test_modes import Cell
 from tests.support.patience import PATIENCE, eventually
 

@@ -19,7 +19,7 @@ from actors.core.events import AskQuestion, Event
 from actors.core.states import QuestionStatus
 from actors.ports import CancelToken, PersonAnswer, PersonQuestion
 from actors.ports.tools import ask_nobody
-from actors.runners.elicitation.open_questions import MAX_PER_CALL, OpenQuestions
+from actors.runners.tool_runner import MAX_PER_CALL, OpenQuestions
 from actors.runtime.services import SystemClock
 from tests.integration.mcp.conftest import Hub, server
 from tests.integration.mcp.web import TOKEN, WebServer

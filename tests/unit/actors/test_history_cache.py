@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from actors.core.content import Image, Message, MessageType, Text
 from actors.core.history import Room
 from actors.ports import ModelInfo, StoreDamagedError
-from actors.runners import history_cache
-from actors.runners.history_cache import HistoryCache
+from actors.runners import model_requests
+from actors.runners.model_requests import HistoryCache
 
 
 def message(sequence: int) -> Message:
@@ -29,7 +29,7 @@ class Shelf:
 
 
 def test_each_message_is_read_once_and_later_ones_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_cache, "PAGE", 2)
+    monkeypatch.setattr(model_requests, "PAGE", 2)
     shelf = Shelf(5)
     history = HistoryCache(shelf, "c")  # type: ignore[arg-type]
     assert [m.sequence for m in history.through(3)] == [1, 2, 3]

@@ -15,7 +15,7 @@ from actors.core.profile import ClientTool
 from actors.core.window import tokens_of, utf8_size
 from actors.ports import ModelInfo, ToolSpec, WorkspaceContext
 from actors.ports.models import SMALL_WINDOW
-from actors.runtime.validation import brief, checked_calls, for_model, spec_of
+from actors.runtime.offered_tools import brief, checked_calls, for_model, spec_of
 
 PROPERTIES: dict[str, Any] = {
     "command": {"type": "string"},

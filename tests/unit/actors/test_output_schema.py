@@ -12,7 +12,7 @@ from actors.core.content import Text, ToolUse
 from actors.ports import ModelAnswer, ModelInfo
 from actors.ports.schemas.json_schema import InvalidSchemaError
 from actors.ports.schemas.output_schema import compiled, judged_output, native_output, object_schema
-from actors.runtime.validation import output_form, output_of
+from actors.runtime.offered_tools import output_form, output_of
 
 POINT: dict[str, Any] = {
     "type": "object",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from actors.core.context import Mode
 from actors.ports import CancelToken
-from actors.runners.tool_rights import ToolRights
+from actors.runners.tool_runner import ToolRights
 
 RESTRICTED, UNRESTRICTED = Mode.RESTRICTED, Mode.UNRESTRICTED
 

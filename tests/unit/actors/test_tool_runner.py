@@ -24,8 +24,7 @@ from actors.ports import (
 )
 from actors.runners import tool_runner
 from actors.runners.side_queries import SideQueries
-from actors.runners.tool_rights import ToolRights
-from actors.runners.tool_runner import EndTools, RunTool, ToolRunner
+from actors.runners.tool_runner import EndTools, RunTool, ToolRights, ToolRunner
 from actors.runtime.actor import tell
 from actors.runtime.admission import Admission
 from actors.runtime.services import SystemClock

@@ -19,7 +19,7 @@ from actors.core.content import Reasoning, Text, ToolSuccess, ToolUse, Usage
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind
 from actors.ports import ModelAnswer, ModelFailedError, ToolSpec
-from actors.runtime.validation import checked_calls
+from actors.runtime.offered_tools import checked_calls
 from tests.support.model_requests import ask, assistant, body_of, failure, model, provider, request, user
 from tests.support.scripted_server import ScriptedServer, answer, plain
 from tests.support.strict_checker import CHECKS

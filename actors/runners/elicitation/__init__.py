@@ -1,1 +1,0 @@
-"""Questions that running tools ask people (elicitation)."""

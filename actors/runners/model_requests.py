@@ -1,0 +1,353 @@
+"""Finds the models that a command names, builds the requests to them from the history, and makes these.
+
+If a model is unknown, providers are asked which models they have before the actor gets the command.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from actors.core.effects import RequestContinuation, RequestLlm
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.history import (
+    UNLIMITED,
+    GrowingView,
+    ImageBudget,
+    ProviderView,
+    Room,
+    provider_view,
+    summary_view,
+    within_limits,
+)
+from actors.core.profile import Generation
+from actors.messages.commands import (
+    ConversationCommand,
+    CreateConversationCommand,
+    CreatingCommand,
+    SpawnSubAgentsCommand,
+    UpdateConversationCommand,
+)
+from actors.ports import (
+    CancelToken,
+    Clock,
+    ConversationReader,
+    Model,
+    ModelAbortedError,
+    ModelAnswer,
+    ModelFailedError,
+    ModelRequest,
+    ModelSink,
+    StoreDamagedError,
+    ToolSpec,
+)
+from actors.ports.models import fixed_tokens
+from actors.ports.telemetry import AttemptEnd, AttemptStart
+from actors.runtime.offered_tools import for_model, output_form, supported
+from actors.runtime.services import model_refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from actors.core.content import Image, Message
+    from actors.ports import CancelToken, ConversationRecord, Model, ModelInfo
+    from actors.runtime.services import Services
+
+
+def needs_provider(services: Services, request: CreatingCommand | ConversationCommand) -> bool:
+    """Return whether providers must be asked for their models before this command can be checked. Never blocks."""
+    return any(name and services.models.undecided(name) for name in _models_named(services, request))
+
+
+def learn_models_of(services: Services, request: CreatingCommand | ConversationCommand, cancel: CancelToken) -> None:
+    """Ask providers which models they have: those providers that may serve a model named in the command. Blocks."""
+    learn_models(services, _models_named(services, request), cancel)
+
+
+def learn_models(services: Services, names: Iterable[str], cancel: CancelToken) -> None:
+    """Ask those providers that may serve one of these models which models they have. Blocks.
+
+    "" and models whose provider is known are skipped.
+    """
+    for name in names:
+        if name and services.models.undecided(name):
+            services.models.learn(name, cancel)
+
+
+def find_model(services: Services, name: str, principal: str, cancel: CancelToken) -> Model:
+    """Return the model of a conversation, and learn its limits, asking providers if necessary. Blocks.
+
+    The principal's permission for the model is checked again, because it may have changed since the model was chosen.
+    Raises ModelFailedError.
+    """
+    if not services.permissions(principal).allows_model(name):
+        text = f"This principal may not use the model {name}: give the conversation another one."
+        raise ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, text))
+    model = services.models.get(name)
+    if model is None:
+        services.models.learn(name, cancel)
+        model = services.models.get(name)
+    if model is None:
+        raise ModelFailedError(model_refusal(services, name, principal))
+    services.models.measure(name, cancel)
+    return model
+
+
+def respond(
+    services: Services, model: Model, request: ModelRequest, sink: ModelSink, cancel: CancelToken
+) -> ModelAnswer:
+    """Make one attempt of a model request, and report it to telemetry. Raises what `Model.respond` raises."""
+    attempt = AttemptStart(
+        conversation=request.conversation_id.partition(":")[0],  # side queries, e.g. for a title, append ":PURPOSE"
+        request=request.request_id,
+        attempt=request.attempt,
+        model=model.info.name,
+        provider=model.info.provider,
+        purpose=request.purpose.value,
+    )
+    timed = _TimedSink(sink, services.clock)
+    began = services.clock.monotonic()
+    services.telemetry.attempt_began(attempt)
+    outcome, usage, answer = ErrorKind.UNKNOWN.value, None, None
+    try:
+        answer = model.respond(request, timed, cancel)
+        outcome = "refusal" if answer.refusal else "truncated" if answer.truncated else "ok"
+        usage = answer.usage
+        return answer
+    except ModelAbortedError as aborted:
+        outcome, usage = "cancelled", aborted.usage
+        raise
+    except ModelFailedError as failed:
+        outcome, usage = failed.failure.kind.value, failed.usage
+        raise
+    finally:
+        seconds = services.clock.monotonic() - began
+        first = None if timed.started_at is None else timed.started_at - began
+        if first is None and answer is not None:
+            first = seconds  # the whole answer came at once
+        services.telemetry.attempt_ended(attempt, AttemptEnd(outcome, seconds, first, usage), request, answer)
+
+
+class _TimedSink:
+    """Wraps a ModelSink, and records when the answer begins."""
+
+    def __init__(self, sink: ModelSink, clock: Clock) -> None:
+        self._sink, self._clock = sink, clock
+        self.flush = sink.flush
+        self.started_at: float | None = None
+
+    def started(self) -> None:
+        if self.started_at is None:
+            self.started_at = self._clock.monotonic()
+        self._sink.started()
+
+    def text(self, text: str, *, reasoning: bool = False) -> None:
+        if self.started_at is None:
+            self.started_at = self._clock.monotonic()
+        self._sink.text(text, reasoning=reasoning)
+
+
+def _models_named(services: Services, request: CreatingCommand | ConversationCommand) -> tuple[str, ...]:
+    match request:
+        case CreateConversationCommand(model=model):
+            return (model or services.models.default,)
+        case UpdateConversationCommand(model=str() as model):
+            return (model,)
+        case SpawnSubAgentsCommand(tasks=tasks):
+            return tuple(task.model for task in tasks)
+        case _:
+            return ()
+
+
+PAGE = 1_000
+"""How many messages are read from the store at a time."""
+
+
+class HistoryCache:
+    """The messages of one conversation in memory: added when they are committed, or read from the store once.
+
+    Safe to use from any thread. Messages are never changed, so cached messages stay valid.
+    """
+
+    def __init__(self, store: ConversationReader, conversation_id: str) -> None:
+        self._store = store
+        self._conversation_id = conversation_id
+        self._lock = threading.Lock()
+        """Held while messages are read or added: a cancelled request may still be reading when the next one begins."""
+        self._messages: list[Message] = []
+        self._views = _Views()
+
+    def extend(self, messages: Sequence[Message]) -> None:
+        """Add messages that were just committed.
+
+        Messages that do not follow directly on the cached ones are ignored, and read from the store when needed.
+        """
+        with self._lock:
+            for message in messages:
+                if message.sequence == len(self._messages) + 1:
+                    self._messages.append(message)
+
+    def read(self, sequence: int) -> None:
+        """Read the missing messages up to number `sequence`. Raises StoreError, also if a message does not exist."""
+        with self._lock:
+            while len(self._messages) < sequence:
+                after = len(self._messages)
+                page = self._store.messages(self._conversation_id, after=after, limit=PAGE)
+                if not page:
+                    raise StoreDamagedError(f"message {after + 1} of conversation {self._conversation_id} is missing")
+                self._messages.extend(page)
+
+    def through(self, sequence: int) -> tuple[Message, ...]:
+        """Return every message up to number `sequence`, in order. Raises StoreError, also if a message is missing."""
+        self.read(sequence)
+        return tuple(self._messages[:sequence])
+
+    def view(self, sequence: int, model: ModelInfo, room: Room, size_of: Callable[[Image], int]) -> ProviderView:
+        """Return the turns of a request to `model`, built from the messages up to number `sequence`.
+
+        `size_of` returns the size in bytes of an image as it is sent. Raises StoreError, or what `size_of` raises.
+        """
+        self.read(sequence)
+        return self._views.of(self._messages, sequence, model, room, size_of)
+
+
+class _Views:
+    """Builds the turns of each model request by adding the new messages to the turns of the previous request.
+
+    Safe to use from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # a cancelled request may still build its turns when the next one begins
+        self._for = ("", "", UNLIMITED)
+        self._view = GrowingView()
+        self._budget = ImageBudget()
+
+    def of(
+        self,
+        messages: Sequence[Message],
+        sequence: int,
+        model: ModelInfo,
+        room: Room,
+        size_of: Callable[[Image], int],
+    ) -> ProviderView:
+        """Return the turns built from the messages up to number `sequence`. Raises what `size_of` raises."""
+        with self._lock:
+            view = self._unlimited(messages, sequence, model, room)
+            return self._budget.apply(view, size_of) if model.images else view
+
+    def _unlimited(self, messages: Sequence[Message], sequence: int, model: ModelInfo, room: Room) -> ProviderView:
+        if (model.protocol, model.name, room) != self._for:
+            self._for = model.protocol, model.name, room
+            self._view = GrowingView(*self._for)
+        if sequence < self._view.sequence:  # a cancelled request: `_view` was already extended for the next one
+            turns = provider_view(messages, sequence, protocol=model.protocol, model=model.name, room=room)
+            return ProviderView(turns)
+        for message in messages[self._view.sequence : sequence]:
+            self._view.add(message)
+        return self._view.view()
+
+
+class RequestBuilder:
+    """Builds the model requests of one conversation."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._history: HistoryCache | None = None
+
+    def read_history(self, record: ConversationRecord) -> None:
+        """Read all messages now, so that a run begins only if they are readable. Raises StoreError."""
+        self.history_of(record).read(record.state.ledger.seq)
+
+    def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
+        """Add messages that were just committed, so that they need not be read from the store.
+
+        Only the conversation's thread may call this.
+        """
+        self.history_of(record).extend(messages)
+
+    def history_of(self, record: ConversationRecord) -> HistoryCache:
+        """Return the cache of the conversation's messages; the first call creates it.
+
+        Only the conversation's thread may call this.
+        """
+        if self._history is None:
+            self._history = HistoryCache(self._services.store, record.id)
+        return self._history
+
+    def build(
+        self,
+        record: ConversationRecord,
+        effect: RequestLlm | RequestContinuation,
+        history: HistoryCache,
+        cancel: CancelToken,
+        model: Model,
+        *,
+        refused: int,
+    ) -> ModelRequest:
+        """Return the model request that `effect` asks for. Called on the runner's thread.
+
+        `refused` is how often the provider has found this request too long; each time it gets shorter.
+        Raises StoreError or ImagesUnavailableError.
+        """
+        images = self._services.images
+        tools: tuple[ToolSpec, ...] = ()
+        generation, output = Generation(), None
+
+        def size_of(image: Image) -> int:
+            return images.view_bytes(record.id, image, cancel)
+
+        ledger, through = record.state.ledger, effect.through_sequence
+        room = Room(
+            usable=model.info.usable_window,
+            fixed=fixed_tokens(record.system_prompt, ()),
+            images=model.info.images,
+            narrowed=ledger.narrowed,
+        )
+        if isinstance(effect, RequestContinuation):
+            turns = summary_view(
+                history.through(through),
+                through,
+                effect.rejected,
+                room=room,
+                used=ledger.used_tokens,
+                halved=refused,
+            )
+            view = ProviderView(within_limits(turns, size_of) if model.info.images else turns)
+        else:
+            tools = self._tools(record, model)
+            generation = supported(_generation(record), model.info)
+            if schema := ledger.output_schema:
+                output, submitting = output_form(schema, model.info)
+                tools = (*tools, *submitting)
+            room = replace(
+                room,
+                fixed=fixed_tokens(record.system_prompt, tools),
+                narrowed=through if refused else ledger.narrowed,
+            )
+            view = history.view(through, model.info, room, size_of)
+        return ModelRequest(
+            conversation_id=record.id,
+            request_id=effect.request_id,
+            attempt=effect.attempt,
+            system=record.system_prompt,
+            tools=tools,
+            view=view,
+            view_of=lambda image: images.view(record.id, image, cancel),
+            max_output=generation.max_output_tokens,
+            generation=generation,
+            output=output,
+            counted_tokens=ledger.used_tokens,
+            cache_key=record.profile.cache_key,
+        )
+
+    def _tools(self, record: ConversationRecord, model: Model) -> tuple[ToolSpec, ...]:
+        return for_model(model.info, self._services.offered(record), record.state.ledger.run_mode)
+
+
+def _generation(record: ConversationRecord) -> Generation:
+    """Return the run's generation settings; settings that the run does not have are taken from the conversation."""
+    own, usual = record.state.ledger.generation, record.profile.generation
+    return own.over(usual) if own else usual
