@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import DecodeError, json
 from peewee import Case, Tuple, fn
 
-from actors.adapters.store.models import LOG_PRINCIPAL, AuditTable, LogTable, fields
+from actors.adapters.store import models
 from actors.adapters.store.query import PerDatabase, Statement, undeleted
 from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace, CommandOrigin, LogAudit, Outcome
 
@@ -61,33 +61,33 @@ def logged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) -> S
     """
     if wanted.outcome is Outcome.REFUSED:
         return None
-    place = LogTable.at, LogTable.conversation_id, LogTable.step
-    where = [LogTable.audit.is_null(False), undeleted(LogTable.conversation_id), *_bounds(LogTable, wanted)]
+    place = models.Log.at, models.Log.conversation_id, models.Log.step
+    where = [models.Log.audit.is_null(False), undeleted(models.Log.conversation_id), *_bounds(models.Log, wanted)]
     if wanted.principal is not None:
         where.append(_sent_by(wanted.principal))
     if after is not None:
         beyond = Tuple(*place) > Tuple(after.at, after.id, after.number)
-        where.append(LogTable.at > after.at if after.source else beyond)
-    return Statement(LogTable.select(*place, LogTable.audit).where(*where).order_by(*place).limit(limit))
+        where.append(models.Log.at > after.at if after.source else beyond)
+    return Statement(models.Log.select(*place, models.Log.audit).where(*where).order_by(*place).limit(limit))
 
 
 def unlogged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) -> Statement:
     """Return the query for the rows of the table `audit` that match `wanted`, oldest first."""
-    where = _bounds(AuditTable, wanted)
+    where = _bounds(models.Audit, wanted)
     if wanted.principal is not None:
-        where.append(AuditTable.principal == wanted.principal)
+        where.append(models.Audit.principal == wanted.principal)
     if wanted.outcome is not None:
-        where.append(AuditTable.outcome == wanted.outcome.value)
-    place = AuditTable.at, AuditTable.id
+        where.append(models.Audit.outcome == wanted.outcome.value)
+    place = models.Audit.at, models.Audit.id
     if after is not None:
         where.append(Tuple(*place) > Tuple(after.at, after.number if after.source else -1))
-    return Statement(AuditTable.select(*fields(AuditTable)).where(*where).order_by(*place).limit(limit))
+    return Statement(models.Audit.select().where(*where).order_by(*place).limit(limit))
 
 
 def _sent_by(principal: str) -> Any:
     """Return the condition that a principal sent the command in a row of the log; "" stands for nobody."""
-    found = Case(None, [(fn.json_valid(LogTable.audit), fn.json_extract(LogTable.audit, "$.origin.principal"))])
-    return PerDatabase(found == principal if principal else found.is_null(), principal == LOG_PRINCIPAL)
+    found = Case(None, [(fn.json_valid(models.Log.audit), fn.json_extract(models.Log.audit, "$.origin.principal"))])
+    return PerDatabase(found == principal if principal else found.is_null(), principal == models.LOG_PRINCIPAL)
 
 
 def _bounds(table: Any, wanted: AuditFilter) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from peewee import fn
 
-from actors.adapters.store import removal, rows
+from actors.adapters.store import models, removal, rows
 from actors.adapters.store.audit import audit_values
 from actors.adapters.store.commits import (
     EncodedCommit,
@@ -19,15 +19,6 @@ from actors.adapters.store.commits import (
     check_exists,
     insert_conversation,
     write_alone,
-)
-from actors.adapters.store.models import (
-    OWNER,
-    AttachmentTable,
-    AuditTable,
-    ConversationTable,
-    LogTable,
-    PruningTable,
-    fields,
 )
 from actors.adapters.store.owners import ALIVE, FREE, not_owner, owned_head
 from actors.adapters.store.query import Insert, Param, PerDatabase, Session, Statement
@@ -44,47 +35,48 @@ PIECE_BYTES = 1 << 20  # of attachments that one transaction copies for a fork, 
 PRUNED_ENTRIES = 500  # of the audit trail that one transaction deletes at most
 
 _ID = Param("id")
-_INSERT_AUDIT = Insert(AuditTable)
+_INSERT_AUDIT = Insert(models.Audit)
 _OLDEST = (
-    AuditTable.select(AuditTable.id)
+    models.Audit.select(models.Audit.id)
     .where(
-        (AuditTable.at < Param("before")) | (AuditTable.id + Param("keep") <= AuditTable.select(fn.max(AuditTable.id)))
+        (models.Audit.at < Param("before"))
+        | (models.Audit.id + Param("keep") <= models.Audit.select(fn.max(models.Audit.id)))
     )
-    .order_by(AuditTable.id)
+    .order_by(models.Audit.id)
     .limit(PRUNED_ENTRIES)
 )
-_PRUNE_AUDIT = Statement(AuditTable.delete().where(AuditTable.id.in_(_OLDEST)))
-_INSERT_ATTACHMENT = Insert(AttachmentTable, action="IGNORE")
+_PRUNE_AUDIT = Statement(models.Audit.delete().where(models.Audit.id.in_(_OLDEST)))
+_INSERT_ATTACHMENT = Insert(models.Attachment, action="IGNORE")
 _COPIED = (
-    Param("to"), *fields(AttachmentTable)[1:6], Param("at"), Param("digest"),
+    Param("to"), *models.fields(models.Attachment)[1:6], Param("at"), Param("digest"),
 )  # fmt: skip
 _COPY_ATTACHMENT = Statement(
-    AttachmentTable.insert_from(
-        AttachmentTable.select(*_COPIED).where(
-            AttachmentTable.conversation_id == Param("origin"), AttachmentTable.id == _ID
+    models.Attachment.insert_from(
+        models.Attachment.select(*_COPIED).where(
+            models.Attachment.conversation_id == Param("origin"), models.Attachment.id == _ID
         ),
-        fields(AttachmentTable),
+        models.fields(models.Attachment),
     )
 )
-_BEGINS = (PruningTable.step, PruningTable.revision, PruningTable.hash)
+_BEGINS = (models.Pruning.step, models.Pruning.revision, models.Pruning.hash)
 _MAY_PRUNE = PerDatabase(
-    ConversationTable.id == _ID, (ConversationTable.id == _ID) & ((Param("me") == OWNER) | FREE) & ALIVE
+    models.Conversation.id == _ID, (models.Conversation.id == _ID) & ((Param("me") == models.OWNER) | FREE) & ALIVE
 )
 _MOVE_BEGINNING = Statement(
-    PruningTable.insert_from(
-        ConversationTable.select(ConversationTable.id, *(Param(each.name) for each in _BEGINS)).where(_MAY_PRUNE),
-        fields(PruningTable),
+    models.Pruning.insert_from(
+        models.Conversation.select(models.Conversation.id, *(Param(each.name) for each in _BEGINS)).where(_MAY_PRUNE),
+        models.fields(models.Pruning),
     ).on_conflict(
-        conflict_target=[PruningTable.conversation_id],
+        conflict_target=[models.Pruning.conversation_id],
         update={each: Param(each.name) for each in _BEGINS},
-        where=PruningTable.step == Param("from_step"),
+        where=models.Pruning.step == Param("from_step"),
     )
 )
 _PRUNE_LOG = Statement(
-    LogTable.delete().where(
-        LogTable.conversation_id == _ID,
-        LogTable.first_revision <= Param("next_revision"),
-        LogTable.step <= Param("step"),
+    models.Log.delete().where(
+        models.Log.conversation_id == _ID,
+        models.Log.first_revision <= Param("next_revision"),
+        models.Log.step <= Param("step"),
     )
 )
 

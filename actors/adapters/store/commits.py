@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from peewee import EXCLUDED, SQL, Select
 
-from actors.adapters.store import removal, rows
+from actors.adapters.store import models, removal, rows
 from actors.adapters.store.log_rows import (
     check_shape,
     fate_values,
@@ -16,19 +16,6 @@ from actors.adapters.store.log_rows import (
     seal,
     settled_inputs,
     stopped_runs,
-)
-from actors.adapters.store.models import (
-    FAMILY,
-    CommandTable,
-    ConversationTable,
-    FateTable,
-    LogTable,
-    MessageTable,
-    ProfileTable,
-    PromptTable,
-    PruningTable,
-    RunTable,
-    SpendingTable,
 )
 from actors.adapters.store.owners import ALIVE, OWNED, Head, heads, not_owner, owned_head
 from actors.adapters.store.query import Insert, Param, PerDatabase, Session, Statement, undeleted
@@ -46,7 +33,7 @@ class _Create(Insert):
 
     def query(self, columns: list[Any], count: int) -> Any:
         values = Select(columns=[Param(each.name) for each in columns]).where(PerDatabase(SQL("1"), ALIVE))
-        return ConversationTable.insert_from(values, columns)
+        return models.Conversation.insert_from(values, columns)
 
 
 class _PutProfile(Insert):
@@ -54,41 +41,45 @@ class _PutProfile(Insert):
 
     def query(self, columns: list[Any], count: int) -> Any:
         inserted = super().query(columns, count)
-        return inserted.on_conflict(conflict_target=[ProfileTable.conversation_id], preserve=columns[1:])
+        return inserted.on_conflict(conflict_target=[models.Profile.conversation_id], preserve=columns[1:])
 
 
-_CREATE = _Create(ConversationTable)
-_WRITTEN = [getattr(ConversationTable, name) for name in (*rows.CHANGING, "log_hash")]
+_CREATE = _Create(models.Conversation)
+_WRITTEN = [getattr(models.Conversation, name) for name in (*rows.CHANGING, "log_hash")]
 _UPDATE = Statement(
-    ConversationTable.update({each: Param(each.name) for each in _WRITTEN}).where(
-        ConversationTable.id == _ID,
-        ConversationTable.step == Param("expected_step"),
-        ConversationTable.last_seq == Param("expected_revision"),
-        ConversationTable.log_hash == Param("expected_hash"),
-        ConversationTable.epoch <= Param("epoch"),
+    models.Conversation.update({each: Param(each.name) for each in _WRITTEN}).where(
+        models.Conversation.id == _ID,
+        models.Conversation.step == Param("expected_step"),
+        models.Conversation.last_seq == Param("expected_revision"),
+        models.Conversation.log_hash == Param("expected_hash"),
+        models.Conversation.epoch <= Param("epoch"),
         OWNED,
     )
 )
-_NAMED = ConversationTable.id == _ID, OWNED
-_UPDATE_SLUG = Statement(ConversationTable.update({ConversationTable.slug: Param("slug")}).where(*_NAMED))
+_NAMED = models.Conversation.id == _ID, OWNED
+_UPDATE_SLUG = Statement(models.Conversation.update({models.Conversation.slug: Param("slug")}).where(*_NAMED))
 _FINISH = Statement(
-    ConversationTable.update(
-        {ConversationTable.slug: Param("slug"), ConversationTable.log_hash: Param("log_hash")}
+    models.Conversation.update(
+        {models.Conversation.slug: Param("slug"), models.Conversation.log_hash: Param("log_hash")}
     ).where(*_NAMED)
 )
 _FAMILY_OF = Statement(
-    ConversationTable.select(PerDatabase(ConversationTable.id, FAMILY)).where(
-        ConversationTable.id == _ID, undeleted(ConversationTable.id)
+    models.Conversation.select(PerDatabase(models.Conversation.id, models.FAMILY)).where(
+        models.Conversation.id == _ID, undeleted(models.Conversation.id)
     )
 )
-_LOCK_TOP = Statement(ConversationTable.select(OWNED).where(ConversationTable.id == _ID).for_update("FOR SHARE"))  # type: ignore[arg-type] # the stubs know FOR UPDATE only
-_PUT_PROFILE = _PutProfile(ProfileTable)
-_PROMPTS, _BEGINNINGS = Insert(PromptTable), Insert(PruningTable)
-_MESSAGES, _LOG, _RUNS, _FATES, _COMMANDS = map(Insert, (MessageTable, LogTable, RunTable, FateTable, CommandTable))
+_LOCK_TOP = Statement(models.Conversation.select(OWNED).where(models.Conversation.id == _ID).for_update("FOR SHARE"))  # type: ignore[arg-type] # the stubs know FOR UPDATE only
+_PUT_PROFILE = _PutProfile(models.Profile)
+_PROMPTS, _BEGINNINGS = Insert(models.Prompt), Insert(models.Pruning)
+_MESSAGES, _LOG, _RUNS, _FATES, _COMMANDS = map(
+    Insert, (models.Message, models.Log, models.Run, models.Fate, models.Command)
+)
 ADD_SPENDING = Insert(
-    SpendingTable,
-    conflict_target=[SpendingTable.day, SpendingTable.principal],
-    update={each: each + getattr(EXCLUDED, each.name) for each in (SpendingTable.tokens, SpendingTable.cost_micros)},
+    models.Spending,
+    conflict_target=[models.Spending.day, models.Spending.principal],
+    update={
+        each: each + getattr(EXCLUDED, each.name) for each in (models.Spending.tokens, models.Spending.cost_micros)
+    },
 )
 
 

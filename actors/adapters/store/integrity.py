@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import DecodeError
 
-from actors.adapters.store import rows
+from actors.adapters.store import models, rows
 from actors.adapters.store.listing import RECORD_COLUMNS
 from actors.adapters.store.log_rows import (
     LOGGED,
@@ -23,17 +23,6 @@ from actors.adapters.store.log_rows import (
     notifications_of,
     place_after,
     run_values,
-)
-from actors.adapters.store.models import (
-    AttachmentTable,
-    CommandTable,
-    ConversationTable,
-    FateTable,
-    MessageTable,
-    ProfileTable,
-    PromptTable,
-    RunTable,
-    fields,
 )
 from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
 from actors.adapters.store.rows import CHANGING, FIXED, RECORD, Row, is_as_written
@@ -49,14 +38,14 @@ UNREADABLE = (DecodeError, TypeError, ValueError, KeyError)
 MAX_FINDINGS = 100
 """Maximum number of violations that are returned for one conversation."""
 
-_IDS = ConversationTable.select(ConversationTable.id).where(undeleted(ConversationTable.id))
-_ALL_IDS = Statement(_IDS.order_by(ConversationTable.id))
-_RECORD = Statement(_IDS.select(*RECORD_COLUMNS).where(ConversationTable.id == Param("id")))
-_PROMPT = Statement(of_conversation(PromptTable))
-_MESSAGES = Statement(of_conversation(MessageTable).order_by(MessageTable.sequence_id))
-_ENDS = Statement(of_conversation(RunTable)), Statement(of_conversation(FateTable))
-_OTHERS = [Statement(of_conversation(each)) for each in (ProfileTable, CommandTable, AttachmentTable)]
-_CREATED = Statement(CommandTable.select(*fields(CommandTable)).where(CommandTable.conversation_id.is_null()))
+_IDS = models.Conversation.select(models.Conversation.id).where(undeleted(models.Conversation.id))
+_ALL_IDS = Statement(_IDS.order_by(models.Conversation.id))
+_RECORD = Statement(_IDS.select(*RECORD_COLUMNS).where(models.Conversation.id == Param("id")))
+_PROMPT = Statement(of_conversation(models.Prompt))
+_MESSAGES = Statement(of_conversation(models.Message).order_by(models.Message.sequence_id))
+_ENDS = Statement(of_conversation(models.Run)), Statement(of_conversation(models.Fate))
+_OTHERS = [Statement(of_conversation(each)) for each in (models.Profile, models.Command, models.Attachment)]
+_CREATED = Statement(models.Command.select().where(models.Command.conversation_id.is_null()))
 
 
 class StoredRows(NamedTuple):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import json
 
-from actors.adapters.store.models import LogTable, PruningTable
+from actors.adapters.store import models
 from actors.adapters.store.query import Param, Session, Statement, of_conversation
 from actors.adapters.store.rows import digest_of, refuse_non_numbers
 from actors.core.notifications import Durable, Fate, MessageAdded, QueueChanged, RunStop, StopReason
@@ -294,13 +294,13 @@ BEGINNING = LogPosition()
 
 
 LOGGED = Statement(
-    of_conversation(LogTable)
-    .where(LogTable.step > Param("after"))
-    .order_by(LogTable.first_revision, LogTable.step)
+    of_conversation(models.Log)
+    .where(models.Log.step > Param("after"))
+    .order_by(models.Log.first_revision, models.Log.step)
     .limit(Param("limit"))
 )
 """At most `limit` rows of a conversation's event log after the step `after`."""
-_PRUNED = Statement(of_conversation(PruningTable))
+_PRUNED = Statement(of_conversation(models.Pruning))
 
 
 def beginning(session: Session, conversation_id: str) -> LogPosition:

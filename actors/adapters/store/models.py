@@ -30,7 +30,7 @@ class Count(BigIntegerField):
     field_type = "INTEGER"
 
 
-class ConversationTable(Model):
+class Conversation(Model):
     """A conversation without its messages and its event log: what never changes, what each commit writes, the rest."""
 
     id = TextField(primary_key=True)
@@ -72,7 +72,7 @@ class ConversationTable(Model):
         table_name = "conversations"
 
 
-class PromptTable(Model):
+class Prompt(Model):
     """A conversation's system prompt, which never changes; transitions rewrite the conversation's row."""
 
     conversation_id = TextField(primary_key=True)
@@ -85,7 +85,7 @@ class PromptTable(Model):
         table_name = "prompts"
 
 
-class ProfileTable(Model):
+class Profile(Model):
     """The settings that the creator of a conversation chose for it; a conversation with default settings has no row."""
 
     conversation_id = TextField(primary_key=True)
@@ -98,7 +98,7 @@ class ProfileTable(Model):
         table_name = "profiles"
 
 
-class MessageTable(Model):
+class Message(Model):
     """A message. Rows are never changed; they are deleted only with their conversation."""
 
     id = TextField(primary_key=True)
@@ -121,7 +121,7 @@ class MessageTable(Model):
         table_name = "messages"
 
 
-class LogTable(Model):
+class Log(Model):
     """One transition of a conversation: its events, its inputs for replay, and its hash.
 
     The hash covers the hash of the previous row. Revisions grow with the steps, so the primary key sorts rows by
@@ -148,7 +148,7 @@ class LogTable(Model):
         primary_key = CompositeKey("conversation_id", "first_revision", "step")
 
 
-class RunTable(Model):
+class Run(Model):
     """How a run (the work from a user's message to the end of the answer) ended; kept when the log is pruned."""
 
     conversation_id = TextField()
@@ -168,7 +168,7 @@ class RunTable(Model):
         primary_key = CompositeKey("conversation_id", "revision")
 
 
-class FateTable(Model):
+class Fate(Model):
     """What became of a message that waited in the queue of a busy agent; kept when the log is pruned."""
 
     conversation_id = TextField()
@@ -188,7 +188,7 @@ class FateTable(Model):
         primary_key = CompositeKey("conversation_id", "revision")
 
 
-class PruningTable(Model):
+class Pruning(Model):
     """Where an event log begins: after the last row that was pruned or, for a fork, after the copied history."""
 
     conversation_id = TextField(primary_key=True)
@@ -202,7 +202,7 @@ class PruningTable(Model):
         table_name = "prunings"
 
 
-class CommandTable(Model):
+class Command(Model):
     """An accepted command of a conversation or, for a create command, of a principal.
 
     With this row, a command that is sent again is recognised and gets the same answer.
@@ -223,7 +223,7 @@ class CommandTable(Model):
         primary_key = False
 
 
-class AttachmentTable(Model):
+class Attachment(Model):
     """The bytes of an uploaded image, or of its scaled-down copy for models; `id` contains the hash of the upload."""
 
     conversation_id = TextField()
@@ -242,7 +242,7 @@ class AttachmentTable(Model):
         primary_key = CompositeKey("conversation_id", "id")
 
 
-class SpendingTable(Model):
+class Spending(Model):
     """What a principal has spent on model requests on one day; `day` is counted from 1970-01-01."""
 
     principal = TextField()
@@ -257,7 +257,7 @@ class SpendingTable(Model):
         primary_key = CompositeKey("day", "principal")
 
 
-class DeletionTable(Model):
+class Deletion(Model):
     """A deleted conversation whose rows are not yet removed.
 
     `depth` is 0 for the conversation that a client deleted, and greater for its sub-agents; the greatest depth is
@@ -273,7 +273,7 @@ class DeletionTable(Model):
         table_name = "deletions"
 
 
-class AuditTable(Model):
+class Audit(Model):
     """An audit entry that no event log contains, such as that of a refused call or of a conversation's deletion."""
 
     id = AutoField()
@@ -291,7 +291,7 @@ class AuditTable(Model):
         table_name = "audit"
 
 
-class NodeTable(Model):
+class Node(Model):
     """A server that shares a PostgreSQL database; only the columns that statements of the store need."""
 
     incarnation = Count(primary_key=True)
@@ -306,8 +306,8 @@ class NodeTable(Model):
 
 
 TABLES: tuple[Any, ...] = (
-    ConversationTable, PromptTable, ProfileTable, MessageTable, LogTable, RunTable, FateTable, PruningTable,
-    CommandTable, AttachmentTable, SpendingTable, DeletionTable, AuditTable,
+    Conversation, Prompt, Profile, Message, Log, Run, Fate, Pruning,
+    Command, Attachment, Spending, Deletion, Audit,
 )  # fmt: skip
 
 
@@ -317,9 +317,9 @@ def _shared(model: Any, name: str) -> Any:
 
 # Columns that only PostgreSQL has, outside the digests: the top of a conversation's family and the server that owns the
 # family, and what SQLite finds in JSON (who sent a command, and where a fork comes from).
-FAMILY, OWNER = _shared(ConversationTable, "family"), _shared(ConversationTable, "owner")
-LOG_PRINCIPAL, FORKED_FROM = _shared(LogTable, "principal"), _shared(ProfileTable, "forked_from")
-SHARED = {ConversationTable: (FAMILY, OWNER), LogTable: (LOG_PRINCIPAL,), ProfileTable: (FORKED_FROM,)}
+FAMILY, OWNER = _shared(Conversation, "family"), _shared(Conversation, "owner")
+LOG_PRINCIPAL, FORKED_FROM = _shared(Log, "principal"), _shared(Profile, "forked_from")
+SHARED = {Conversation: (FAMILY, OWNER), Log: (LOG_PRINCIPAL,), Profile: (FORKED_FROM,)}
 
 # Conversations that must be recovered after a restart. SQL and no expression, because a partial index is used only if
 # a query has its condition with the same constants instead of parameters.

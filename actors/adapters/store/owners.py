@@ -9,32 +9,32 @@ from typing import Any, NamedTuple
 
 from peewee import SQL, fn
 
-from actors.adapters.store.models import OWNER, ConversationTable, NodeTable
+from actors.adapters.store import models
 from actors.adapters.store.query import Param, PerDatabase, Session, Statement, exists, undeleted
 from actors.ports import FencedError, NotOwnerError, Owner
 
 _ME = Param("me")
-_THEIRS: Any = NodeTable.alias()
+_THEIRS: Any = models.Node.alias()
 
-ALIVE = exists(NodeTable.select(SQL("1")).where(NodeTable.incarnation == _ME, ~NodeTable.dead))
+ALIVE = exists(models.Node.select(SQL("1")).where(models.Node.incarnation == _ME, ~models.Node.dead))
 """The condition that this server was not declared dead, after which it changes no conversation any more."""
 FREE = (
-    OWNER.is_null()
-    | exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == OWNER, _THEIRS.dead))
-    | ((OWNER < _ME) & ~exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == OWNER)))
+    models.OWNER.is_null()
+    | exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == models.OWNER, _THEIRS.dead))
+    | ((models.OWNER < _ME) & ~exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == models.OWNER)))
 )
 """The condition that no living server owns a row of `conversations`.
 
 An owner without a row in `nodes` has left. But if its number is greater than this server's, it may be a new server
 whose row is not visible to this statement yet, so it counts as living.
 """
-OWNED = PerDatabase(SQL("(1 = 1)"), (OWNER == _ME) & ALIVE)
+OWNED = PerDatabase(SQL("(1 = 1)"), (models.OWNER == _ME) & ALIVE)
 """The condition that this server owns a row of `conversations`, and may write to the conversation."""
 
 _OWNER_OF = Statement(
-    ConversationTable.select(NodeTable.incarnation, NodeTable.name, NodeTable.address)
-    .join(NodeTable, on=(NodeTable.incarnation == OWNER) & ~NodeTable.dead)
-    .where(ConversationTable.id == Param("id"), NodeTable.incarnation != _ME)
+    models.Conversation.select(models.Node.incarnation, models.Node.name, models.Node.address)
+    .join(models.Node, on=(models.Node.incarnation == models.OWNER) & ~models.Node.dead)
+    .where(models.Conversation.id == Param("id"), models.Node.incarnation != _ME)
 )
 
 
@@ -52,10 +52,10 @@ class Head(NamedTuple):
 
 def _heads(count: int) -> Statement:
     ids = [Param(f"id{place}") for place in range(count)]
-    where = ConversationTable.id.in_(ids), undeleted(ConversationTable.id)
-    slug = fn.coalesce(ConversationTable.slug, "")
-    columns = [getattr(ConversationTable, name) for name in Head._fields[:5]]
-    return Statement(ConversationTable.select(*columns, slug, OWNED).where(*where))
+    where = models.Conversation.id.in_(ids), undeleted(models.Conversation.id)
+    slug = fn.coalesce(models.Conversation.slug, "")
+    columns = [getattr(models.Conversation, name) for name in Head._fields[:5]]
+    return Statement(models.Conversation.select(*columns, slug, OWNED).where(*where))
 
 
 _HEADS = [_heads(1 << power) for power in range(8)]  # a text for each size that a batch may be rounded up to

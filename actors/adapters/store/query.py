@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from peewee import AutoField, ColumnBase, Node, fn
 
-from actors.adapters.store.models import SHARED, DeletionTable, fields
+from actors.adapters.store import models
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -80,8 +80,8 @@ class Insert:
         found = self._compiled.get((dialect.param, count))
         if found is not None:
             return found
-        named = [each for each in fields(self._model) if not isinstance(each, AutoField)]
-        columns = named if on_sqlite(dialect.param) else [*named, *SHARED.get(self._model, ())]
+        named = [each for each in models.fields(self._model) if not isinstance(each, AutoField)]
+        columns = named if on_sqlite(dialect.param) else [*named, *models.SHARED.get(self._model, ())]
         query = self.query(columns, count)
         query = query.on_conflict(**self._conflict) if self._conflict else query
         text, slots = query.bind(dialect).sql()
@@ -158,12 +158,12 @@ def undeleted(column: Any) -> Any:
 
     A deleted conversation is listed in the table `deletions` until its rows are removed.
     """
-    return column.not_in(DeletionTable.select(DeletionTable.conversation_id))
+    return column.not_in(models.Deletion.select(models.Deletion.conversation_id))
 
 
 def of_conversation(model: Any) -> Any:
     """Return the query for the rows of a table that belong to the conversation `id`, unless it is deleted."""
-    return model.select(*fields(model)).where(model.conversation_id == Param("id"), undeleted(model.conversation_id))
+    return model.select().where(model.conversation_id == Param("id"), undeleted(model.conversation_id))
 
 
 def exists(query: Any) -> Any:

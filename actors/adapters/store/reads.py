@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import msgspec
 from peewee import fn
 
-from actors.adapters.store import audit, listing, log_rows, rows
+from actors.adapters.store import audit, listing, log_rows, models, rows
 from actors.adapters.store.integrity import check
 from actors.adapters.store.log_rows import (
     LOGGED,
@@ -24,18 +24,6 @@ from actors.adapters.store.log_rows import (
     refuse_before,
     run_of,
     stored_transition,
-)
-from actors.adapters.store.models import (
-    AttachmentTable,
-    CommandTable,
-    ConversationTable,
-    FateTable,
-    LogTable,
-    MessageTable,
-    ProfileTable,
-    RunTable,
-    SpendingTable,
-    fields,
 )
 from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
 from actors.ports import (
@@ -67,7 +55,7 @@ ConnectionT = TypeVar("ConnectionT")
 READERS = 16  # connections in use at most; further reads wait for a free one
 
 _ID = Param("id")
-_KNOWN = (ConversationTable.id == _ID) & undeleted(ConversationTable.id)
+_KNOWN = (models.Conversation.id == _ID) & undeleted(models.Conversation.id)
 
 
 def _pages(model: Any, column: Any) -> tuple[Statement, Statement]:
@@ -77,59 +65,61 @@ def _pages(model: Any, column: Any) -> tuple[Statement, Statement]:
 
 
 _LOAD = Statement(listing.RECORDS.where(_KNOWN))
-_PRINCIPAL = Statement(ConversationTable.select(ConversationTable.principal).where(_KNOWN))
-_LAST_REVISION = Statement(ConversationTable.select(ConversationTable.last_seq).where(_KNOWN))
+_PRINCIPAL = Statement(models.Conversation.select(models.Conversation.principal).where(_KNOWN))
+_LAST_REVISION = Statement(models.Conversation.select(models.Conversation.last_seq).where(_KNOWN))
 _OF_SLUG = Statement(
-    ConversationTable.select(ConversationTable.id).where(
-        ConversationTable.principal == Param("principal"), ConversationTable.slug == Param("slug")
+    models.Conversation.select(models.Conversation.id).where(
+        models.Conversation.principal == Param("principal"), models.Conversation.slug == Param("slug")
     )
 )
-_ALL_CHILDREN = ConversationTable.select(ConversationTable.id).where(ConversationTable.parent_conversation_id == _ID)
+_ALL_CHILDREN = models.Conversation.select(models.Conversation.id).where(
+    models.Conversation.parent_conversation_id == _ID
+)
 _CHILDREN_WITH_DELETED = Statement(_ALL_CHILDREN)
-_CHILDREN = Statement(_ALL_CHILDREN.where(undeleted(ConversationTable.id)))
+_CHILDREN = Statement(_ALL_CHILDREN.where(undeleted(models.Conversation.id)))
 _AGED_AND_ARCHIVED = (
-    ConversationTable.select(ConversationTable.id)
-    .where(ConversationTable.id > Param("after"), undeleted(ConversationTable.id))
-    .order_by(ConversationTable.id)
+    models.Conversation.select(models.Conversation.id)
+    .where(models.Conversation.id > Param("after"), undeleted(models.Conversation.id))
+    .order_by(models.Conversation.id)
     .limit(Param("limit"))
 )
 _FIRST_AT: Any = (
-    LogTable.select(LogTable.at)
-    .where(LogTable.conversation_id == ConversationTable.id)
-    .order_by(LogTable.first_revision, LogTable.step)
+    models.Log.select(models.Log.at)
+    .where(models.Log.conversation_id == models.Conversation.id)
+    .order_by(models.Log.first_revision, models.Log.step)
     .limit(1)
 )
 _AGED = Statement(
     _AGED_AND_ARCHIVED.where(
-        ConversationTable.created_at < Param("before"),
-        ConversationTable.last_seq > Param("keep"),
+        models.Conversation.created_at < Param("before"),
+        models.Conversation.last_seq > Param("keep"),
         Param("before") > _FIRST_AT,
     )
 )
 _ARCHIVED = Statement(
     _AGED_AND_ARCHIVED.where(
-        ConversationTable.archived_at < Param("before"), ConversationTable.parent_conversation_id.is_null()
+        models.Conversation.archived_at < Param("before"), models.Conversation.parent_conversation_id.is_null()
     )
 )
-_MESSAGES = _pages(MessageTable, MessageTable.sequence_id)
-_MESSAGE = Statement(of_conversation(MessageTable).where(MessageTable.id == Param("key")))
+_MESSAGES = _pages(models.Message, models.Message.sequence_id)
+_MESSAGE = Statement(of_conversation(models.Message).where(models.Message.id == Param("key")))
 _USAGES = Statement(
-    MessageTable.select(MessageTable.sequence_id, MessageTable.usage_data)
-    .where(MessageTable.conversation_id == _ID)
-    .order_by(MessageTable.sequence_id)
+    models.Message.select(models.Message.sequence_id, models.Message.usage_data)
+    .where(models.Message.conversation_id == _ID)
+    .order_by(models.Message.sequence_id)
 )
-_RUNS, _FATES = _pages(RunTable, RunTable.revision), _pages(FateTable, FateTable.revision)
+_RUNS, _FATES = _pages(models.Run, models.Run.revision), _pages(models.Fate, models.Fate.revision)
 _RUN = Statement(  # usually the run is a recent one
-    of_conversation(RunTable).where(RunTable.run == Param("run")).order_by(RunTable.revision.desc()).limit(1)
+    of_conversation(models.Run).where(models.Run.run == Param("run")).order_by(models.Run.revision.desc()).limit(1)
 )
-_EARLIER = LogTable.alias()
+_EARLIER = models.Log.alias()
 _EVENTS = Statement(
-    LogTable.select(LogTable.first_revision, LogTable.at, LogTable.notifications)
+    models.Log.select(models.Log.first_revision, models.Log.at, models.Log.notifications)
     .where(
-        LogTable.conversation_id == _ID,
-        undeleted(LogTable.conversation_id),
-        LogTable.count > 0,
-        LogTable.first_revision
+        models.Log.conversation_id == _ID,
+        undeleted(models.Log.conversation_id),
+        models.Log.count > 0,
+        models.Log.first_revision
         >= fn.coalesce(
             _EARLIER.select(_EARLIER.first_revision)
             .where(_EARLIER.conversation_id == _ID, _EARLIER.first_revision <= Param("next"))
@@ -138,24 +128,24 @@ _EVENTS = Statement(
             0,
         ),
     )
-    .order_by(LogTable.first_revision)
+    .order_by(models.Log.first_revision)
     .limit(Param("limit"))
 )
-_COMMANDS = CommandTable.select(
-    CommandTable.request_id, CommandTable.body_hash, CommandTable.answer, CommandTable.at
-).where(CommandTable.request_id == Param("request"))
-_COMMAND = Statement(_COMMANDS.where(CommandTable.conversation_id == _ID, undeleted(CommandTable.conversation_id)))
-_CREATE_COMMAND = Statement(_COMMANDS.where(CommandTable.principal == _ID))
+_COMMANDS = models.Command.select(
+    models.Command.request_id, models.Command.body_hash, models.Command.answer, models.Command.at
+).where(models.Command.request_id == Param("request"))
+_COMMAND = Statement(_COMMANDS.where(models.Command.conversation_id == _ID, undeleted(models.Command.conversation_id)))
+_CREATE_COMMAND = Statement(_COMMANDS.where(models.Command.principal == _ID))
 _ATTACHMENT = Statement(
-    AttachmentTable.select(*fields(AttachmentTable)[1:6]).where(
-        AttachmentTable.conversation_id == _ID,
-        AttachmentTable.id == Param("attachment"),
-        undeleted(AttachmentTable.conversation_id),
+    models.Attachment.select(*models.fields(models.Attachment)[1:6]).where(
+        models.Attachment.conversation_id == _ID,
+        models.Attachment.id == Param("attachment"),
+        undeleted(models.Attachment.conversation_id),
     )
 )
-_SPENDINGS = Statement(SpendingTable.select(*fields(SpendingTable)).where(SpendingTable.day >= Param("since")))
-_OF_MINE = ConversationTable.select(ConversationTable.id).where(
-    ConversationTable.principal == Param("principal"), undeleted(ConversationTable.id)
+_SPENDINGS = Statement(models.Spending.select().where(models.Spending.day >= Param("since")))
+_OF_MINE = models.Conversation.select(models.Conversation.id).where(
+    models.Conversation.principal == Param("principal"), undeleted(models.Conversation.id)
 )
 _STORED_BYTES = tuple(
     Statement(
@@ -163,7 +153,7 @@ _STORED_BYTES = tuple(
             column.model.conversation_id.in_(_OF_MINE)
         )
     )
-    for column in (MessageTable.content, AttachmentTable.data, ProfileTable.profile)
+    for column in (models.Message.content, models.Attachment.data, models.Profile.profile)
 )
 
 

@@ -17,21 +17,7 @@ from typing import Any
 from msgspec import Struct
 from peewee import SQL, Tuple
 
-from actors.adapters.store.models import (
-    FAMILY,
-    AttachmentTable,
-    CommandTable,
-    ConversationTable,
-    DeletionTable,
-    FateTable,
-    LogTable,
-    MessageTable,
-    NodeTable,
-    ProfileTable,
-    PromptTable,
-    PruningTable,
-    RunTable,
-)
+from actors.adapters.store import models
 from actors.adapters.store.owners import owned_head
 from actors.adapters.store.query import Insert, Param, Session, Statement, exists
 from actors.ports import FencedError
@@ -41,72 +27,72 @@ SLICE_SECONDS, SLICE_ROWS = 0.005, 64
 _NO_EPOCH = (1 << 63) - 1  # greater than the epoch of any actor, so that all its commits are refused
 
 _ID = Param("id")
-_IS_DELETED = DeletionTable.conversation_id == _ID
+_IS_DELETED = models.Deletion.conversation_id == _ID
 
 
 def _removing(model: Any, count: int, *keys: Any) -> Statement:
     """Return the statement that removes some rows of a deleted conversation, `keys` being the rows' primary key."""
     some = model.select(*keys).where(model.conversation_id == _ID).limit(count)
-    still = exists(DeletionTable.select(SQL("1")).where(_IS_DELETED))  # another server may have created it once more
+    still = exists(models.Deletion.select(SQL("1")).where(_IS_DELETED))  # another server may have created it once more
     return Statement(model.delete().where(Tuple(*keys).in_(some), still))
 
 
 # The limits of a slice are checked after each statement, so that it removes few rows; an attachment may be large.
 _REMOVE = (
-    _removing(MessageTable, 16, MessageTable.id),
-    _removing(LogTable, 16, LogTable.conversation_id, LogTable.first_revision, LogTable.step),
-    *(_removing(each, 16, each.conversation_id, each.revision) for each in (RunTable, FateTable)),
-    _removing(CommandTable, 16, CommandTable.conversation_id, CommandTable.request_id),
-    _removing(AttachmentTable, 1, AttachmentTable.conversation_id, AttachmentTable.id),
-    *(_removing(each, 1, each.conversation_id) for each in (PruningTable, PromptTable, ProfileTable)),
+    _removing(models.Message, 16, models.Message.id),
+    _removing(models.Log, 16, models.Log.conversation_id, models.Log.first_revision, models.Log.step),
+    *(_removing(each, 16, each.conversation_id, each.revision) for each in (models.Run, models.Fate)),
+    _removing(models.Command, 16, models.Command.conversation_id, models.Command.request_id),
+    _removing(models.Attachment, 1, models.Attachment.conversation_id, models.Attachment.id),
+    *(_removing(each, 1, each.conversation_id) for each in (models.Pruning, models.Prompt, models.Profile)),
 )
 _REMOVE_CONVERSATION = Statement(
-    ConversationTable.delete().where(
-        ConversationTable.id == _ID, exists(DeletionTable.select(SQL("1")).where(_IS_DELETED))
+    models.Conversation.delete().where(
+        models.Conversation.id == _ID, exists(models.Deletion.select(SQL("1")).where(_IS_DELETED))
     )
 )
-_FORGET = Statement(DeletionTable.delete().where(_IS_DELETED))  # SQLite does so by itself, with the conversation
+_FORGET = Statement(models.Deletion.delete().where(_IS_DELETED))  # SQLite does so by itself, with the conversation
 
-_DELETED = DeletionTable.select(DeletionTable.conversation_id)
-_NEXT = Statement(_DELETED.where(DeletionTable.depth >= 0).order_by(DeletionTable.depth.desc()).limit(1))
+_DELETED = models.Deletion.select(models.Deletion.conversation_id)
+_NEXT = Statement(_DELETED.where(models.Deletion.depth >= 0).order_by(models.Deletion.depth.desc()).limit(1))
 _FIND = Statement(_DELETED.where(_IS_DELETED))
 _LOCK_FAMILY = Statement(
-    ConversationTable.select(ConversationTable.id)
-    .where(FAMILY.in_(ConversationTable.select(FAMILY).where(ConversationTable.id == _ID)))
-    .order_by(ConversationTable.id)
+    models.Conversation.select(models.Conversation.id)
+    .where(models.FAMILY.in_(models.Conversation.select(models.FAMILY).where(models.Conversation.id == _ID)))
+    .order_by(models.Conversation.id)
     .for_update()
 )
 _TOP = (
-    ConversationTable.select(ConversationTable.id, SQL("CAST(0 AS bigint)"))
-    .where(ConversationTable.id == _ID)
+    models.Conversation.select(models.Conversation.id, SQL("CAST(0 AS bigint)"))
+    .where(models.Conversation.id == _ID)
     .cte("tree", recursive=True, columns=("id", "depth"))
 )
-_CHILD: Any = ConversationTable.alias()
+_CHILD: Any = models.Conversation.alias()
 _TREE = _TOP.union(
     _CHILD.select(_CHILD.id, _TOP.c.depth + SQL("1")).join(_TOP, on=_CHILD.parent_conversation_id == _TOP.c.id)
 )
 _NOTE = Statement(
-    DeletionTable.insert_from(
-        _TREE.select_from(_TREE.c.id, _TREE.c.depth), (DeletionTable.conversation_id, DeletionTable.depth)
+    models.Deletion.insert_from(
+        _TREE.select_from(_TREE.c.id, _TREE.c.depth), (models.Deletion.conversation_id, models.Deletion.depth)
     ).on_conflict_ignore()
 )
 _HIDE = Statement(
-    ConversationTable.update({ConversationTable.slug: None, ConversationTable.epoch: _NO_EPOCH}).where(
-        ConversationTable.id.in_(_DELETED.where(DeletionTable.depth >= 0)), ConversationTable.epoch < _NO_EPOCH
+    models.Conversation.update({models.Conversation.slug: None, models.Conversation.epoch: _NO_EPOCH}).where(
+        models.Conversation.id.in_(_DELETED.where(models.Deletion.depth >= 0)), models.Conversation.epoch < _NO_EPOCH
     )
 )
-_HIDE_UNFINISHED = Insert(DeletionTable)
-_UNFINISHED = _IS_DELETED & (DeletionTable.depth == Param("mark"))
+_HIDE_UNFINISHED = Insert(models.Deletion)
+_UNFINISHED = _IS_DELETED & (models.Deletion.depth == Param("mark"))
 # An update that changes nothing locks the row, in both databases.
-_HELD = Statement(DeletionTable.update({DeletionTable.depth: Param("mark")}).where(_UNFINISHED))
-_SHOW_UNFINISHED = Statement(DeletionTable.delete().where(_UNFINISHED))
-_ABANDON = DeletionTable.update({DeletionTable.depth: 0})
+_HELD = Statement(models.Deletion.update({models.Deletion.depth: Param("mark")}).where(_UNFINISHED))
+_SHOW_UNFINISHED = Statement(models.Deletion.delete().where(_UNFINISHED))
+_ABANDON = models.Deletion.update({models.Deletion.depth: 0})
 _ABANDON_UNFINISHED = Statement(_ABANDON.where(_UNFINISHED))
 _MAKER_LIVES = exists(
-    NodeTable.select(SQL("1")).where(NodeTable.incarnation + DeletionTable.depth == 0, ~NodeTable.dead)
+    models.Node.select(SQL("1")).where(models.Node.incarnation + models.Deletion.depth == 0, ~models.Node.dead)
 )
-_ABANDON_OF_THE_DEAD = Statement(_ABANDON.where(DeletionTable.depth < 0, ~_MAKER_LIVES))
-_ABANDON_ALL = Statement(_ABANDON.where(DeletionTable.depth < 0))
+_ABANDON_OF_THE_DEAD = Statement(_ABANDON.where(models.Deletion.depth < 0, ~_MAKER_LIVES))
+_ABANDON_ALL = Statement(_ABANDON.where(models.Deletion.depth < 0))
 
 
 class _Budget(Struct):

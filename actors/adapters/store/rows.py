@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import DecodeError, Struct, json
 
-from actors.adapters.store.models import ConversationTable, MessageTable, columns
+from actors.adapters.store import models
 from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import LATEST_MS, Content, Message, MessageType, SystemKind, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from actors.ports import Attachment, CommandRecord
 
-RECORD, MESSAGE = columns(ConversationTable), columns(MessageTable)
+RECORD, MESSAGE = models.columns(models.Conversation), models.columns(models.Message)
 FIXED, CHANGING = RECORD[:8], RECORD[8:-2]  # what never changes, and what each commit writes besides `log_hash`
 
 _ACTOR_KINDS = {

@@ -142,12 +142,12 @@ def test_rows_and_digests_are_those_of_sqlite(store: PostgresStore, database: st
                 stop = RunStop(f"c1:{number}", StopReason.COMPLETED, "", "", "said")
                 each.commit(draft.next(events=(stop,), command=CommandRecord(f"r{number}", "h", b"{}", 1)))
         for model, order in (
-            (models.ConversationTable, "id"),
-            (models.MessageTable, "sequence_id"),
-            (models.CommandTable, "digest"),
-            (models.LogTable, "step"),
-            (models.RunTable, "revision"),
-            (models.ProfileTable, "conversation_id"),
+            (models.Conversation, "id"),
+            (models.Message, "sequence_id"),
+            (models.Command, "digest"),
+            (models.Log, "step"),
+            (models.Run, "revision"),
+            (models.Profile, "conversation_id"),
         ):
             table, columns = model._meta.table_name, models.columns(model)
             select = f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}"

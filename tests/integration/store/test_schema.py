@@ -162,7 +162,7 @@ def test_the_models_are_what_the_migrations_make_in_postgresql(database: str, mo
 
 def test_a_record_has_a_column_for_everything() -> None:
     elsewhere = {"system_prompt", "profile"}
-    assert set(ConversationRecord.__struct_fields__) - elsewhere <= set(models.columns(models.ConversationTable))
+    assert set(ConversationRecord.__struct_fields__) - elsewhere <= set(models.columns(models.Conversation))
 
 
 def test_the_index_of_what_is_unsettled_knows_every_state() -> None:

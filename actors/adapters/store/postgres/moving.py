@@ -54,19 +54,19 @@ class _Forked(Struct):
 
 # The tables to copy, with the columns to sort by; the columns that only PostgreSQL has are computed from the others.
 _ORDERS: dict[Any, str] = {
-    models.ConversationTable: "id",
-    models.PromptTable: "conversation_id",
-    models.ProfileTable: "conversation_id",
-    models.MessageTable: "id",
-    models.LogTable: "conversation_id, first_revision, step",
-    models.RunTable: "conversation_id, revision",
-    models.FateTable: "conversation_id, revision",
-    models.PruningTable: "conversation_id",
-    models.CommandTable: "coalesce(conversation_id, ''), coalesce(principal, ''), request_id",
-    models.AttachmentTable: "conversation_id, id",
-    models.SpendingTable: "day, principal",
-    models.DeletionTable: "conversation_id",
-    models.AuditTable: "id",
+    models.Conversation: "id",
+    models.Prompt: "conversation_id",
+    models.Profile: "conversation_id",
+    models.Message: "id",
+    models.Log: "conversation_id, first_revision, step",
+    models.Run: "conversation_id, revision",
+    models.Fate: "conversation_id, revision",
+    models.Pruning: "conversation_id",
+    models.Command: "coalesce(conversation_id, ''), coalesce(principal, ''), request_id",
+    models.Attachment: "conversation_id, id",
+    models.Spending: "day, principal",
+    models.Deletion: "conversation_id",
+    models.Audit: "id",
 }
 TABLES = [
     _Table(

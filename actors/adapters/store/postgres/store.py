@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from actors.adapters.store.models import IS_UNSETTLED, OWNER, ConversationTable
+from actors.adapters.store import models
 from actors.adapters.store.owners import heads, not_owner
 from actors.adapters.store.postgres.claiming import CLAIM
 from actors.adapters.store.postgres.engine import Readers, address_of, database_outages, reached
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 _UNSETTLED = Statement(
-    ConversationTable.select(ConversationTable.id).where(
-        Param("me") == OWNER, IS_UNSETTLED, undeleted(ConversationTable.id)
+    models.Conversation.select(models.Conversation.id).where(
+        Param("me") == models.OWNER, models.IS_UNSETTLED, undeleted(models.Conversation.id)
     )
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
-from actors.adapters.store.models import IS_UNSETTLED, ConversationTable
+from actors.adapters.store import models
 from actors.adapters.store.query import Session, Statement, undeleted
 from actors.adapters.store.removal import abandon_all, remove_slice
 from actors.adapters.store.sqlite.engine import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 _UNSETTLED = Statement(
-    ConversationTable.select(ConversationTable.id).where(IS_UNSETTLED, undeleted(ConversationTable.id))
+    models.Conversation.select(models.Conversation.id).where(models.IS_UNSETTLED, undeleted(models.Conversation.id))
 )
 
 
