@@ -19,7 +19,7 @@ from server.settings.config_error import ConfigError
 from server.settings.loading import load
 
 if TYPE_CHECKING:
-    from actors.adapters.store.sqlite.files.backup import Copied
+    from actors.adapters.store.sqlite.backup import Copied
 
 FAILED = 1
 
@@ -40,7 +40,7 @@ def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -
     settings.
     """
     with ending_at_once():
-        from actors.adapters.store.sqlite.files.backup import BackupError, TargetExistsError, back_up  # noqa: PLC0415 -- not for --help
+        from actors.adapters.store.sqlite.backup import BackupError, TargetExistsError, back_up  # noqa: PLC0415 -- not for --help
 
     _refuse_elsewhere(data_dir, config)
     directory = data_directory(data_dir, config)
@@ -66,8 +66,8 @@ def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, 
     all conversations: runs that were in progress are interrupted.
     """
     with ending_at_once():
-        from actors.adapters.store.sqlite.files.backup import BackupError, DamagedBackupError  # noqa: PLC0415 -- not for --help
-        from actors.adapters.store.sqlite.files.backup import restore as put_back  # noqa: PLC0415
+        from actors.adapters.store.sqlite.backup import BackupError, DamagedBackupError  # noqa: PLC0415 -- not for --help
+        from actors.adapters.store.sqlite.backup import restore as put_back  # noqa: PLC0415
 
     _refuse_elsewhere(data_dir, config)
     directory = data_directory(data_dir, config)

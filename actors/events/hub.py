@@ -12,16 +12,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors.core.notifications import StateChanged, TextDelta
 from actors.core.states import LlmPhase
-from actors.core.summary import StateSummary
 from actors.events.conversation_list import ListFeed
 from actors.ports import ConversationRecord, EventBus, StoredEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.core.summary import StateSummary
 
 log = logging.getLogger(__name__)
 

@@ -7,21 +7,18 @@ during the check.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
-from actors.core.content import Message
 from actors.core.context import ConvContext, Rules
 from actors.core.effects import NotifyClient, PersistMessage
 from actors.core.errors import InvalidTransition
 from actors.core.events import Event
 from actors.core.invariants import InvariantChecker
 from actors.core.notifications import ConversationUpdated, Durable, MessageAdded, TextDelta, ToolTreeReaped
-from actors.core.result import TransitionResult
 from actors.core.states import Idle, Ledger, State
 from actors.core.transition import context_after, settle_event, transition
 from actors.messages.log_entries import ApprovalRulesChanged, Created, Entry, Forked, SettingsChanged, TreeReaped
@@ -33,6 +30,12 @@ from actors.ports import (
     StoredTransition,
     StoreReader,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from actors.core.content import Message
+    from actors.core.result import TransitionResult
 
 PAGE = 200
 """The number of events or messages that are read at a time."""

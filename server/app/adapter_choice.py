@@ -17,8 +17,6 @@ from actors.adapters.mcp.server_settings import FromClients, McpServer, from_cli
 from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import with_limits
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
-from actors.adapters.telemetry import metrics
-from actors.adapters.telemetry.observer import Observer
 from actors.adapters.tools.environment import tool_environment
 from actors.maintenance.retention import Retention
 from actors.ports import SandboxUnavailableError
@@ -47,6 +45,8 @@ if TYPE_CHECKING:
 
     import grpc
 
+    from actors.adapters.telemetry import metrics
+    from actors.adapters.telemetry.observer import Observer
     from actors.ports import SandboxReport, Store
     from actors.ports.cluster import Lease
     from actors.ports.permissions import PermissionsOf
@@ -243,7 +243,7 @@ def _tokens_of_principals(config: Config, opened: ExitStack) -> TokenSource:
         file.read()
         return file
     # Imported here, because the package is installed only on servers that use a PostgreSQL database.
-    from actors.adapters.store.postgres.nodes.documents import Document  # noqa: PLC0415
+    from actors.adapters.store.postgres.nodes.node_session import Document  # noqa: PLC0415
 
     document = Document(config.database, PRINCIPALS_TOKENS)
     opened.callback(document.close)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from actors.adapters.store.sqlite.files.data_directory import refuse_moved
-from actors.adapters.store.sqlite.files.disk_reserve import ENOUGH_BYTES, free_bytes
+from actors.adapters.store.sqlite.data_directory import refuse_moved
+from actors.adapters.store.sqlite.disk import ENOUGH_BYTES, free_bytes
 from actors.ports import StoreError
 from server.app.store_choice import check_postgres, own_address
 from server.settings.config_error import ConfigError
@@ -15,7 +15,7 @@ from server.settings.loading import load
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors.adapters.store.postgres.schema.database_report import DatabaseReport, LivingNode
+    from actors.adapters.store.postgres.schema import DatabaseReport, LivingNode
     from server.cluster.cluster_tables import ClusterSettings
     from server.config import Config
 
@@ -88,7 +88,7 @@ def database_findings(config: Config) -> Iterator[DatabaseFinding]:
         ConfigError: The package extra `postgres` is not installed.
     """
     check_postgres(config)
-    from actors.adapters.store.postgres.schema.database_report import database_report  # noqa: PLC0415 -- only if needed
+    from actors.adapters.store.postgres.schema import database_report  # noqa: PLC0415 -- only if needed
 
     try:
         report = database_report(config.database)

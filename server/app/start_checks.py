@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bedrock.local_server import NotPrivateError
 
-from actors.adapters.store.sqlite.files.data_directory import refuse_moved
+from actors.adapters.store.sqlite.data_directory import refuse_moved
 from actors.adapters.tools.call_subjects import prepared_rule
 from actors.adapters.tools.registry import StandardToolbox
 from actors.core.approval.rule_matching import MCP_PREFIX, describe

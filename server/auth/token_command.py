@@ -154,7 +154,7 @@ def _done(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
 def _in_database(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
     if importlib.util.find_spec("psycopg") is None:
         fail(str(config.without_extra("database", "postgres")), USAGE)
-    from actors.adapters.store.postgres.nodes.documents import Document  # noqa: PLC0415 -- not for --help
+    from actors.adapters.store.postgres.nodes.node_session import Document  # noqa: PLC0415 -- not for --help
 
     document = Document(config.database, FILE)
     try:

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from actors.adapters.store.models import Log, Message, columns
+from actors.adapters.store.models import Log, Messages, columns
 from actors.adapters.store.query import Insert
 from actors.adapters.store.rows import CHANGING
 from actors.adapters.store.sqlite.engine import FILE, SqliteSession, open_writer, raw, sqlite3
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = Mapping[str, Any]
 
-INSERT_MESSAGE, INSERT_LOG = (Insert(each).of(SqliteSession.dialect, 1)[0] for each in (Message, Log))
+INSERT_MESSAGE, INSERT_LOG = (Insert(each).of(SqliteSession.dialect, 1)[0] for each in (Messages, Log))
 UPDATE = f"UPDATE conversations SET {', '.join(f'{name} = ?' for name in (*CHANGING, 'log_hash'))} WHERE id = ?"
 
 
@@ -54,7 +54,7 @@ def last_transition(connection: sqlite3.Connection, conversation_id: str) -> Tra
         _row(
             connection,
             "messages",
-            columns(Message),
+            columns(Messages),
             "conversation_id = ? ORDER BY sequence_id DESC",
             conversation_id,
         ),

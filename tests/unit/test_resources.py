@@ -145,8 +145,7 @@ def test_memory_that_runs_out_is_not_a_bug(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_read_of_the_store_without_a_file_descriptor_says_so(tmp_path: Path) -> None:
-    from actors.adapters.store.sqlite.engine import Readers
-    from actors.adapters.store.sqlite.files.open_files import OpenFiles
+    from actors.adapters.store.sqlite.engine import OpenFiles, Readers
 
     path = tmp_path / "bedrock.db"
     open_writer(path).close()

@@ -6,10 +6,14 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from actors.adapters.mcp.loop_thread import LoopThread
 from actors.ports.mcp import LoginUnavailableError, McpLogin, McpLogins, McpLoginsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from actors.adapters.mcp.loop_thread import LoopThread
 
 log = logging.getLogger(__name__)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct, convert
 
-from actors.core.profile import ChosenMcpServer
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
 from actors.ports.settings.settings_checks import check_keys, expanded, is_loopback, read_named
+
+if TYPE_CHECKING:
+    from actors.core.profile import ChosenMcpServer
 
 HANDSHAKE_PROTOCOL = "2025-11-25"
 """The last version of the MCP protocol in which connections begin with a handshake, and servers can send requests."""

@@ -12,13 +12,10 @@ import binascii
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from actors.adapters.mcp.bounded_messages import UNREAD
-from actors.adapters.mcp.server_settings import McpServer
-from actors.core.content import Image
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.tags import escape
 from actors.ports import ImagesUnavailableError, InvalidImageError, ToolOutput
@@ -29,8 +26,13 @@ from actors.ports.schemas.older_drafts import lifted
 from actors.ports.terminal_text import without_escapes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from mcp import Client
     from mcp_types import BlobResourceContents, CallToolResult, TextResourceContents, Tool
+
+    from actors.adapters.mcp.server_settings import McpServer
+    from actors.core.content import Image
 
 log = logging.getLogger(__name__)
 

@@ -46,30 +46,30 @@ _OLDEST = (
     .limit(PRUNED_ENTRIES)
 )
 _PRUNE_AUDIT = Statement(models.Audit.delete().where(models.Audit.id.in_(_OLDEST)))
-_INSERT_ATTACHMENT = Insert(models.Attachment, action="IGNORE")
+_INSERT_ATTACHMENT = Insert(models.Attachments, action="IGNORE")
 _COPIED = (
-    Param("to"), *models.fields(models.Attachment)[1:6], Param("at"), Param("digest"),
+    Param("to"), *models.fields(models.Attachments)[1:6], Param("at"), Param("digest"),
 )  # fmt: skip
 _COPY_ATTACHMENT = Statement(
-    models.Attachment.insert_from(
-        models.Attachment.select(*_COPIED).where(
-            models.Attachment.conversation_id == Param("origin"), models.Attachment.id == _ID
+    models.Attachments.insert_from(
+        models.Attachments.select(*_COPIED).where(
+            models.Attachments.conversation_id == Param("origin"), models.Attachments.id == _ID
         ),
-        models.fields(models.Attachment),
+        models.fields(models.Attachments),
     )
 )
-_BEGINS = (models.Pruning.step, models.Pruning.revision, models.Pruning.hash)
+_BEGINS = (models.Prunings.step, models.Prunings.revision, models.Prunings.hash)
 _MAY_PRUNE = PerDatabase(
-    models.Conversation.id == _ID, (models.Conversation.id == _ID) & ((Param("me") == models.OWNER) | FREE) & ALIVE
+    models.Records.id == _ID, (models.Records.id == _ID) & ((Param("me") == models.OWNER) | FREE) & ALIVE
 )
 _MOVE_BEGINNING = Statement(
-    models.Pruning.insert_from(
-        models.Conversation.select(models.Conversation.id, *(Param(each.name) for each in _BEGINS)).where(_MAY_PRUNE),
-        models.fields(models.Pruning),
+    models.Prunings.insert_from(
+        models.Records.select(models.Records.id, *(Param(each.name) for each in _BEGINS)).where(_MAY_PRUNE),
+        models.fields(models.Prunings),
     ).on_conflict(
-        conflict_target=[models.Pruning.conversation_id],
+        conflict_target=[models.Prunings.conversation_id],
         update={each: Param(each.name) for each in _BEGINS},
-        where=models.Pruning.step == Param("from_step"),
+        where=models.Prunings.step == Param("from_step"),
     )
 )
 _PRUNE_LOG = Statement(

@@ -33,7 +33,7 @@ class _Create(Insert):
 
     def query(self, columns: list[Any], count: int) -> Any:
         values = Select(columns=[Param(each.name) for each in columns]).where(PerDatabase(SQL("1"), ALIVE))
-        return models.Conversation.insert_from(values, columns)
+        return models.Records.insert_from(values, columns)
 
 
 class _PutProfile(Insert):
@@ -41,44 +41,44 @@ class _PutProfile(Insert):
 
     def query(self, columns: list[Any], count: int) -> Any:
         inserted = super().query(columns, count)
-        return inserted.on_conflict(conflict_target=[models.Profile.conversation_id], preserve=columns[1:])
+        return inserted.on_conflict(conflict_target=[models.Profiles.conversation_id], preserve=columns[1:])
 
 
-_CREATE = _Create(models.Conversation)
-_WRITTEN = [getattr(models.Conversation, name) for name in (*rows.CHANGING, "log_hash")]
+_CREATE = _Create(models.Records)
+_WRITTEN = [getattr(models.Records, name) for name in (*rows.CHANGING, "log_hash")]
 _UPDATE = Statement(
-    models.Conversation.update({each: Param(each.name) for each in _WRITTEN}).where(
-        models.Conversation.id == _ID,
-        models.Conversation.step == Param("expected_step"),
-        models.Conversation.last_seq == Param("expected_revision"),
-        models.Conversation.log_hash == Param("expected_hash"),
-        models.Conversation.epoch <= Param("epoch"),
+    models.Records.update({each: Param(each.name) for each in _WRITTEN}).where(
+        models.Records.id == _ID,
+        models.Records.step == Param("expected_step"),
+        models.Records.last_seq == Param("expected_revision"),
+        models.Records.log_hash == Param("expected_hash"),
+        models.Records.epoch <= Param("epoch"),
         OWNED,
     )
 )
-_NAMED = models.Conversation.id == _ID, OWNED
-_UPDATE_SLUG = Statement(models.Conversation.update({models.Conversation.slug: Param("slug")}).where(*_NAMED))
+_NAMED = models.Records.id == _ID, OWNED
+_UPDATE_SLUG = Statement(models.Records.update({models.Records.slug: Param("slug")}).where(*_NAMED))
 _FINISH = Statement(
-    models.Conversation.update(
-        {models.Conversation.slug: Param("slug"), models.Conversation.log_hash: Param("log_hash")}
-    ).where(*_NAMED)
-)
-_FAMILY_OF = Statement(
-    models.Conversation.select(PerDatabase(models.Conversation.id, models.FAMILY)).where(
-        models.Conversation.id == _ID, undeleted(models.Conversation.id)
+    models.Records.update({models.Records.slug: Param("slug"), models.Records.log_hash: Param("log_hash")}).where(
+        *_NAMED
     )
 )
-_LOCK_TOP = Statement(models.Conversation.select(OWNED).where(models.Conversation.id == _ID).for_update("FOR SHARE"))  # type: ignore[arg-type] # the stubs know FOR UPDATE only
-_PUT_PROFILE = _PutProfile(models.Profile)
-_PROMPTS, _BEGINNINGS = Insert(models.Prompt), Insert(models.Pruning)
+_FAMILY_OF = Statement(
+    models.Records.select(PerDatabase(models.Records.id, models.FAMILY)).where(
+        models.Records.id == _ID, undeleted(models.Records.id)
+    )
+)
+_LOCK_TOP = Statement(models.Records.select(OWNED).where(models.Records.id == _ID).for_update("FOR SHARE"))  # type: ignore[arg-type] # the stubs know FOR UPDATE only
+_PUT_PROFILE = _PutProfile(models.Profiles)
+_PROMPTS, _BEGINNINGS = Insert(models.Prompts), Insert(models.Prunings)
 _MESSAGES, _LOG, _RUNS, _FATES, _COMMANDS = map(
-    Insert, (models.Message, models.Log, models.Run, models.Fate, models.Command)
+    Insert, (models.Messages, models.Log, models.Runs, models.Fates, models.Commands)
 )
 ADD_SPENDING = Insert(
-    models.Spending,
-    conflict_target=[models.Spending.day, models.Spending.principal],
+    models.Spendings,
+    conflict_target=[models.Spendings.day, models.Spendings.principal],
     update={
-        each: each + getattr(EXCLUDED, each.name) for each in (models.Spending.tokens, models.Spending.cost_micros)
+        each: each + getattr(EXCLUDED, each.name) for each in (models.Spendings.tokens, models.Spendings.cost_micros)
     },
 )
 

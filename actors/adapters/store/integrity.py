@@ -38,14 +38,14 @@ UNREADABLE = (DecodeError, TypeError, ValueError, KeyError)
 MAX_FINDINGS = 100
 """Maximum number of violations that are returned for one conversation."""
 
-_IDS = models.Conversation.select(models.Conversation.id).where(undeleted(models.Conversation.id))
-_ALL_IDS = Statement(_IDS.order_by(models.Conversation.id))
-_RECORD = Statement(_IDS.select(*RECORD_COLUMNS).where(models.Conversation.id == Param("id")))
-_PROMPT = Statement(of_conversation(models.Prompt))
-_MESSAGES = Statement(of_conversation(models.Message).order_by(models.Message.sequence_id))
-_ENDS = Statement(of_conversation(models.Run)), Statement(of_conversation(models.Fate))
-_OTHERS = [Statement(of_conversation(each)) for each in (models.Profile, models.Command, models.Attachment)]
-_CREATED = Statement(models.Command.select().where(models.Command.conversation_id.is_null()))
+_IDS = models.Records.select(models.Records.id).where(undeleted(models.Records.id))
+_ALL_IDS = Statement(_IDS.order_by(models.Records.id))
+_RECORD = Statement(_IDS.select(*RECORD_COLUMNS).where(models.Records.id == Param("id")))
+_PROMPT = Statement(of_conversation(models.Prompts))
+_MESSAGES = Statement(of_conversation(models.Messages).order_by(models.Messages.sequence_id))
+_ENDS = Statement(of_conversation(models.Runs)), Statement(of_conversation(models.Fates))
+_OTHERS = [Statement(of_conversation(each)) for each in (models.Profiles, models.Commands, models.Attachments)]
+_CREATED = Statement(models.Commands.select().where(models.Commands.conversation_id.is_null()))
 
 
 class StoredRows(NamedTuple):

@@ -59,28 +59,28 @@ _COMPARE = {
 _TRUE, _FALSE = SQL("(1 = 1)"), SQL("(1 = 0)")
 
 # The state is read as bytes from SQLite, because a damaged state may not be valid UTF-8.
-_STATE_DATA = PerDatabase(models.Conversation.state_data.cast("BLOB"), models.Conversation.state_data)
-RECORD_COLUMNS = [_STATE_DATA if name == "state_data" else getattr(models.Conversation, name) for name in RECORD]
+_STATE_DATA = PerDatabase(models.Records.state_data.cast("BLOB"), models.Records.state_data)
+RECORD_COLUMNS = [_STATE_DATA if name == "state_data" else getattr(models.Records, name) for name in RECORD]
 RECORDS = (
-    models.Conversation.select(*RECORD_COLUMNS, models.Prompt.text, models.Profile.profile)
-    .join(models.Prompt, JOIN.LEFT_OUTER, on=models.Prompt.conversation_id == models.Conversation.id)
-    .switch(models.Conversation)
-    .join(models.Profile, JOIN.LEFT_OUTER, on=models.Profile.conversation_id == models.Conversation.id)
+    models.Records.select(*RECORD_COLUMNS, models.Prompts.text, models.Profiles.profile)
+    .join(models.Prompts, JOIN.LEFT_OUTER, on=models.Prompts.conversation_id == models.Records.id)
+    .switch(models.Records)
+    .join(models.Profiles, JOIN.LEFT_OUTER, on=models.Profiles.conversation_id == models.Records.id)
 )
 """Conversations with the columns RECORD, system prompt and profile."""
 
 # SQLite, which takes any other index for better than this small one, keeps to the order of a cross join.
-_UNSETTLED = models.Conversation.select(models.Conversation.id).where(models.IS_UNSETTLED).alias("unsettled")
+_UNSETTLED = models.Records.select(models.Records.id).where(models.IS_UNSETTLED).alias("unsettled")
 
 # JSON that is not valid would make the whole list fail.
 _SQLITE_ORIGIN = Case(
-    None, [(fn.json_valid(models.Profile.profile), fn.json_extract(models.Profile.profile, "$.forked_from"))]
+    None, [(fn.json_valid(models.Profiles.profile), fn.json_extract(models.Profiles.profile, "$.forked_from"))]
 )
-_PROFILE = (models.Profile.conversation_id == models.Conversation.id,)
+_PROFILE = (models.Profiles.conversation_id == models.Records.id,)
 _FORKED_FROM = fn.coalesce(
     PerDatabase(
-        models.Profile.select(_SQLITE_ORIGIN).where(*_PROFILE),
-        models.Profile.select(models.FORKED_FROM).where(*_PROFILE),
+        models.Profiles.select(_SQLITE_ORIGIN).where(*_PROFILE),
+        models.Profiles.select(models.FORKED_FROM).where(*_PROFILE),
     ),
     "",
 )
@@ -96,9 +96,9 @@ def condition_of(condition: Condition) -> Any:
         case Negation(part):
             return ~condition_of(part)
         case StateIs(kinds):
-            return models.Conversation.state.in_(sorted(kinds)) if kinds else _FALSE
+            return models.Records.state.in_(sorted(kinds)) if kinds else _FALSE
         case IsArchived(archived):
-            return models.Conversation.archived == int(archived)
+            return models.Records.archived == int(archived)
         case TextEquals(field, value):
             return _text(field) == value
         case TextContains(field, folded):
@@ -108,9 +108,9 @@ def condition_of(condition: Condition) -> Any:
             )
         case IsWithin(directory):
             start = beneath(directory)
-            return (models.Conversation.cwd == directory) | (fn.substr(models.Conversation.cwd, 1, len(start)) == start)
+            return (models.Records.cwd == directory) | (fn.substr(models.Records.cwd, 1, len(start)) == start)
         case TimeCompares(field, comparison, ms):
-            column = getattr(models.Conversation, field)
+            column = getattr(models.Records, field)
             compared = _COMPARE[comparison](column, ms)
             return column.is_null(False) & compared if field is TimeField.ARCHIVED else compared
         case HasLabel(key, value):
@@ -120,22 +120,22 @@ def condition_of(condition: Condition) -> Any:
 def _text(field: TextField) -> Any:
     if field is TextField.FORKED_FROM:
         return _FORKED_FROM
-    column = getattr(models.Conversation, field)
+    column = getattr(models.Records, field)
     return fn.coalesce(column, "") if field in _NULLABLE_TEXT else column
 
 
 def _sqlite_label(key: str, value: str | None) -> Any:
-    labels = fn.json_each(models.Conversation.labels)
+    labels = fn.json_each(models.Records.labels)
     same = SQL("key = ?", [key]) if value is None else SQL("key = ? AND value = ?", [key, value])
     found = exists(Select([labels], [SQL("1")]).where(same))
-    valid = (models.Conversation.labels != "{}") & fn.json_valid(models.Conversation.labels)
+    valid = (models.Records.labels != "{}") & fn.json_valid(models.Records.labels)
     return Case(None, [(valid, found)], 0)
 
 
 def _postgres_label(key: str, value: str | None) -> Any:
     """Search for the encoded pair, which is exact: labels are stored as JSON with one encoding for each text."""
     pair = json.encode(key).decode() + ":" + ("" if value is None else json.encode(value).decode())
-    labels = models.Conversation.labels
+    labels = models.Records.labels
     return (fn.strpos(labels, "{" + pair) == 1) | (fn.strpos(labels, "," + pair) > 0)
 
 
@@ -166,9 +166,9 @@ def page(selection: Selection, after: ListPosition | None, until: ListPosition |
     wanted = [*_scope(selection), condition_of(selection.where), *_between(selection, after, until)]
     order = _ordered(selection)
     if not _has_index(selection):  # Sort only the ids and not whole rows.
-        source = Join(_UNSETTLED, models.Conversation, JOIN.CROSS) if _unsettled(selection) else models.Conversation
-        ids = Select([source], [models.Conversation.id]).where(*wanted).order_by(*order).limit(limit).alias("ids")
-        wanted = [models.Conversation.id.in_(Select([ids], [ids.c["id"]]))]
+        source = Join(_UNSETTLED, models.Records, JOIN.CROSS) if _unsettled(selection) else models.Records
+        ids = Select([source], [models.Records.id]).where(*wanted).order_by(*order).limit(limit).alias("ids")
+        wanted = [models.Records.id.in_(Select([ids], [ids.c["id"]]))]
     return Statement(RECORDS.where(*wanted).order_by(*order).limit(limit))
 
 
@@ -228,17 +228,17 @@ def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Co
 def _entries(selection: Selection, indexed: Iterable[Condition], after: ListPosition | None, limit: int) -> Any:
     """Return the query for the next `limit` entries of the index that satisfy the conditions `indexed`."""
     wanted = [*_scope(selection), *map(condition_of, indexed), *_between(selection, after, None)]
-    return models.Conversation.select(*_place(selection)).where(*wanted).order_by(*_ordered(selection)).limit(limit)
+    return models.Records.select(*_place(selection)).where(*wanted).order_by(*_ordered(selection)).limit(limit)
 
 
 def _scope(selection: Selection) -> list[Any]:
-    conditions = [models.Conversation.principal == selection.principal, undeleted(models.Conversation.id)]
+    conditions = [models.Records.principal == selection.principal, undeleted(models.Records.id)]
     if selection.parent is not None:
-        conditions.append(models.Conversation.parent_conversation_id == selection.parent)
+        conditions.append(models.Records.parent_conversation_id == selection.parent)
     elif not selection.sub_agents:
-        conditions.append(models.Conversation.parent_conversation_id.is_null())
+        conditions.append(models.Records.parent_conversation_id.is_null())
     if _unsettled(selection):
-        conditions.append(models.Conversation.id == _UNSETTLED.c["id"])
+        conditions.append(models.Records.id == _UNSETTLED.c["id"])
     elif _has_index(selection) and selection.order.key is OrderKey.UPDATED:
         conditions.append(SQL("archived IN (0, 1)"))  # always true; lets the index on `archived` be used
     return conditions
@@ -256,7 +256,7 @@ def _between(selection: Selection, after: ListPosition | None, until: ListPositi
 
 
 def _place(selection: Selection) -> tuple[Any, Any]:
-    return getattr(models.Conversation, selection.order.key), models.Conversation.id
+    return getattr(models.Records, selection.order.key), models.Records.id
 
 
 def _ordered(selection: Selection) -> list[Any]:

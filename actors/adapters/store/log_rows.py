@@ -300,7 +300,7 @@ LOGGED = Statement(
     .limit(Param("limit"))
 )
 """At most `limit` rows of a conversation's event log after the step `after`."""
-_PRUNED = Statement(of_conversation(models.Pruning))
+_PRUNED = Statement(of_conversation(models.Prunings))
 
 
 def beginning(session: Session, conversation_id: str) -> LogPosition:

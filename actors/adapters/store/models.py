@@ -30,8 +30,8 @@ class Count(BigIntegerField):
     field_type = "INTEGER"
 
 
-class Conversation(Model):
-    """A conversation without its messages and its event log: what never changes, what each commit writes, the rest."""
+class Records(Model):
+    """The record of a conversation (see ConversationRecord): what never changes, what each commit writes, the rest."""
 
     id = TextField(primary_key=True)
     cwd = TextField()
@@ -72,7 +72,7 @@ class Conversation(Model):
         table_name = "conversations"
 
 
-class Prompt(Model):
+class Prompts(Model):
     """A conversation's system prompt, which never changes; transitions rewrite the conversation's row."""
 
     conversation_id = TextField(primary_key=True)
@@ -85,7 +85,7 @@ class Prompt(Model):
         table_name = "prompts"
 
 
-class Profile(Model):
+class Profiles(Model):
     """The settings that the creator of a conversation chose for it; a conversation with default settings has no row."""
 
     conversation_id = TextField(primary_key=True)
@@ -98,7 +98,7 @@ class Profile(Model):
         table_name = "profiles"
 
 
-class Message(Model):
+class Messages(Model):
     """A message. Rows are never changed; they are deleted only with their conversation."""
 
     id = TextField(primary_key=True)
@@ -148,7 +148,7 @@ class Log(Model):
         primary_key = CompositeKey("conversation_id", "first_revision", "step")
 
 
-class Run(Model):
+class Runs(Model):
     """How a run (the work from a user's message to the end of the answer) ended; kept when the log is pruned."""
 
     conversation_id = TextField()
@@ -168,7 +168,7 @@ class Run(Model):
         primary_key = CompositeKey("conversation_id", "revision")
 
 
-class Fate(Model):
+class Fates(Model):
     """What became of a message that waited in the queue of a busy agent; kept when the log is pruned."""
 
     conversation_id = TextField()
@@ -188,7 +188,7 @@ class Fate(Model):
         primary_key = CompositeKey("conversation_id", "revision")
 
 
-class Pruning(Model):
+class Prunings(Model):
     """Where an event log begins: after the last row that was pruned or, for a fork, after the copied history."""
 
     conversation_id = TextField(primary_key=True)
@@ -202,7 +202,7 @@ class Pruning(Model):
         table_name = "prunings"
 
 
-class Command(Model):
+class Commands(Model):
     """An accepted command of a conversation or, for a create command, of a principal.
 
     With this row, a command that is sent again is recognised and gets the same answer.
@@ -223,7 +223,7 @@ class Command(Model):
         primary_key = False
 
 
-class Attachment(Model):
+class Attachments(Model):
     """The bytes of an uploaded image, or of its scaled-down copy for models; `id` contains the hash of the upload."""
 
     conversation_id = TextField()
@@ -242,7 +242,7 @@ class Attachment(Model):
         primary_key = CompositeKey("conversation_id", "id")
 
 
-class Spending(Model):
+class Spendings(Model):
     """What a principal has spent on model requests on one day; `day` is counted from 1970-01-01."""
 
     principal = TextField()
@@ -257,7 +257,7 @@ class Spending(Model):
         primary_key = CompositeKey("day", "principal")
 
 
-class Deletion(Model):
+class Deletions(Model):
     """A deleted conversation whose rows are not yet removed.
 
     `depth` is 0 for the conversation that a client deleted, and greater for its sub-agents; the greatest depth is
@@ -291,7 +291,7 @@ class Audit(Model):
         table_name = "audit"
 
 
-class Node(Model):
+class Nodes(Model):
     """A server that shares a PostgreSQL database; only the columns that statements of the store need."""
 
     incarnation = Count(primary_key=True)
@@ -306,8 +306,8 @@ class Node(Model):
 
 
 TABLES: tuple[Any, ...] = (
-    Conversation, Prompt, Profile, Message, Log, Run, Fate, Pruning,
-    Command, Attachment, Spending, Deletion, Audit,
+    Records, Prompts, Profiles, Messages, Log, Runs, Fates, Prunings,
+    Commands, Attachments, Spendings, Deletions, Audit,
 )  # fmt: skip
 
 
@@ -317,9 +317,9 @@ def _shared(model: Any, name: str) -> Any:
 
 # Columns that only PostgreSQL has, outside the digests: the top of a conversation's family and the server that owns the
 # family, and what SQLite finds in JSON (who sent a command, and where a fork comes from).
-FAMILY, OWNER = _shared(Conversation, "family"), _shared(Conversation, "owner")
-LOG_PRINCIPAL, FORKED_FROM = _shared(Log, "principal"), _shared(Profile, "forked_from")
-SHARED = {Conversation: (FAMILY, OWNER), Log: (LOG_PRINCIPAL,), Profile: (FORKED_FROM,)}
+FAMILY, OWNER = _shared(Records, "family"), _shared(Records, "owner")
+LOG_PRINCIPAL, FORKED_FROM = _shared(Log, "principal"), _shared(Profiles, "forked_from")
+SHARED = {Records: (FAMILY, OWNER), Log: (LOG_PRINCIPAL,), Profiles: (FORKED_FROM,)}
 
 # Conversations that must be recovered after a restart. SQL and no expression, because a partial index is used only if
 # a query has its condition with the same constants instead of parameters.

@@ -14,9 +14,9 @@ from actors.adapters.store.query import Param, PerDatabase, Session, Statement, 
 from actors.ports import FencedError, NotOwnerError, Owner
 
 _ME = Param("me")
-_THEIRS: Any = models.Node.alias()
+_THEIRS: Any = models.Nodes.alias()
 
-ALIVE = exists(models.Node.select(SQL("1")).where(models.Node.incarnation == _ME, ~models.Node.dead))
+ALIVE = exists(models.Nodes.select(SQL("1")).where(models.Nodes.incarnation == _ME, ~models.Nodes.dead))
 """The condition that this server was not declared dead, after which it changes no conversation any more."""
 FREE = (
     models.OWNER.is_null()
@@ -32,9 +32,9 @@ OWNED = PerDatabase(SQL("(1 = 1)"), (models.OWNER == _ME) & ALIVE)
 """The condition that this server owns a row of `conversations`, and may write to the conversation."""
 
 _OWNER_OF = Statement(
-    models.Conversation.select(models.Node.incarnation, models.Node.name, models.Node.address)
-    .join(models.Node, on=(models.Node.incarnation == models.OWNER) & ~models.Node.dead)
-    .where(models.Conversation.id == Param("id"), models.Node.incarnation != _ME)
+    models.Records.select(models.Nodes.incarnation, models.Nodes.name, models.Nodes.address)
+    .join(models.Nodes, on=(models.Nodes.incarnation == models.OWNER) & ~models.Nodes.dead)
+    .where(models.Records.id == Param("id"), models.Nodes.incarnation != _ME)
 )
 
 
@@ -52,10 +52,10 @@ class Head(NamedTuple):
 
 def _heads(count: int) -> Statement:
     ids = [Param(f"id{place}") for place in range(count)]
-    where = models.Conversation.id.in_(ids), undeleted(models.Conversation.id)
-    slug = fn.coalesce(models.Conversation.slug, "")
-    columns = [getattr(models.Conversation, name) for name in Head._fields[:5]]
-    return Statement(models.Conversation.select(*columns, slug, OWNED).where(*where))
+    where = models.Records.id.in_(ids), undeleted(models.Records.id)
+    slug = fn.coalesce(models.Records.slug, "")
+    columns = [getattr(models.Records, name) for name in Head._fields[:5]]
+    return Statement(models.Records.select(*columns, slug, OWNED).where(*where))
 
 
 _HEADS = [_heads(1 << power) for power in range(8)]  # a text for each size that a batch may be rounded up to

@@ -158,7 +158,7 @@ def undeleted(column: Any) -> Any:
 
     A deleted conversation is listed in the table `deletions` until its rows are removed.
     """
-    return column.not_in(models.Deletion.select(models.Deletion.conversation_id))
+    return column.not_in(models.Deletions.select(models.Deletions.conversation_id))
 
 
 def of_conversation(model: Any) -> Any:

@@ -55,7 +55,7 @@ ConnectionT = TypeVar("ConnectionT")
 READERS = 16  # connections in use at most; further reads wait for a free one
 
 _ID = Param("id")
-_KNOWN = (models.Conversation.id == _ID) & undeleted(models.Conversation.id)
+_KNOWN = (models.Records.id == _ID) & undeleted(models.Records.id)
 
 
 def _pages(model: Any, column: Any) -> tuple[Statement, Statement]:
@@ -65,52 +65,50 @@ def _pages(model: Any, column: Any) -> tuple[Statement, Statement]:
 
 
 _LOAD = Statement(listing.RECORDS.where(_KNOWN))
-_PRINCIPAL = Statement(models.Conversation.select(models.Conversation.principal).where(_KNOWN))
-_LAST_REVISION = Statement(models.Conversation.select(models.Conversation.last_seq).where(_KNOWN))
+_PRINCIPAL = Statement(models.Records.select(models.Records.principal).where(_KNOWN))
+_LAST_REVISION = Statement(models.Records.select(models.Records.last_seq).where(_KNOWN))
 _OF_SLUG = Statement(
-    models.Conversation.select(models.Conversation.id).where(
-        models.Conversation.principal == Param("principal"), models.Conversation.slug == Param("slug")
+    models.Records.select(models.Records.id).where(
+        models.Records.principal == Param("principal"), models.Records.slug == Param("slug")
     )
 )
-_ALL_CHILDREN = models.Conversation.select(models.Conversation.id).where(
-    models.Conversation.parent_conversation_id == _ID
-)
+_ALL_CHILDREN = models.Records.select(models.Records.id).where(models.Records.parent_conversation_id == _ID)
 _CHILDREN_WITH_DELETED = Statement(_ALL_CHILDREN)
-_CHILDREN = Statement(_ALL_CHILDREN.where(undeleted(models.Conversation.id)))
+_CHILDREN = Statement(_ALL_CHILDREN.where(undeleted(models.Records.id)))
 _AGED_AND_ARCHIVED = (
-    models.Conversation.select(models.Conversation.id)
-    .where(models.Conversation.id > Param("after"), undeleted(models.Conversation.id))
-    .order_by(models.Conversation.id)
+    models.Records.select(models.Records.id)
+    .where(models.Records.id > Param("after"), undeleted(models.Records.id))
+    .order_by(models.Records.id)
     .limit(Param("limit"))
 )
 _FIRST_AT: Any = (
     models.Log.select(models.Log.at)
-    .where(models.Log.conversation_id == models.Conversation.id)
+    .where(models.Log.conversation_id == models.Records.id)
     .order_by(models.Log.first_revision, models.Log.step)
     .limit(1)
 )
 _AGED = Statement(
     _AGED_AND_ARCHIVED.where(
-        models.Conversation.created_at < Param("before"),
-        models.Conversation.last_seq > Param("keep"),
+        models.Records.created_at < Param("before"),
+        models.Records.last_seq > Param("keep"),
         Param("before") > _FIRST_AT,
     )
 )
 _ARCHIVED = Statement(
     _AGED_AND_ARCHIVED.where(
-        models.Conversation.archived_at < Param("before"), models.Conversation.parent_conversation_id.is_null()
+        models.Records.archived_at < Param("before"), models.Records.parent_conversation_id.is_null()
     )
 )
-_MESSAGES = _pages(models.Message, models.Message.sequence_id)
-_MESSAGE = Statement(of_conversation(models.Message).where(models.Message.id == Param("key")))
+_MESSAGES = _pages(models.Messages, models.Messages.sequence_id)
+_MESSAGE = Statement(of_conversation(models.Messages).where(models.Messages.id == Param("key")))
 _USAGES = Statement(
-    models.Message.select(models.Message.sequence_id, models.Message.usage_data)
-    .where(models.Message.conversation_id == _ID)
-    .order_by(models.Message.sequence_id)
+    models.Messages.select(models.Messages.sequence_id, models.Messages.usage_data)
+    .where(models.Messages.conversation_id == _ID)
+    .order_by(models.Messages.sequence_id)
 )
-_RUNS, _FATES = _pages(models.Run, models.Run.revision), _pages(models.Fate, models.Fate.revision)
+_RUNS, _FATES = _pages(models.Runs, models.Runs.revision), _pages(models.Fates, models.Fates.revision)
 _RUN = Statement(  # usually the run is a recent one
-    of_conversation(models.Run).where(models.Run.run == Param("run")).order_by(models.Run.revision.desc()).limit(1)
+    of_conversation(models.Runs).where(models.Runs.run == Param("run")).order_by(models.Runs.revision.desc()).limit(1)
 )
 _EARLIER = models.Log.alias()
 _EVENTS = Statement(
@@ -131,21 +129,23 @@ _EVENTS = Statement(
     .order_by(models.Log.first_revision)
     .limit(Param("limit"))
 )
-_COMMANDS = models.Command.select(
-    models.Command.request_id, models.Command.body_hash, models.Command.answer, models.Command.at
-).where(models.Command.request_id == Param("request"))
-_COMMAND = Statement(_COMMANDS.where(models.Command.conversation_id == _ID, undeleted(models.Command.conversation_id)))
-_CREATE_COMMAND = Statement(_COMMANDS.where(models.Command.principal == _ID))
+_COMMANDS = models.Commands.select(
+    models.Commands.request_id, models.Commands.body_hash, models.Commands.answer, models.Commands.at
+).where(models.Commands.request_id == Param("request"))
+_COMMAND = Statement(
+    _COMMANDS.where(models.Commands.conversation_id == _ID, undeleted(models.Commands.conversation_id))
+)
+_CREATE_COMMAND = Statement(_COMMANDS.where(models.Commands.principal == _ID))
 _ATTACHMENT = Statement(
-    models.Attachment.select(*models.fields(models.Attachment)[1:6]).where(
-        models.Attachment.conversation_id == _ID,
-        models.Attachment.id == Param("attachment"),
-        undeleted(models.Attachment.conversation_id),
+    models.Attachments.select(*models.fields(models.Attachments)[1:6]).where(
+        models.Attachments.conversation_id == _ID,
+        models.Attachments.id == Param("attachment"),
+        undeleted(models.Attachments.conversation_id),
     )
 )
-_SPENDINGS = Statement(models.Spending.select().where(models.Spending.day >= Param("since")))
-_OF_MINE = models.Conversation.select(models.Conversation.id).where(
-    models.Conversation.principal == Param("principal"), undeleted(models.Conversation.id)
+_SPENDINGS = Statement(models.Spendings.select().where(models.Spendings.day >= Param("since")))
+_OF_MINE = models.Records.select(models.Records.id).where(
+    models.Records.principal == Param("principal"), undeleted(models.Records.id)
 )
 _STORED_BYTES = tuple(
     Statement(
@@ -153,7 +153,7 @@ _STORED_BYTES = tuple(
             column.model.conversation_id.in_(_OF_MINE)
         )
     )
-    for column in (models.Message.content, models.Attachment.data, models.Profile.profile)
+    for column in (models.Messages.content, models.Attachments.data, models.Profiles.profile)
 )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from actors.ports import Attachment, CommandRecord
 
-RECORD, MESSAGE = models.columns(models.Conversation), models.columns(models.Message)
+RECORD, MESSAGE = models.columns(models.Records), models.columns(models.Messages)
 FIXED, CHANGING = RECORD[:8], RECORD[8:-2]  # what never changes, and what each commit writes besides `log_hash`
 
 _ACTOR_KINDS = {

@@ -13,7 +13,7 @@ import pytest
 
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.postgres.engine import address_of
-from actors.adapters.store.postgres.schema.version import migrate
+from actors.adapters.store.postgres.schema import migrate
 from actors.adapters.store.postgres.store import open_postgres
 from actors.core.content import MessageType, Text
 from actors.core.context import Limits

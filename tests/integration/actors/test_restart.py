@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.conversation.supervisor import Supervisor
 from actors.core.content import ToolUse
@@ -23,8 +22,12 @@ from actors.core.notifications import (
 )
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmPhase, LlmRequesting, ToolExecuting
 from actors.messages.commands import SendMessageCommand, UpdateConversationCommand
-from actors.ports import ConversationRecord
 from actors.ports.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.ports import ConversationRecord
 
 World = Any
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from actors.adapters.store.postgres.engine import address_of
-from actors.adapters.store.postgres.schema.version import migrate
+from actors.adapters.store.postgres.schema import migrate
 from server.app.database_findings import DatabaseFinding, findings_of_settings
 from server.config_check import config
 from tests.support.postgres import PASSWORD_USER

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.adapters.store.sqlite.backup import BackupError, back_up
+from actors.adapters.store.sqlite.disk import RESERVE, SIZE
 from actors.adapters.store.sqlite.engine import raw
-from actors.adapters.store.sqlite.files.backup import BackupError, back_up
-from actors.adapters.store.sqlite.files.disk_reserve import RESERVE, SIZE
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnavailableError, StoreUnusableError
 from tests.integration.store.conftest import wait_until_removed

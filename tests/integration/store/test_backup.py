@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.adapters.store.sqlite import backup as module
+from actors.adapters.store.sqlite.backup import BackupError, DamagedBackupError, back_up, part_of, restore
 from actors.adapters.store.sqlite.engine import FILE, raw, sqlite3
-from actors.adapters.store.sqlite.files import backup as module
-from actors.adapters.store.sqlite.files.backup import DamagedBackupError, back_up, restore
-from actors.adapters.store.sqlite.files.partial_file import BackupError, part_of
-from actors.adapters.store.sqlite.schema.version import MIGRATIONS, migrate
+from actors.adapters.store.sqlite.schema import MIGRATIONS, migrate
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
 from actors.ports.store.conditions import UNARCHIVED, Selection
@@ -411,7 +410,7 @@ def test_a_directory_that_a_server_holds_is_left_alone(copy: Path, data: Path, r
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from actors.adapters.store.sqlite.files import backup
+from actors.adapters.store.sqlite import backup
 where, call, left = sys.argv[1], getattr(backup, sys.argv[2]), int(sys.argv[3])
 home, _, name = where.rpartition(".")
 owner = {"backup": backup, "Path": Path, "os": os}[home]

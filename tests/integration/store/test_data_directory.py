@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.store.sqlite.files.data_directory import DataDirectory
+from actors.adapters.store.sqlite.data_directory import DataDirectory
 from actors.ports import DataDirectoryBusyError
 
 if TYPE_CHECKING:

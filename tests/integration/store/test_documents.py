@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from actors.adapters.store.postgres.nodes.documents import Document
+from actors.adapters.store.postgres.nodes.node_session import Document
 from actors.ports import StoreUnavailableError, StoreUnusableError
 from tests.support.patience import eventually
 

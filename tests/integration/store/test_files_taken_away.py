@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.adapters.store.sqlite.backup import back_up, restore
+from actors.adapters.store.sqlite.data_directory import MARKER
 from actors.adapters.store.sqlite.engine import FILE
-from actors.adapters.store.sqlite.files.backup import back_up, restore
-from actors.adapters.store.sqlite.files.data_directory import MARKER
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusyError, StoreUnavailableError, StoreUnusableError
 from tests.integration.store.conftest import SECONDS

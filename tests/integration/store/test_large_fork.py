@@ -20,8 +20,8 @@ from actors.adapters.store.changes import PIECE_BYTES, copied_pieces
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.postgres.engine import address_of, connect
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
+from actors.adapters.store.sqlite.backup import back_up, restore
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
-from actors.adapters.store.sqlite.files.backup import back_up, restore
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import FencedError, SlugTakenError, Store, StoreUnavailableError
 from actors.ports.store.conditions import Selection

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from actors.adapters.store.postgres.engine import PostgresConnection
 from actors.adapters.store.postgres.moving import MoveError, move_to
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
-from actors.adapters.store.sqlite.files.backup import back_up, restore
+from actors.adapters.store.sqlite.backup import back_up, restore
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
 from actors.core.profile import Profile

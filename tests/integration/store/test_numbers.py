@@ -47,7 +47,7 @@ def test_the_end_of_a_run_is_kept_with_its_text_or_its_output(stop: RunStop) -> 
 def test_of_the_end_of_a_run(column: str, wrong: object) -> None:
     assert outcomes.run_of(RUN).last_sequence == 3
     with pytest.raises(ValueError, match="number"):
-        outcomes.run_of(with_value(RUN, models.columns(models.Run).index(column), wrong))
+        outcomes.run_of(with_value(RUN, models.columns(models.Runs).index(column), wrong))
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -55,7 +55,7 @@ def test_of_the_end_of_a_run(column: str, wrong: object) -> None:
 def test_of_the_end_of_a_wait(column: str, wrong: object) -> None:
     assert outcomes.fate_of(FATE).at == 5
     with pytest.raises(ValueError, match="number"):
-        outcomes.fate_of(with_value(FATE, models.columns(models.Fate).index(column), wrong))
+        outcomes.fate_of(with_value(FATE, models.columns(models.Fates).index(column), wrong))
 
 
 @pytest.mark.parametrize("wrong", WRONG)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from actors.adapters.store import commits, models
 from actors.adapters.store.postgres import engine
-from actors.adapters.store.postgres.schema import version
+from actors.adapters.store.postgres import schema as version
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.adapters.store.sqlite.engine import raw
 from actors.adapters.store.sqlite.store import open_store
@@ -25,6 +25,7 @@ from actors.ports import (
     CommandRecord,
     NotOwnerError,
     Owner,
+    Spending,
     StoreError,
     StoreUnavailableError,
     StoreUnusableError,
@@ -142,12 +143,12 @@ def test_rows_and_digests_are_those_of_sqlite(store: PostgresStore, database: st
                 stop = RunStop(f"c1:{number}", StopReason.COMPLETED, "", "", "said")
                 each.commit(draft.next(events=(stop,), command=CommandRecord(f"r{number}", "h", b"{}", 1)))
         for model, order in (
-            (models.Conversation, "id"),
-            (models.Message, "sequence_id"),
-            (models.Command, "digest"),
+            (models.Records, "id"),
+            (models.Messages, "sequence_id"),
+            (models.Commands, "digest"),
             (models.Log, "step"),
-            (models.Run, "revision"),
-            (models.Profile, "conversation_id"),
+            (models.Runs, "revision"),
+            (models.Profiles, "conversation_id"),
         ):
             table, columns = model._meta.table_name, models.columns(model)
             select = f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}"
@@ -352,6 +353,22 @@ def test_a_row_that_somebody_else_has_locked_holds_up_its_own_commit_only(
         assert "nothing was written" in str(outcome[0])
         late()
         assert ((store.load("c1") or free.record).step, (store.load("c2") or free.record).step) == (3, 2)
+
+
+def test_a_server_that_is_stopped_within_a_transaction_delays_others_for_less_than_they_wait(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What servers write in common are the sums of a principal's day."""
+    assert engine.IDLE_SECONDS < engine.LOCK_SECONDS
+    monkeypatch.setattr(engine, "_SETTINGS", engine._SETTINGS.replace(f"'{engine.IDLE_SECONDS}s'", "'300ms'"))
+    spent = Spending("ann", 1, 2, 3)
+    with closing(open_postgres(database, ME)) as store:
+        store.put_spending(spent)
+        with closing(engine.connect(engine.address_of(database), SECOND.incarnation)) as stopped:
+            stopped.run("BEGIN")
+            commits.add_spendings(stopped, [spent])
+            store.put_spending(spent)
+        assert store.spendings(0) == (Spending("ann", 1, 4, 6),), "what the stopped server had begun is undone"
 
 
 def test_a_database_that_only_reads_takes_nothing_until_it_writes_again(store: PostgresStore, database: str) -> None:

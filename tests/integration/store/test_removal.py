@@ -15,8 +15,8 @@ import pytest
 from actors.adapters.store import removal
 from actors.adapters.store.changes import Transition
 from actors.adapters.store.models import TABLES
+from actors.adapters.store.sqlite.backup import back_up, restore
 from actors.adapters.store.sqlite.engine import FILE, raw, sqlite3
-from actors.adapters.store.sqlite.files.backup import back_up, restore
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnavailableError
 from tests.integration.store.conftest import SECONDS, Gate, reading, wait_until_removed
@@ -167,7 +167,7 @@ def test_an_id_that_is_used_again_begins_with_nothing(store: PeeweeStore, slices
 def test_a_slice_that_fails_is_done_again_later(
     store: PeeweeStore, slices: Slices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.adapters.store.sqlite.writer.TIDY_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("actors.adapters.store.sqlite.store.TIDY_AGAIN_SECONDS", 0.0)
     slices.failing = True
     store.delete("c1")
     store.commit(CommitBuilder("c9").create())

@@ -15,7 +15,7 @@ from playhouse.migrations import Runner  # type: ignore[import-untyped] # playho
 from actors.adapters.store import models
 from actors.adapters.store.models import UNSETTLED
 from actors.adapters.store.sqlite.engine import FILE, open_writer, sqlite3
-from actors.adapters.store.sqlite.schema.version import MIGRATIONS, migrate
+from actors.adapters.store.sqlite.schema import MIGRATIONS, migrate
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import MessageType
 from actors.core.states import TERMINAL, Idle, State
@@ -162,7 +162,7 @@ def test_the_models_are_what_the_migrations_make_in_postgresql(database: str, mo
 
 def test_a_record_has_a_column_for_everything() -> None:
     elsewhere = {"system_prompt", "profile"}
-    assert set(ConversationRecord.__struct_fields__) - elsewhere <= set(models.columns(models.Conversation))
+    assert set(ConversationRecord.__struct_fields__) - elsewhere <= set(models.columns(models.Records))
 
 
 def test_the_index_of_what_is_unsettled_knows_every_state() -> None:

@@ -13,10 +13,9 @@ import peewee
 import pytest
 
 from actors.adapters.store import change_queue, writer
+from actors.adapters.store.sqlite import disk as write_ahead_log
 from actors.adapters.store.sqlite.engine import sqlite3
-from actors.adapters.store.sqlite.files import write_ahead_log
-from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.adapters.store.sqlite.writer import SqliteWriter
+from actors.adapters.store.sqlite.store import PeeweeStore, SqliteWriter, open_store
 from actors.core.content import Usage
 from actors.core.states import Idle, Ledger
 from actors.ports import CommandExistsError, CommandRecord, Commit, FencedError, SlugTakenError, StoreUnavailableError

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import psycopg
 
 from actors.adapters.store.postgres.engine import address_of
-from actors.adapters.store.postgres.schema.version import migrate
+from actors.adapters.store.postgres.schema import migrate
 
 SETTING = "witness.process"
 _TABLES = f"""

@@ -10,7 +10,7 @@ from msgspec import DecodeError, Struct, json
 
 from actors.adapters.store import models
 from actors.adapters.store.postgres.engine import address_of, connect, words
-from actors.adapters.store.postgres.schema.version import migrate
+from actors.adapters.store.postgres.schema import migrate
 from actors.adapters.store.sqlite.engine import FILE, raw
 from actors.adapters.store.sqlite.store import open_store
 from actors.ports import StoreDamagedError, StoreError
@@ -54,18 +54,18 @@ class _Forked(Struct):
 
 # The tables to copy, with the columns to sort by; the columns that only PostgreSQL has are computed from the others.
 _ORDERS: dict[Any, str] = {
-    models.Conversation: "id",
-    models.Prompt: "conversation_id",
-    models.Profile: "conversation_id",
-    models.Message: "id",
+    models.Records: "id",
+    models.Prompts: "conversation_id",
+    models.Profiles: "conversation_id",
+    models.Messages: "id",
     models.Log: "conversation_id, first_revision, step",
-    models.Run: "conversation_id, revision",
-    models.Fate: "conversation_id, revision",
-    models.Pruning: "conversation_id",
-    models.Command: "coalesce(conversation_id, ''), coalesce(principal, ''), request_id",
-    models.Attachment: "conversation_id, id",
-    models.Spending: "day, principal",
-    models.Deletion: "conversation_id",
+    models.Runs: "conversation_id, revision",
+    models.Fates: "conversation_id, revision",
+    models.Prunings: "conversation_id",
+    models.Commands: "coalesce(conversation_id, ''), coalesce(principal, ''), request_id",
+    models.Attachments: "conversation_id, id",
+    models.Spendings: "day, principal",
+    models.Deletions: "conversation_id",
     models.Audit: "id",
 }
 TABLES = [

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from actors.adapters.store.postgres.engine import address_of
-from actors.adapters.store.postgres.schema.version import migrate
+from actors.adapters.store.postgres.schema import migrate
 from tests.integration.store.nodes.stepped import Database
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ import os
 import socket
 import sys
 
-from actors.adapters.store.postgres.nodes.heartbeat import NewNode
+from actors.adapters.store.postgres.nodes.heartbeat import NewNode, Timing
 from actors.adapters.store.postgres.nodes.membership import PostgresCluster
-from actors.adapters.store.postgres.nodes.timing import Timing
 
 LOST = 7
 """How the process ends that was declared dead."""

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, NewNode
-from actors.adapters.store.postgres.nodes.judge import Judge
+from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, NewNode, Timing
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
-from actors.adapters.store.postgres.nodes.node_watch import NodeWatch
-from actors.adapters.store.postgres.nodes.take_over import TakeOver
-from actors.adapters.store.postgres.nodes.timing import Timing
+from actors.adapters.store.postgres.nodes.node_watch import Judge, NodeWatch, TakeOver
 from actors.ports.cluster.lease_clock import NANOSECONDS, LeaseClock
 
 if TYPE_CHECKING:

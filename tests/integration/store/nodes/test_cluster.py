@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.store.postgres.nodes import heartbeat, membership
-from actors.adapters.store.postgres.nodes.heartbeat import NewNode
+from actors.adapters.store.postgres.nodes.heartbeat import NewNode, Timing
 from actors.adapters.store.postgres.nodes.membership import PostgresCluster
-from actors.adapters.store.postgres.nodes.take_over import release
-from actors.adapters.store.postgres.nodes.timing import Timing
+from actors.adapters.store.postgres.nodes.node_watch import release
 from actors.ports import StoreUnavailableError, StoreUnusableError
 from tests.integration.store.nodes import node_process
 from tests.integration.store.nodes.stepped import TIMING, Database, Stepped

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from actors.adapters.store.postgres.nodes.port_probe import refuses
+from actors.adapters.store.postgres.nodes.node_watch import refuses
 from tests.support.patience import PATIENCE
 
 

@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from actors.adapters.store.postgres.engine import database_outages
 from actors.adapters.store.postgres.nodes import node_statements as said
-from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, NewNode
-from actors.adapters.store.postgres.nodes.judge import Judge, NodeRow, node_of
+from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, NewNode, Timing
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
-from actors.adapters.store.postgres.nodes.node_watch import NodeWatch
-from actors.adapters.store.postgres.nodes.take_over import TakeOver, release
-from actors.adapters.store.postgres.nodes.timing import Timing
+from actors.adapters.store.postgres.nodes.node_watch import Judge, NodeRow, NodeWatch, TakeOver, node_of, release
 from actors.core.errors import Rejected
 from actors.ports import StoreError, StoreUnavailableError
 from actors.ports.cluster.lease_clock import LeaseClock

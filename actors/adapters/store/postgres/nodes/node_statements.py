@@ -1,4 +1,8 @@
-"""The SQL statements about nodes. Each runs in a transaction of its own, so no lock is held between two statements.
+"""The SQL statements about nodes, and by which they take over conversations, as text: peewee has none of their clauses.
+
+Each is a transaction of its own, with the rows that it locks in a WITH query (`AS MATERIALIZED … FOR UPDATE OF`), so
+that a node that is stopped between two statements holds no lock. Every take-over locks the top-level conversation
+first, so that the second of two nodes sees the result of the first.
 
 All times are those of the database's clock: nodes never compare their clocks. The statements use `clock_timestamp()`
 and not `now()`, because a statement that waited for a locked row evaluates its condition again, and must then use the
@@ -8,7 +12,42 @@ present time.
 from __future__ import annotations
 
 from actors.adapters.store.models import UNSETTLED
-from actors.adapters.store.postgres.claiming import taking
+from actors.ports.cluster.placement import EVERYTHING
+
+
+def has_workspace(conversation: str) -> str:
+    """Return the SQL condition that a node has the workspace of a conversation.
+
+    `placement.has` is the same condition in Python. In the statement, `mine` must be the alias of the table `nodes`,
+    and `conversation` the name or alias of the table `conversations`.
+    """
+    label = f"{conversation}.workspace_label"
+    return f"({label} = '' OR mine.labels && ARRAY[{label}, '{EVERYTHING}'])"
+
+
+def taking(conversation: str) -> str:
+    """Return the SQL condition that this node may take over a conversation."""
+    return f"""
+        EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead AND NOT mine.draining
+                AND mine.expires > clock_timestamp() AND {has_workspace(conversation)})
+    """
+
+
+_FREE = """
+    (owner IS NULL OR EXISTS (SELECT FROM nodes AS theirs WHERE theirs.incarnation = owner AND theirs.dead)
+     OR owner < %(me)s AND NOT EXISTS (SELECT FROM nodes AS theirs WHERE theirs.incarnation = owner))
+"""  # the same as FREE of actors.adapters.store.owners
+CLAIM = f"""
+WITH top AS MATERIALIZED (
+    SELECT id AS family_id FROM conversations
+    WHERE id = (SELECT family FROM conversations WHERE id = %(id)s) AND (owner = %(me)s OR {_FREE})
+          AND {taking("conversations")}
+    FOR UPDATE OF conversations
+)
+UPDATE conversations SET owner = %(me)s FROM top WHERE family = family_id AND (owner IS NULL OR owner <> %(me)s)
+RETURNING id, ({UNSETTLED}) AND id NOT IN (SELECT conversation_id FROM deletions)
+"""  # noqa: S608 -- only constants
+
 
 LOCKS = 0x426564
 """The first half of the key of each node's advisory lock; the second half is the node's incarnation (number)."""

@@ -1,21 +1,33 @@
-"""Watches the other nodes: notices which of them live and which died, and takes over conversations of dead nodes."""
+"""Watches the other nodes: decides which of them are dead, and takes over the conversations of those.
+
+A living node may be slow, suspended for a while, or without its database session; the database may be unreachable, and
+its clock may be changed. So a node judges others only after it has itself had a valid lease without interruption for a
+while. It then declares another node dead in two cases (capital letters are the names in the protocol's model):
+
+- That node's lease has expired by the database's clock (EXPIRED), and this node's own monotonic clock shows that the
+  lease was not renewed for its whole duration.
+- That node's session has lost its advisory lock, its lease is not renewed, its port refuses connections (REFUSED), and
+  all this has lasted so long (GRACE) that the node's tool processes have ended, too.
+
+Living nodes take over interrupted conversations at once. They take over idle ones only when a client uses them.
+"""
 
 from __future__ import annotations
 
 import logging
+import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.adapters.store.postgres.nodes import node_statements as said
-from actors.adapters.store.postgres.nodes.judge import Judge, NodeRow
+from actors.ports.cluster import Node
+from actors.ports.settings.settings_checks import host_and_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from actors.adapters.store.postgres.nodes.heartbeat import Timing
     from actors.adapters.store.postgres.nodes.node_session import NodeSession
-    from actors.adapters.store.postgres.nodes.take_over import TakeOver
-    from actors.adapters.store.postgres.nodes.timing import Timing
-    from actors.ports.cluster import Node
 
 _log = logging.getLogger(__name__)
 
@@ -97,3 +109,203 @@ class NodeWatch:
         if left or self._abandoned_at is None or now - self._abandoned_at >= self._timing.ttl:
             self._take_over.abandoned()
             self._abandoned_at = now
+
+
+# --- which nodes are dead ---------------------------------------------------------------------------------
+
+PROBE_SECONDS = 0.2
+
+
+class NodeRow(NamedTuple):
+    """A row of the table `nodes`, with the columns of the statement SEEN."""
+
+    incarnation: int
+    name: str
+    address: str
+    version: str
+    labels: list[str]
+    draining: bool
+    active: int
+    dead: bool
+    session: bool
+    """Whether the node's session is supposed to hold an advisory lock as long as the node lives."""
+    held: bool
+    """Whether the session holds that lock now."""
+    ttl: float
+    expires: str
+    over: bool
+    forgotten: bool
+    """Whether the node has been dead for so long that its row may be deleted."""
+
+    @property
+    def node(self) -> Node:
+        """The part of the row that describes the node, as a Node."""
+        return node_of(self[:7])
+
+
+def node_of(columns: Sequence[Any]) -> Node:
+    """Return a node from the first seven columns of its row."""
+    incarnation, name, address, version, labels, draining, active = columns
+    return Node(incarnation, name, address, version, frozenset(labels), draining, active)
+
+
+class _Signs(NamedTuple):
+    """What this node has seen of another node. All times are in monotonic seconds, except `expires`.
+
+    `expires` is the end of the other node's lease as text, as in its row; `renewed` is when this node first saw that
+    text.
+    """
+
+    expires: str
+    renewed: float
+    missed: float | None = None
+    """When the session was first seen without its advisory lock; None if it has the lock."""
+    refused: float | None = None
+    """When the node's port first refused a connection; None if it accepts connections or was not probed."""
+
+
+class Judge:
+    """Remembers what was observed of other nodes, and decides which of them are dead. Used by one thread only."""
+
+    def __init__(
+        self,
+        me: Node,
+        timing: Timing,
+        *,
+        steady_for: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
+        refused: Callable[[str], bool] = lambda address: refuses(address, seconds=PROBE_SECONDS),
+    ) -> None:
+        """`steady_for` returns for how many seconds this node has had its own lease without interruption.
+
+        `monotonic` returns the time in seconds. `refused` returns whether an address "host:port" refuses connections.
+        """
+        self._me = me
+        self._timing = timing
+        self._steady_for = steady_for
+        self._monotonic = monotonic
+        self._refused = refused
+        self._signs: dict[int, _Signs] = {}
+
+    @property
+    def suspects(self) -> bool:
+        """Whether the session of any node has lost its advisory lock, so that this node should look again soon."""
+        return any(signs.missed is not None for signs in self._signs.values())
+
+    def keep(self, incarnations: Collection[int]) -> None:
+        """Forget what was observed of all nodes except those in `incarnations` (the numbers of nodes)."""
+        self._signs = {incarnation: signs for incarnation, signs in self._signs.items() if incarnation in incarnations}
+
+    def verdict(self, row: NodeRow) -> str | None:
+        """Record a node's present row; return the SQL statement to declare it dead, or None if it may still be alive.
+
+        The statement checks the conditions again in the database. May block for PROBE_SECONDS per address of the node.
+        """
+        now = self._monotonic()
+        signs = self._signs.get(row.incarnation)
+        if signs is None or signs.expires != row.expires:
+            signs = _Signs(row.expires, now)
+        self._signs[row.incarnation] = signs = self._looked_for(row, signs, now)
+        steady = self._steady_for() >= self._timing.steady
+        if steady and row.over and now - signs.renewed >= row.ttl:
+            return said.EXPIRED
+        # If this node listens at the same address, no other process does: the earlier node there has ended, whatever
+        # has happened to the database.
+        sure = signs.refused is not None and now - signs.refused >= self._timing.grace
+        return said.GONE if sure and (steady or row.address == self._me.address) else None
+
+    def _looked_for(self, row: NodeRow, signs: _Signs, now: float) -> _Signs:
+        """Look at a node whose session may have lost its advisory lock, and return the updated observations.
+
+        If the lock is lost, the node's port is probed. It is not probed if the node is draining, since such a node has
+        closed its port but still works; nor if the node has no address or does not listen yet; nor behind a connection
+        pooler, where sessions keep no locks.
+        """
+        if row.held or not row.session or row.draining or not row.address:
+            return signs._replace(missed=None, refused=None)
+        missed = now if signs.missed is None else signs.missed
+        if now - missed < self._timing.confirm:
+            return signs._replace(missed=missed, refused=None)
+        if row.address != self._me.address and not self._refused(row.address):
+            return signs._replace(missed=missed, refused=None)
+        return signs._replace(missed=missed, refused=now if signs.refused is None else signs.refused)
+
+
+def refuses(address: str, *, seconds: float) -> bool:
+    """Return whether all addresses of "host:port" refuse connections, which proves that the process there is gone.
+
+    Other results prove nothing: no answer may mean that the machine is cut off, and the kernel accepts connections for
+    a stopped process. Blocks for at most `seconds` per address, plus the time of the name look-up.
+    """
+    where = host_and_port(address)
+    if where is None or not where[1]:  # no server can listen at port 0; host_and_port refuses ports above 65,535
+        return False
+    try:
+        found = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return bool(found) and all(_refused(family, where, seconds) for family, _, _, _, where in found)
+
+
+def _refused(family: int, where: tuple[object, ...], seconds: float) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as tried:
+        tried.settimeout(seconds)
+        try:
+            tried.connect(where)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+# --- taking over ------------------------------------------------------------------------------------------
+
+MAX_FAMILIES = 200
+"""Maximum number of top-level conversations, with all their sub-agents, that one transaction takes over.
+
+One transaction for each conversation would take seconds; one for all would lock rows for too long.
+"""
+MAX_RELEASED = 1_000
+
+
+class TakeOver:
+    """Takes over conversations for one node. Used by one thread.
+
+    Each method raises StoreUnavailableError; conversations taken before the error stay taken.
+    """
+
+    def __init__(self, session: NodeSession, me: int, *, on_taken: Callable[[tuple[str, ...]], object]) -> None:
+        """`on_taken` is called for each batch, with the ids of those conversations in it that have unfinished work."""
+        self._session = session
+        self._me = me
+        self._on_taken = on_taken
+
+    def from_dead(self, incarnation: int) -> None:
+        """Take over the interrupted conversations of a dead node that no other node has taken.
+
+        Afterwards its idle conversations have no owner. If this node is itself declared dead or is draining, it takes
+        none.
+        """
+        self._take(said.TAKE, incarnation)
+        release(self._session, incarnation)
+
+    def abandoned(self) -> None:
+        """Take over interrupted conversations that nobody owns."""
+        self._take(said.TAKE_ABANDONED, None)
+
+    def _take(self, statement: str, dead: int | None) -> None:
+        values = {"me": self._me, "dead": dead, "most": MAX_FAMILIES}
+        while taken := self._session.rows(statement, values):
+            if unsettled := tuple(conversation for conversation, is_unsettled in taken if is_unsettled):
+                self._on_taken(unsettled)
+
+
+def release(session: NodeSession, owner: int) -> bool:
+    """Remove the node `owner` as the owner of its conversations, except in rows that others have locked.
+
+    Returns whether the node now owns no conversation. Raises StoreUnavailableError.
+    """
+    while session.rows(said.RELEASE, {"owner": owner, "most": MAX_RELEASED}):
+        pass
+    return not session.rows(said.OWNS, {"owner": owner})[0][0]

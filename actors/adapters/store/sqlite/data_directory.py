@@ -9,8 +9,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from actors.adapters.store.sqlite.files.disk_reserve import NO_SPACE, disk_is_full
-from actors.adapters.store.sqlite.files.open_files import Inode, inode_at, inode_of
+from actors.adapters.store.sqlite.disk import NO_SPACE, disk_is_full
+from actors.adapters.store.sqlite.engine import Inode, inode_at, inode_of
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
 
 if TYPE_CHECKING:

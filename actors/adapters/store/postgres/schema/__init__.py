@@ -1,1 +1,0 @@
-"""The tables of the PostgreSQL database, and its migrations."""
