@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import ssl
 import sys
 import time
 from dataclasses import dataclass
@@ -165,6 +166,7 @@ async def main() -> None:
     arguments.add_argument("--first", type=float, default=0.0, help="seconds before the first piece of an answer")
     arguments.add_argument("--whole", action="store_true", help="each answer in one piece")
     arguments.add_argument("--plain", action="store_true", help="bodies of a known length, not chunks")
+    arguments.add_argument("--tls", help="file of a certificate and its key, to serve over TLS")
     arguments.add_argument("--flood", type=int, default=0, help="pieces of text a second, in answers without an end")
     given = arguments.parse_args()
     serving = Provider(given.pause, given.first, whole=given.whole, plain=given.plain)
@@ -172,7 +174,11 @@ async def main() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await (drown(reader, writer, given.flood) if given.flood else serving.answer(reader, writer))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=1024)
+    tls = None
+    if given.tls:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(given.tls)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=1024, ssl=tls)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 

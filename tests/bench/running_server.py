@@ -38,15 +38,21 @@ class RunningServer:
 
 
 @contextlib.contextmanager
-def provider(pause: float = 0.0, flood: int = 0, *, first: float = 0.0, plain: bool = False) -> Iterator[str]:
-    """A model provider; yields its base URL. `flood`: its answers have no end, and so many pieces a second."""
+def provider(
+    pause: float = 0.0, flood: int = 0, *, first: float = 0.0, plain: bool = False, tls: Path | None = None
+) -> Iterator[str]:
+    """A model provider; yields its base URL. `flood`: its answers have no end, and so many pieces a second.
+
+    `tls`: the file of the certificate and its key with which it serves over TLS.
+    """
     command = [sys.executable, "-m", "tests.bench.provider", "--pause", str(pause), "--flood", str(flood)]
     command += ["--first", str(first)]
     command += ["--plain"] if plain else []
+    command += ["--tls", str(tls)] if tls else []
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+            yield f"http{'s' if tls else ''}://127.0.0.1:{int(process.stdout.readline())}"
         finally:
             process.kill()
 

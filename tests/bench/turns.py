@@ -6,13 +6,16 @@ Bare threads run the same turns in between, three rounds; of each figure the med
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
+from pathlib import Path
 
 from tests.bench.clients import Clients, Watched, on_loop
 from tests.bench.counters import ContextSwitches, reads_and_writes
 from tests.bench.figures import Report, cpu_seconds, rss_mib
 from tests.bench.results import ROUNDS, Turns, floor, middle
 from tests.bench.running_server import RunningServer, provider, running_server
+from tests.support.certificates import make_self_signed
 
 SIZES = ((1, 60), (10, 12), (50, 4), (100, 2), (200, 1), (500, 1))
 """Conversations, and turns of each."""
@@ -46,6 +49,8 @@ def run(report: Report) -> None:
     for conversations, turns in SIZES:
         _size(report, conversations, turns)
     _paced(report)
+    with tempfile.TemporaryDirectory() as folder:
+        _paced_over_tls(report, make_self_signed(Path(folder)))
 
 
 def _size(report: Report, conversations: int, turns: int) -> None:
@@ -96,6 +101,20 @@ def _paced(report: Report) -> None:
         n=sum(each.turns for each in above),
     )
     report.add(f"resident memory, {STREAMING} conversations", "MiB", value=above[0].rss_mib)
+
+
+def _paced_over_tls(report: Report, certificate: Path) -> None:
+    """The same over TLS: one read of a connection returns one record, and providers send one for each event."""
+    with provider(PAUSE, tls=certificate) as url, running_server(url, SSL_CERT_FILE=str(certificate)) as running:
+        above = [on_loop(bedrock(running, STREAMING, 2)) for _ in range(ROUNDS)]
+    report.add(
+        f"turns: added latency, {STREAMING} streaming over TLS",
+        "ms",
+        p50=middle([added(each) for each in above], 1),
+        p99=middle([added(each, each.p99()) for each in above], 1),
+        cpu_ms=middle([each.cpu_ms for each in above]),
+        n=sum(each.turns for each in above),
+    )
 
 
 def added(turns: Turns, took: float | None = None) -> float:

@@ -18,15 +18,13 @@ from actors.adapters.llm.protocols.openai_chat.response import OpenAiChatReader
 from actors.adapters.llm.protocols.openai_responses import request as openai_responses
 from actors.adapters.llm.protocols.openai_responses.response import OpenAiResponsesReader
 from actors.adapters.llm.provider import ANTHROPIC, NO_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, PROTOCOLS, ProviderConfig
-from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
+from actors.adapters.llm.provider_client import Later, ProviderClient, WireProtocol
 from actors.adapters.llm.routing import ModelRouter, Server
-from actors.adapters.llm.transport.http import Transport, never
 from actors.core.errors import ErrorKind, LlmFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from actors.adapters.llm.transport.connection_pool import Later
     from actors.ports import CancelToken, Model, ModelInfo
 
 _WIRE_PROTOCOLS = {
@@ -63,12 +61,12 @@ class Catalog:
         small: str = "",
         models: Mapping[str, Any] | None = None,
         pace: float = 0.03,
-        later: Later = never,
+        later: Later | None = None,
     ) -> None:
         names = [provider.name for provider in providers]
         if len(set(names)) != len(names):
             raise ValueError("two providers have the same name")
-        clients = [ProviderClient(provider, Transport(provider, later)) for provider in providers]
+        clients = [ProviderClient(provider, later) for provider in providers]
         self._router = ModelRouter([Server(each, Discovery(each), ModelList(each)) for each in clients])
         self._operator = operator_limits(models or {})
         self._prefixes = PrefixCache()
@@ -153,7 +151,7 @@ class Catalog:
     def close(self) -> None:
         """Close the idle connections to providers; a running request closes its own connection. Idempotent."""
         for server in self._router.servers:
-            server.client.transport.close()
+            server.client.close()
 
     def forget(self, conversation_id: str) -> None:
         """Drop what is cached for a conversation; see ports.ModelCatalog."""

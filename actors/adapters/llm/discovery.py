@@ -116,7 +116,7 @@ class Discovery:
                 return stated
             if reply.status in _NO_LIST:
                 return None
-            raise TransportError(ErrorKind.SERVER_ERROR, f"HTTP {reply.status}")
+            raise TransportError(f"HTTP {reply.status}", ErrorKind.SERVER_ERROR)
 
 
 class _NotLoadedError(Exception):

@@ -96,12 +96,12 @@ class ModelList:
 
     def _fetch(self, url: str, cancel: CancelToken) -> tuple[str, ...]:
         if self._client.provider.discover == "never":
-            raise TransportError(ErrorKind.INVALID_REQUEST, 'its settings say discover = "never"')
+            raise TransportError('its settings say discover = "never"', ErrorKind.INVALID_REQUEST)
         provider = self._client.keys.with_key(cancel)
         send = self._client.transport.send
         with send("GET", url, provider.request_headers(), (), cancel, timeouts=LIST_TIMEOUTS) as reply:
             if not 200 <= reply.status < 300:
-                raise TransportError(ErrorKind.SERVER_ERROR, f"it has no list of models (HTTP {reply.status})")
+                raise TransportError(f"it has no list of models (HTTP {reply.status})", ErrorKind.SERVER_ERROR)
             return listed_in(reply.read_all(_MAX_BYTES))
 
 

@@ -5,12 +5,13 @@ All wire protocols use this module.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from actors.adapters.llm.transport.http import Reply, Transport
 
 log = logging.getLogger(__name__)
+
+#: A function that runs a callback once, after a number of milliseconds.
+Later: TypeAlias = Callable[[int, Callable[[], object]], object]
 
 #: Seconds to wait for what may follow a complete answer: its token usage, "[DONE]", and the end of the stream.
 TAIL_SECONDS = 5.0
@@ -100,13 +104,26 @@ class GatheredText:
 class ProviderClient:
     """Sends requests to one provider.
 
-    Safe to call from any thread. It keeps idle connections, and the API key that the `api_key_command` has printed.
+    Safe to call from any thread. It keeps idle connections, which `later` closes after a time, and the API key that the
+    `api_key_command` has printed.
     """
 
-    def __init__(self, provider: ProviderConfig, transport: Transport) -> None:
+    def __init__(self, provider: ProviderConfig, later: Later | None = None) -> None:
         self.provider = provider
-        self.transport = transport
         self.keys = ApiKeys(provider)
+        self._later = later
+
+    @functools.cached_property
+    def transport(self) -> Transport:
+        """Sends the requests. Raises TransportError for an unusable setting."""
+        from actors.adapters.llm.transport.http import Transport  # noqa: PLC0415 -- 13 MB that a start need not load
+
+        return Transport(self.provider, self._later)
+
+    def close(self) -> None:
+        """Close the idle connections; a running request closes its own connection. Idempotent."""
+        if "transport" in self.__dict__:
+            self.transport.close()
 
     def request(
         self,

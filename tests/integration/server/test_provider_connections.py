@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.llm.transport import connection_pool, http_connection
+from actors.adapters.llm.transport import http
 from server.app.wiring import wire
 from server.settings.loading import load
 from tests.support.model_requests import ask
@@ -34,8 +34,7 @@ def test_idle_connections_to_providers_are_closed(
     by_time: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by_time:
-        monkeypatch.setattr(http_connection, "IDLE_SECONDS", 0.01)
-        monkeypatch.setattr(connection_pool, "IDLE_SECONDS", 0.01)
+        monkeypatch.setattr(http, "IDLE_SECONDS", 0.01)
     keeper = Keeper()
     with ScriptedServer(keeper) as server:
         environ = {"HOME": str(tmp_path), "ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": server.url}

@@ -15,7 +15,7 @@ NOT_AT_START = {
     "actors.adapters.tools.workers.read_image", "actors.adapters.tools.workers.search",
     "actors.adapters.tools.workers.keyword_search",
 }  # fmt: skip
-OF_AGENTS = {"jsonschema_rs", "tree_sitter", "tree_sitter_bash", "httptools"}
+OF_AGENTS = {"jsonschema_rs", "tree_sitter", "tree_sitter_bash", "requests", "urllib3"}
 START = """
 import sys, threading, time
 from server.process.process_settings import collection_paused, tune_process

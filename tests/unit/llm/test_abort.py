@@ -14,7 +14,7 @@ import pytest
 
 from actors.adapters.llm.provider import Secret, Timeouts
 from actors.adapters.llm.transport import connections
-from actors.adapters.llm.transport.connections import AbortHandle
+from actors.adapters.llm.transport.connections import Exchange
 from actors.core.content import Text
 from actors.ports import CancelToken, Model, ModelAbortedError, ModelAnswer, ModelFailedError
 from tests.support.model_requests import RequestThread, ask, close_models, model
@@ -288,7 +288,7 @@ def test_a_cancel_between_two_steps_of_connecting_is_not_lost(step: str, monkeyp
         cancel = CancelToken()
         if step != "connect":
             # Linux happens to remember a shutdown that came before the connect; nobody promises that.
-            monkeypatch.setattr(AbortHandle, "_shutdown", lambda _: None)
+            monkeypatch.setattr(Exchange, "_shutdown", lambda _: None)
         _after(monkeypatch, step, cancel.cancel)
         asking = RequestThread(model("anthropic", f"http://127.0.0.1:{port}", timeouts=PATIENT), cancel)
         asking.join(60)
@@ -336,7 +336,7 @@ def _after(monkeypatch: pytest.MonkeyPatch, step: str, action: Callable[[], None
     """Run `action` right after a step of connecting."""
     owners: dict[str, tuple[Any, str]] = {
         "resolve": (socket, "getaddrinfo"),
-        "publish": (AbortHandle, "publish"),
+        "publish": (Exchange, "publish"),
         "connect": (connections, "_begin_connect"),
     }
     owner, name = owners[step]

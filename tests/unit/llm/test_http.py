@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
+import itertools
 import socket
 import ssl
+import struct
+import termios
+import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import certifi
@@ -15,14 +21,14 @@ from msgspec.structs import replace
 
 from actors.adapters.llm.provider import Secret, Timeouts
 from actors.adapters.llm.transport import http
-from actors.adapters.llm.transport.connections import TransportError
-from actors.adapters.llm.transport.http import Transport
-from actors.adapters.llm.transport.http_connection import rest_of
+from actors.adapters.llm.transport.connections import Exchange, TransportError
+from actors.adapters.llm.transport.http import MAX_OVERHEAD_BYTES, READ_BYTES, Transport
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
 from actors.ports.machine import trust_store
 from tests.support.certificates import openssl
-from tests.support.model_requests import QUICK, provider
+from tests.support.model_requests import QUICK, model, provider
+from tests.support.model_requests import failure as model_failure
 from tests.support.scripted_server import (
     STREAM_HEAD,
     Script,
@@ -32,6 +38,7 @@ from tests.support.scripted_server import (
     chunked,
     stream,
 )
+from tests.unit.llm.test_abort import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,13 +69,6 @@ def test_a_body_in_pieces_arrives_whole() -> None:
             assert reply.read_all() == b"yes"
     (received,) = server.received
     assert received.body == b"".join(pieces)
-
-
-@given(pieces=st.lists(st.binary(max_size=3), max_size=5), count=st.integers(0, 9))
-def test_of_pieces_what_the_kernel_did_not_take_is_sent_next(pieces: list[bytes], count: int) -> None:
-    rest = rest_of([memoryview(piece) for piece in pieces], count)
-    assert b"".join(rest) == b"".join(pieces)[count:]
-    assert all(rest)
 
 
 def test_a_request_and_its_answer() -> None:
@@ -140,10 +140,25 @@ def test_redirects_are_not_followed() -> None:
     assert len(server.received) == 1
 
 
-def test_compressed_answers_are_read_though_not_requested() -> None:
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, gzip"])
+def test_a_compressed_answer_is_refused_since_none_was_asked_for(encoding: str) -> None:
+    """A small body may become gigabytes."""
     body = gzip.compress(b"squeezed" * 1000)
-    with ScriptedServer(answer(200, body, content_encoding="gzip")) as server:
-        assert post(server.url) == (200, b"squeezed" * 1000)
+    with ScriptedServer(answer(200, body, content_encoding=encoding), answer(200, b"{}")) as server:
+        refused = model_failure(model("anthropic", server.url)).failure
+        assert post(server.url) == (200, b"{}")
+    assert (refused.kind, refused.retryable) == (ErrorKind.INVALID_REQUEST, False)
+    assert "turn off compression in the server or its proxy" in refused.message
+
+
+def test_the_status_of_a_compressed_error_counts() -> None:
+    with ScriptedServer(answer(503, gzip.compress(b"busy"), content_encoding="gzip")) as server:
+        assert model_failure(model("anthropic", server.url)).failure.kind is ErrorKind.SERVER_ERROR
+
+
+def test_an_answer_that_says_that_it_is_not_compressed_is_read() -> None:
+    with ScriptedServer(answer(200, b"yes", content_encoding="identity")) as server:
+        assert post(server.url) == (200, b"yes")
 
 
 def test_tls_is_verified(server_tls: ssl.SSLContext, certificate: Path) -> None:
@@ -376,14 +391,39 @@ def test_an_answer_that_is_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
     assert raised.value.kind is ErrorKind.RESPONSE_TOO_LARGE
 
 
-@pytest.mark.parametrize("key", ["hunter22\r\nx-evil: 1", "hunter22\u2603"])
-def test_a_header_that_cannot_be_sent_is_reported_without_its_value(key: str) -> None:
+@pytest.mark.parametrize("name", ["x-key", "x y", "x:", "", "x\r\n", "ü"])
+@pytest.mark.parametrize("key", ["hunter22\r\nx-evil: 1", "hunter22\n", "hunter22\0", "hunter22\u2603"])
+def test_a_header_that_cannot_be_sent_is_reported_without_its_value(name: str, key: str) -> None:
+    value = key if name == "x-key" else "hunter22"
     with ScriptedServer(answer(200, b"")) as server:
-        posting = Transport(provider("anthropic", server.url)).post(server.url, {"x-key": key}, [], CancelToken())
+        posting = Transport(provider("anthropic", server.url)).post(server.url, {name: value}, [], CancelToken())
         with pytest.raises(TransportError) as raised:
             posting.__enter__()
     assert raised.value.kind is ErrorKind.INVALID_REQUEST
     assert "hunter22" not in str(raised.value)
+
+
+@pytest.mark.parametrize("path", ["//", "http://a b/", "http://a:99999/", "http:///x", "http://[::1/"])
+def test_a_url_that_cannot_be_sent(path: str) -> None:
+    posting = Transport(provider("anthropic", "http://127.0.0.1:9")).post(path, {}, [], CancelToken())
+    with pytest.raises(TransportError, match="characters that cannot be sent"):
+        posting.__enter__()
+
+
+def test_a_request_has_a_length_and_a_host_of_its_own() -> None:
+    headers = {"content-length": "9", "transfer-encoding": "chunked", "Accept-Encoding": "br"}
+    with ScriptedServer(answer(200, b"yes"), answer(200, b"yes")) as server:
+        transport = Transport(provider("anthropic", server.url))
+        with transport.post(server.url + "/ü x?a=%20", headers, [b"{", b"}"], CancelToken()) as reply:
+            reply.read_all()
+        with transport.send("GET", server.url, {"host": "b"}, (), CancelToken(), timeouts=PATIENT) as reply:
+            reply.read_all()
+    first, second = server.received
+    assert (first.path, first.headers["host"]) == ("/%C3%BC%20x?a=%20", f"127.0.0.1:{server.port}")
+    assert (first.headers["content-length"], first.headers["accept-encoding"]) == ("2", "identity")
+    assert "transfer-encoding" not in first.headers
+    assert second.headers["host"] == "b"
+    assert "content-length" not in second.headers
 
 
 def test_the_token_keeps_nothing_of_a_finished_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,3 +446,161 @@ def test_a_large_body_has_the_time_that_an_answer_has() -> None:
     with ScriptedServer(slow_reader) as server:
         timeouts = Timeouts(connect=0.2, first_byte=QUICK.first_byte)
         assert post(server.url, b"x" * (32 << 20), timeouts=timeouts) == (200, b"yes")
+
+
+# --- what arrives -----------------------------------------------------------------------------------------------------
+
+
+def said(data: bytes) -> Script:
+    """Read a request, send these bytes, and end the connection."""
+
+    def play(connection: ServedConnection) -> None:
+        connection.read_request()
+        connection.send(data)
+
+    return play
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 200\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\ncontent-length: 3\n\nabc",
+        b"HTTP/1.1 200 OK\r\nx: a\r\n b\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3  \r\nabc\r\n0\r\nx-a: trailer\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n000;z\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nupgrade: h2c\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/1.1 100 Go\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+    ],
+)
+def test_what_other_clients_accept_is_accepted(data: bytes) -> None:
+    with ScriptedServer(said(data)) as server:
+        assert post(server.url) == (200, b"abc")
+
+
+CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\nx: " + b"a" * MAX_OVERHEAD_BYTES,
+        b"HTTP/1.1 100 Continue\r\n\r\n" * (MAX_OVERHEAD_BYTES // 20),
+        CHUNKS + b"0\r\n" + b"x: aaaaaaaa\r\n" * (MAX_OVERHEAD_BYTES // 10),
+        CHUNKS + b"3;" + b"a" * MAX_OVERHEAD_BYTES,
+        CHUNKS + b"zz\r\n",
+    ],
+)
+def test_what_is_not_a_response_is_refused(data: bytes) -> None:
+    def play(connection: ServedConnection) -> None:
+        said(data)(connection)
+        connection.wait_for_close()
+
+    with ScriptedServer(play) as server:
+        assert failure(server.url, timeouts=PATIENT).kind is ErrorKind.NETWORK
+
+
+def test_content_before_a_malformed_chunk_is_read_first() -> None:
+    with (
+        ScriptedServer(said(CHUNKS + b"3\r\nabc\r\nzz\r\n")) as server,
+        Transport(provider("anthropic", server.url)).post(server.url, {}, [], CancelToken()) as reply,
+    ):
+        assert reply.read() == b"abc"
+        with pytest.raises(TransportError, match="broke off in the middle"):
+            reply.read()
+
+
+def waiting_in(sock: socket.socket) -> int:
+    """How many bytes have arrived in the kernel."""
+    count: int = struct.unpack("i", fcntl.ioctl(sock, termios.FIONREAD, bytes(4)))[0]
+    return count
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])
+@pytest.mark.parametrize("end", ["chunked", "close"])
+def test_one_read_returns_all_that_has_arrived(
+    secure: bool, end: str, server_tls: ssl.SSLContext, certificate: Path
+) -> None:
+    """A provider sends each piece of text by itself; a pause after each piece would make the answer late."""
+    pieces = [b"piece %d " % number for number in range(50)]
+    framing = 50 * (len(b"9\r\n\r\n") * (end == "chunked") + 22 * secure)
+    begun = threading.Event()
+
+    def play(connection: ServedConnection) -> None:
+        connection.read_request()
+        connection.send(STREAM_HEAD if end == "chunked" else b"HTTP/1.1 200 OK\r\n\r\n")
+        begun.wait(60)
+        for piece in pieces:
+            connection.send(chunked(piece) if end == "chunked" else piece)
+        connection.wait_for_close()
+
+    with ScriptedServer(play, tls=server_tls if secure else None) as server:
+        transport = Transport(provider("anthropic", server.url, ca_bundle=str(certificate)))
+        with transport.post(server.url, {}, [], CancelToken()) as reply:
+            begun.set()
+            assert until(lambda: waiting_in(reply._response.fp._sock) >= sum(map(len, pieces)) + framing)
+            assert reply.read() == b"".join(pieces)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=20), max_size=5), st.lists(st.integers(0, 200), max_size=8))
+def test_in_any_segments_chunks_are_read_as_they_arrive_and_whole(contents: list[bytes], cuts: list[int]) -> None:
+    data = b"".join([*map(chunked, contents), b"0\r\nx: y\r\n\r\n"])
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        exchange = Exchange(PATIENT, fresh=False)
+        exchange.begin(30, "late")
+        theirs.sendall(CHUNKS)
+        response = http._Response(exchange, ours, method="POST")
+        response.begin()
+        read = b""
+        for begin, end in itertools.pairwise(edges):
+            theirs.sendall(data[begin:end])
+            while response.ready():
+                read += response.next(READ_BYTES)
+        while piece := response.next(READ_BYTES):
+            read += piece
+        assert (read, response.isclosed(), response.surplus) == (b"".join(contents), True, False)
+
+
+class Waits(CancelToken):
+    """A token whose waits take no time, but are counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+
+    def wait(self, seconds: float) -> bool:
+        self.now += seconds
+        return False
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [(chunked(b": ping\n\n" * 1000), 2001), (chunked(b"x") * 1000, 1000), (chunked(b"data: {}\n\n") * 1000, 3000)],
+    ids=["comments", "bytes", "events"],
+)
+def test_a_stream_of_tiny_things_is_read_at_a_pace(content: bytes, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast it arrives, so that it takes no core; a burst is read at once."""
+    token = Waits()
+    monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=lambda: token.now))
+    with ScriptedServer(stream([], then=said_times(content, 100))) as server:
+        transport = Transport(provider("anthropic", server.url, timeouts=PATIENT))
+        with transport.post(server.url, {}, [], token) as reply:
+            assert reply.read()
+            assert token.now == 1000.0
+            reply.read_all()
+    expected = 100 * lines * http.LINE_COST - http.BURST_SECONDS
+    assert token.now - 1000 >= expected - 2 * READ_BYTES * http.LINE_COST
+
+
+def said_times(content: bytes, times: int) -> Script:
+    def play(connection: ServedConnection) -> None:
+        for _ in range(times):
+            connection.send(content)
+        connection.send(b"0\r\n\r\n")
+
+    return play

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -13,10 +14,9 @@ import pytest
 
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.provider import Secret
-from actors.adapters.llm.transport import connection_pool, http_connection
+from actors.adapters.llm.transport import http
 from actors.adapters.llm.transport.connections import TransportError
-from actors.adapters.llm.transport.http import Transport
-from actors.adapters.llm.transport.http_connection import HttpConnection
+from actors.adapters.llm.transport.http import Transport, _Connection
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
 from tests.support.model_requests import ask, provider
@@ -52,14 +52,14 @@ def post(transport: Transport, server: ScriptedServer, body: bytes = b"{}", canc
         return reply.read_all()
 
 
-def idle(transport: Transport) -> list[HttpConnection]:
-    return [connection for _, connection in transport._pool._idle]
+def idle(transport: Transport) -> list[_Connection]:
+    return [each for pool in transport._adapter.pools() if pool.pool for each in pool.pool.queue if each and each.sock]
 
 
 def until_closed(transport: Transport) -> None:
     """Wait until the server's end of the only idle connection has arrived."""
     (connection,) = idle(transport)
-    assert until(lambda: not connection.is_reusable())
+    assert until(lambda: bool(select.select([connection.sock], [], [], 0)[0]))
 
 
 def streamed(connection: ServedConnection) -> None:
@@ -145,7 +145,7 @@ def test_a_connection_that_the_server_will_not_keep_is_closed(script: Script) ->
     with ScriptedServer(script, kept(b"next")) as server, transport_to(server) as transport:
         assert post(transport, server) == b"yes"
         for connection in idle(transport):
-            assert until(lambda: connection.idle_until < time.monotonic() or not connection.is_reusable())  # noqa: B023
+            assert until(lambda: connection.idle_until < time.monotonic() or not connection.is_connected)  # noqa: B023
         assert post(transport, server) == b"next"
         assert server.accepted == 2
 
@@ -183,9 +183,11 @@ def test_an_answer_whose_end_comes_late_keeps_the_connection() -> None:
         (connection,) = idle(transport)
         assert post(transport, server) == b"another"
         assert (server.accepted, len(idle(transport))) == (2, 2)
-        transport._pool._idle.sort(key=lambda kept_one: kept_one[1] is connection)
+        (pool,) = transport._adapter.pools()
+        assert pool.pool is not None
+        pool.pool.queue.sort(key=lambda kept_one: kept_one is connection)
         server.reached.set()
-        assert until(connection.is_reusable)
+        assert until(lambda: connection.is_connected)
         assert post(transport, server) == b"next"
         assert server.accepted == 2
 
@@ -203,17 +205,31 @@ def test_a_failed_answer_closes_the_connection_even_if_the_caller_ignores_the_fa
         assert post(transport, server) == b"next"
 
 
-class Taken(CancelToken):
-    """A token whose callbacks a cancel has taken, and is about to run."""
+class Late(CancelToken):
+    """A token whose callbacks a cancel has taken, and runs only after the request has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[Callable[[], None]] = []
 
     def forget(self, callback: Callable[[], None]) -> bool:
+        self.taken.append(callback)
         return False
 
 
-def test_a_connection_that_a_cancel_may_yet_shut_down_is_closed() -> None:
-    with ScriptedServer(in_turn(kept(b"yes"))) as server, transport_to(server) as transport:
-        assert post(transport, server, cancel=Taken()) == b"yes"
-        assert idle(transport) == []
+def test_a_cancel_that_comes_too_late_does_not_shut_down_the_connection_of_the_next_request() -> None:
+    cancel = Late()
+
+    def second(connection: ServedConnection) -> None:
+        connection.read_request()
+        for callback in cancel.taken:
+            callback()
+        connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nnext")
+
+    with ScriptedServer(in_turn(kept(b"yes"), second)) as server, transport_to(server) as transport:
+        assert post(transport, server, cancel=cancel) == b"yes"
+        assert post(transport, server) == b"next"
+        assert (server.accepted, len(cancel.taken)) == (1, 1)
 
 
 # --- a server that closes an idle connection --------------------------------------------------------------------------
@@ -233,7 +249,7 @@ def test_a_request_sent_while_the_server_closes_is_sent_again(size: int, monkeyp
     with ScriptedServer(kept(b"yes")) as server, transport_to(server) as transport:
         assert post(transport, server) == b"yes"
         until_closed(transport)
-        monkeypatch.setattr(HttpConnection, "is_reusable", lambda _: True)
+        monkeypatch.setattr(_Connection, "is_connected", True)
         assert post(transport, server, b"x" * size) == b"yes"
         assert (server.accepted, [len(each.body) for each in server.received]) == (2, [2, size])
 
@@ -245,7 +261,7 @@ def test_so_it_is_over_tls(server_tls: ssl.SSLContext, certificate: Path, monkey
     ):
         assert post(transport, server) == b"yes"
         until_closed(transport)
-        monkeypatch.setattr(HttpConnection, "is_reusable", lambda _: True)
+        monkeypatch.setattr(_Connection, "is_connected", True)
         assert post(transport, server) == b"yes"
         assert (server.accepted, len(server.received)) == (2, 2)
 
@@ -278,7 +294,7 @@ def test_a_cancelled_request_is_never_sent_again(monkeypatch: pytest.MonkeyPatch
     with ScriptedServer(kept(b"yes")) as server, transport_to(server) as transport:
         assert post(transport, server) == b"yes"
         until_closed(transport)
-        monkeypatch.setattr(HttpConnection, "is_reusable", lambda _: True)
+        monkeypatch.setattr(_Connection, "is_connected", True)
         cancel = CancelToken()
         cancel.cancel()
         with pytest.raises(TransportError):
@@ -312,14 +328,14 @@ def test_an_idle_connection_is_closed_by_time(monkeypatch: pytest.MonkeyPatch) -
         alarms.ring()
         assert len(idle(transport)) == 1, "its time is not over"
         assert [wait for wait, _ in alarms.waiting] == [15_000], "one alarm waits, however many connections there are"
-        monkeypatch.setattr(http_connection, "IDLE_SECONDS", 0.0)
+        monkeypatch.setattr(http, "IDLE_SECONDS", 0.0)
         assert post(transport, server) == b"two"
         alarms.ring()
         assert (idle(transport), alarms.waiting, server.accepted) == ([], [], 1)
 
 
 def test_a_connection_that_was_idle_for_too_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(http, "IDLE_SECONDS", 0.0)
     with ScriptedServer(in_turn(kept(b"one"))) as server, transport_to(server) as transport:
         assert [post(transport, server) for _ in range(2)] == [b"one", b"one"]
         assert server.accepted == 2
@@ -329,7 +345,7 @@ def test_a_connection_that_was_idle_for_too_long_is_not_used(monkeypatch: pytest
 def test_only_so_many_are_kept_and_the_last_one_is_used_first(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: object
 ) -> None:
-    monkeypatch.setattr(connection_pool, limit, value)
+    monkeypatch.setattr(http, limit, value)
     together = threading.Barrier(3)
 
     def meeting(connection: ServedConnection) -> None:
@@ -379,7 +395,7 @@ def test_programs_that_are_started_inherit_no_connection() -> None:
     with ScriptedServer(in_turn(kept(b"one"))) as server, transport_to(server) as transport:
         assert post(transport, server) == b"one"
         (connection,) = idle(transport)
-        assert not os.get_inheritable(connection._sock.fileno())
+        assert not os.get_inheritable(connection.sock.fileno())
 
 
 def test_a_catalog_closes_the_connections_of_its_providers() -> None:

@@ -192,8 +192,8 @@ class Transport:
 def ask_in_memory(protocol: str, pieces: list[bytes], said: Said, cancel: CancelToken) -> ModelAnswer:
     served = model(protocol, "http://127.0.0.1:9", NAMES[protocol])
     assert isinstance(served, HttpModel)
-    transport: Any = Transport(pieces)
-    client = ProviderClient(provider(protocol, "http://127.0.0.1:9"), transport)
+    client = ProviderClient(provider(protocol, "http://127.0.0.1:9"))
+    client.__dict__["transport"] = Transport(pieces)
     return client.request(_WIRE_PROTOCOLS[protocol], served._prepare(request()), [], said, cancel)
 
 

@@ -1,24 +1,31 @@
-"""Opens connections to a model's server that a cancel can shut down at any time, even before the first packet.
+"""Sockets that a cancel can shut down at any time, even before the first packet; and the errors of requests.
 
 Only `shutdown(SHUT_RDWR)` wakes a thread that is blocked in connect, handshake or recv; closing the socket from another
-thread does not. So every socket is given to an abort handle before it connects.
+thread does not. So every socket is given to its exchange before it connects.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import math
 import os
 import select
 import socket
 import ssl
 import struct
+import termios
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from actors.adapters.llm.provider import Timeouts
 from actors.core.errors import ErrorKind
 from actors.ports.machine.resources import file_descriptor_limit_text, out_of_file_descriptors
+
+Result = TypeVar("Result")
 
 #: SO_LINGER value that makes close() send a TCP RST. After a normal close, a server that is blocked on a full receive
 #: window would notice only after about a minute.
@@ -28,83 +35,116 @@ _RESET = struct.pack("ii", 1, 0)
 class TransportError(Exception):
     """The request got no response, or an incomplete one. The text contains no header, key or body."""
 
-    def __init__(self, kind: ErrorKind, text: str) -> None:
+    def __init__(self, text: str, kind: ErrorKind = ErrorKind.NETWORK) -> None:
         super().__init__(text)
-        self.kind = kind
         self.text = text
+        self.kind = kind
 
 
 class TransportTimeoutError(TransportError):
     """A time limit was exceeded; the text says which one."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(ErrorKind.NETWORK, text)
-
 
 class LocalResourcesExhaustedError(TransportError):
     """This process, not the provider, lacked resources for the request; the text says which ones."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(ErrorKind.RESOURCE_EXHAUSTED, text)
+
+class NotDeliveredError(TransportError):
+    """The connection ended before the server received any byte of the request, so the request can be sent again."""
 
 
-class AbortHandle:
-    """Owns the socket of one connection, so that a cancel can shut it down."""
+class Exchange:
+    """One attempt of a request: the socket that a cancel shuts down, and the time limits of the present phase.
 
-    def __init__(self) -> None:
-        # This lock is held while sockets are closed or shut down: a cancel must not affect a descriptor that was closed
-        # and is in use again for something else.
+    It holds a duplicate of the socket: TLS replaces the socket that it wraps, but a shutdown of the duplicate acts on
+    the connection all the same. Used by the thread of the request; only `abort` is safe to call from any thread.
+    """
+
+    def __init__(self, timeouts: Timeouts, *, fresh: bool) -> None:
+        self.timeouts = timeouts
+        self.fresh = fresh
+        """Whether the request must not be sent on a kept connection."""
+        self.sent = 0
+        """How many bytes of the request the kernel accepted."""
+        self.overhead = 0
+        """How many bytes arrived since the last content."""
+        self.idle = math.inf
+        # This lock is held while the duplicate is closed or shut down: a cancel must not affect a descriptor that was
+        # closed and is in use again for something else.
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
-        self._aborted = False
+        self.aborted = False
 
     def abort(self) -> None:
-        """Shut down the present socket, and every socket that is passed to `publish` later.
-
-        Safe to call from any thread; never blocks or raises.
-        """
+        """Shut down the present socket, and every socket that is passed to `publish` later. Never blocks or raises."""
         with self._lock:
-            self._aborted = True
+            self.aborted = True
             self._shutdown()
 
     def _shutdown(self) -> None:
         if self._socket is not None:
-            # This fails if the socket is not connected; then the connecting thread notices `is_aborted`. The method of
-            # socket.socket is called, because that of ssl.SSLSocket would discard TLS state that the reader still uses.
+            # This fails if the socket is not connected; then the connecting thread notices `aborted`.
             with contextlib.suppress(OSError):
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def publish(self, sock: socket.socket) -> None:
-        """Take ownership of `sock`, so that `abort` shuts it down. The previous socket is closed."""
+        """Let `abort` shut down `sock` instead of the previous socket."""
+        duplicate = socket.socket(sock.family, sock.type, sock.proto, fileno=os.dup(sock.fileno()))
         with self._lock:
-            former, self._socket = self._socket, sock
-            if self._aborted:
+            former, self._socket = self._socket, duplicate
+            if self.aborted:
                 self._shutdown()
         if former is not None:
             former.close()
 
-    @property
-    def is_aborted(self) -> bool:
-        """Whether `abort` was called."""
-        with self._lock:
-            return self._aborted
-
-    def close(self) -> None:
-        """Close the socket. Idempotent. Called by the request's own thread, or while no request uses the connection."""
+    def close(self) -> bool:
+        """Close the duplicate; return whether `abort` was not called, and can no longer do anything. Idempotent."""
         with self._lock:
             sock, self._socket = self._socket, None
-            if sock is None:
-                return
-            if self._aborted:
-                with contextlib.suppress(OSError):
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            sock.close()
+            if sock is not None:
+                if self.aborted:
+                    with contextlib.suppress(OSError):
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                sock.close()
+            return not self.aborted
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many sent bytes the peer's kernel has not acknowledged; 0 if this kernel cannot report it."""
+        try:
+            count: int = struct.unpack("i", fcntl.ioctl(self._socket or -1, termios.TIOCOUTQ, bytes(4)))[0]
+        except (OSError, ValueError):
+            return 0
+        return count
+
+    def begin(self, seconds: float, late: str) -> None:
+        """Begin a phase that may take `seconds`; else TransportTimeoutError with the text `late` is raised."""
+        self._deadline, self._late = time.monotonic() + seconds, late
+
+    def when_ready(self, sock: socket.socket, wanted: int, operation: Callable[[], Result]) -> Result:
+        """Do a non-blocking operation as soon as the socket allows it.
+
+        Reading may need the socket to be writable, and the other way round, because TLS exchanges keys meanwhile.
+        Raises TransportTimeoutError or an OSError.
+        """
+        while (left := self._deadline - time.monotonic()) > 0:
+            try:
+                return operation()
+            except ssl.SSLWantReadError:
+                wanted = select.POLLIN
+            except ssl.SSLWantWriteError:
+                wanted = select.POLLOUT
+            except BlockingIOError:
+                pass
+            if not _poll(sock, wanted, min(left, self.idle)) and self.idle < left:
+                raise TransportTimeoutError(f"nothing arrived for {self.idle:g} s")
+        raise TransportTimeoutError(self._late)
 
 
-def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle) -> socket.socket:
+def open_socket(host: str, port: int, exchange: Exchange) -> socket.socket:
     """Resolve `host`, connect to the first of its addresses that accepts, and return the socket.
 
-    Connecting may take `timeout` seconds in all, in addition to the time of name resolution. A cancel cannot interrupt
+    Connecting may take `timeouts.connect` in all, in addition to the time of name resolution. A cancel cannot interrupt
     name resolution, so it takes effect only afterwards; until then this thread is blocked, but no other thread
     waits for it. Raises TransportError.
     """
@@ -113,41 +153,39 @@ def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle)
     except (OSError, UnicodeError):
         if out_of_file_descriptors():  # the resolver's error does not tell that this was the cause
             raise LocalResourcesExhaustedError(file_descriptor_limit_text()) from None
-        raise TransportError(ErrorKind.NETWORK, f"cannot resolve the host name {host}") from None
+        raise TransportError(f"cannot resolve the host name {host}") from None
+    timeout = exchange.timeouts.connect
     deadline = time.monotonic() + timeout
-    failure = TransportError(ErrorKind.NETWORK, f"{host} has no address")
+    error = errno.EADDRNOTAVAIL
     for left, (family, kind, protocol, _, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
         sock = socket.socket(family, kind, protocol)
-        abort_handle.publish(sock)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Keep-alive probes detect a server that disappeared without closing the connection, before the idle time limit.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        error = _connect(sock, address, (deadline - time.monotonic()) / left, abort_handle)
+        try:
+            exchange.publish(sock)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # Keep-alive probes detect a server that disappeared without closing the connection, before the idle limit.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            error = _connect(sock, address, (deadline - time.monotonic()) / left, exchange)
+        finally:
+            if error:
+                sock.close()
         if not error:
             return sock
-        failure = _not_connected(host, port, error, timeout)
-    raise failure
-
-
-def _not_connected(host: str, port: int, error: int, timeout: float) -> TransportError:
     if error == errno.ETIMEDOUT:
-        return TransportTimeoutError(f"cannot connect to {host}:{port} within {timeout:g} s")
-    return TransportError(ErrorKind.NETWORK, f"cannot connect to {host}:{port}: {os.strerror(error)}")
+        raise TransportTimeoutError(f"cannot connect to {host}:{port} within {timeout:g} s")
+    raise TransportError(f"cannot connect to {host}:{port}: {os.strerror(error)}")
 
 
-def _connect(sock: socket.socket, address: Any, seconds: float, abort_handle: AbortHandle) -> int:
+def _connect(sock: socket.socket, address: Any, seconds: float, exchange: Exchange) -> int:
     """Connect, waiting for at most `seconds`; return the error number, 0 for success.
 
     A cancel cannot shut down a socket that is not connecting yet. So the socket is non-blocking: connecting begins,
-    then `is_aborted` shows whether a cancel came too early. A cancel after this check shuts the socket down.
+    then `aborted` shows whether a cancel came too early. A cancel after this check shuts the socket down.
     """
     error = _begin_connect(sock, address)
-    if abort_handle.is_aborted:
+    if exchange.aborted:
         return errno.ECONNABORTED
     if error == errno.EINPROGRESS:
-        poll = select.poll()
-        poll.register(sock, select.POLLOUT)
-        if not poll.poll(max(seconds, 0) * 1000):
+        if not _poll(sock, select.POLLOUT, max(seconds, 0)):
             return errno.ETIMEDOUT
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     return error
@@ -158,24 +196,7 @@ def _begin_connect(sock: socket.socket, address: Any) -> int:
     return sock.connect_ex(address)
 
 
-def start_tls(
-    sock: socket.socket, host: str, context: ssl.SSLContext, seconds: float, abort_handle: AbortHandle
-) -> ssl.SSLSocket:
-    """Start TLS on `sock`, verify the certificate for `host`, and return the TLS socket.
-
-    Raises TransportError.
-    """
-    sock.settimeout(seconds)
-    try:
-        tls = context.wrap_socket(sock, server_hostname=host.rstrip("."), do_handshake_on_connect=False)
-        abort_handle.publish(tls)
-        tls.do_handshake()
-    except ssl.SSLCertVerificationError as error:
-        text = f"the certificate of {host} is not trusted ({error.verify_message}); set ca_bundle if it should be"
-        raise TransportError(ErrorKind.INVALID_REQUEST, text) from None  # another attempt would not change it
-    except TimeoutError:
-        raise TransportTimeoutError(f"the TLS handshake with {host} took longer than {seconds:g} s") from None
-    except OSError as error:
-        reason = getattr(error, "reason", None) or type(error).__name__
-        raise TransportError(ErrorKind.NETWORK, f"the TLS handshake with {host} failed: {reason}") from None
-    return tls
+def _poll(sock: socket.socket, wanted: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(sock, wanted)
+    return bool(poll.poll(math.ceil(seconds * 1000)))

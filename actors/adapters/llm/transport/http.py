@@ -1,117 +1,459 @@
-"""Sends HTTP requests and streams their responses.
+"""HTTP requests to one provider by `requests`: a cancel aborts them in any phase, and idle connections are reused.
 
-A cancel aborts a request in any phase; idle connections are reused.
+An adapter of `requests` has connections of urllib3 that differ in three ways: each publishes its socket to the abort
+handle of the request before it connects; its time limits bound whole phases; and one read takes all that has arrived.
 """
 
 from __future__ import annotations
 
-import functools
+import copy
+import http.client
+import logging
+import math
+import re
+import select
+import socket
 import ssl
+import threading
 import time
-import zlib
-from contextlib import AbstractContextManager, contextmanager
+import weakref
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from actors.adapters.llm.transport.connection_pool import ConnectionPool
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import HTTPError
+
 from actors.adapters.llm.transport.connections import (
-    AbortHandle,
+    Exchange,
     LocalResourcesExhaustedError,
+    NotDeliveredError,
     TransportError,
     TransportTimeoutError,
     open_socket,
-    start_tls,
 )
-from actors.adapters.llm.transport.endpoint import Endpoint, Proxy, encode_head, endpoint_of, proxy_of
-from actors.adapters.llm.transport.http_connection import ConnectionLostError, HttpConnection, NotDeliveredError
-from actors.adapters.llm.transport.response_parser import MalformedResponseError, ResponseParser
 from actors.core.errors import ErrorKind
-from actors.ports.machine.resources import exhausted_resource
+from actors.ports.machine.resources import exhausted_resource, max_open_files
 from actors.ports.machine.trust_store import client_tls
 from actors.ports.settings.settings_checks import read_named
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Generator, Mapping, Sequence
 
     from actors.adapters.llm.provider import ProviderConfig, Timeouts
-    from actors.adapters.llm.transport.connection_pool import Later
+    from actors.adapters.llm.provider_client import Later
     from actors.ports import CancelToken
 
-#: Maximum bytes of one decoded response body.
+#: Maximum bytes of one response body.
 MAX_ANSWER_BYTES = 64 << 20
+#: Maximum bytes that may arrive in succession without any content: the response's head, chunk headers, other framing.
+MAX_OVERHEAD_BYTES = 256 << 10
+#: Maximum bytes of one read.
+READ_BYTES = 64 << 10
 
-#: The value of zlib's parameter `wbits` that makes zlib recognise gzip and deflate data by its first bytes.
-_ANY_FORMAT = 47
-_COMPRESSED = frozenset({"gzip", "x-gzip", "deflate"})
+#: Seconds of an answer's time that a read costs, and a line or a chunk. An answer that is ahead of its time by more
+#: than BURST_SECONDS is read later, so that no stream of tiny pieces, events or comments takes much of a core.
+READ_COST, LINE_COST = 1 / 500, 1 / 20_000
+BURST_SECONDS = 1.0
+#: Maximum number of chunks of one read.
+_MAX_CHUNKS = 2_000
+
+#: Maximum seconds that an idle connection is kept; servers keep idle connections longer.
+IDLE_SECONDS = 15.0
+#: If a server announces when it closes an idle connection, Bedrock closes the connection this many seconds earlier.
+_MARGIN_SECONDS = 1.0
+_ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
+#: Maximum number of idle connections; above it the least recently used one is closed. If this process can open only few
+#: files, the maximum is a sixteenth of that limit, because requests and tools need most of the files.
+MAX_IDLE = 100
+_SHARE_OF_FILES = 16
+
+#: What must have arrived so that http.client reads the next chunk, or the end of all chunks, without waiting.
+_NEXT_CHUNK = re.compile(rb"(?s:0*[1-9a-fA-F][^\n]*\n.)|0+[ \t\r]*(?:;[^\n]*)?\n(?:[^\r\n][^\n]*\n)*\r?\n")
+
+_NOT_BEGUN = "the connection was closed before an answer began"
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_OURS = frozenset({"content-length", "transfer-encoding", "accept-encoding"})
+
+_thread = threading.local()
+"""Its `exchange` is the one that this thread makes: urllib3 has no way to pass it to a connection."""
 
 
-def never(_milliseconds: int, _callback: object) -> None:
-    """Do nothing: a scheduler (`Later`) for a Transport that does not close idle connections after a time.
+class _Incoming:
+    """The bytes of one response, as a file for http.client: only if none is buffered does a read wait for more."""
 
-    They are closed together with their pool, or when a later request finds that they are too old.
-    """
+    def __init__(self, sock: socket.socket, exchange: Exchange, file: Any) -> None:
+        self.buffer = b""
+        self.position = 0
+        self._sock = sock
+        self._exchange = exchange
+        self._file = file  # as long as it is open, the socket is open, even if http.client has closed it
+        sock.settimeout(0)
+
+    def receive(self, *, wait: bool) -> bool:
+        """Buffer all that has arrived; return whether that is anything. If nothing has, `wait` for it.
+
+        One read of TLS returns one record, and providers send a record for each event: if each of them took a read and
+        the pause that follows it, a stream would fall ever further behind.
+        """
+        receive = partial(self._sock.recv, READ_BYTES)
+        try:
+            pieces = [self._exchange.when_ready(self._sock, select.POLLIN, receive) if wait else receive()]
+        except OSError:
+            if wait:
+                raise
+            return False
+        with suppress(OSError):
+            while isinstance(self._sock, ssl.SSLSocket) and pieces[-1] and (room := READ_BYTES - sum(map(len, pieces))):
+                pieces.append(self._sock.recv(room))
+        self.buffer = b"".join((self.buffer[self.position :], *pieces))
+        self.position = 0
+        self._exchange.overhead += sum(map(len, pieces))
+        if self._exchange.overhead > MAX_OVERHEAD_BYTES:
+            raise http.client.HTTPException
+        return pieces[0] != b""
+
+    def readline(self, limit: int) -> bytes:
+        while (end := self.buffer.find(b"\n", self.position, self.position + limit)) < 0:
+            if len(self.buffer) - self.position >= limit or not self.receive(wait=True):
+                return self._take(limit)
+        return self._take(end + 1 - self.position)
+
+    def read(self, size: int) -> bytes:
+        while len(self.buffer) - self.position < size and self.receive(wait=True):
+            pass
+        return self._take(size)
+
+    def read1(self, size: int) -> bytes:
+        if size and self.position == len(self.buffer):
+            self.receive(wait=True)
+        return self._take(size)
+
+    def _take(self, size: int) -> bytes:
+        piece = self.buffer[self.position : self.position + size]
+        self.position += len(piece)
+        return piece
+
+    def flush(self) -> None:
+        """Do nothing; called by http.client."""
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Response(http.client.HTTPResponse):
+    """A response that knows whether it can be read without waiting. Not thread-safe."""
+
+    def __init__(self, exchange: Exchange, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp: Any = _Incoming(sock, exchange, self.fp)
+        self.surplus = False
+        """Whether more than the response has arrived: what follows does not belong to our request."""
+
+    def ready(self) -> bool:
+        """Return whether `read1` returns something, or the end of the response, without waiting."""
+        if self.isclosed():
+            return False
+        if not self.chunked or self.chunk_left:
+            return bool(self.fp.position < len(self.fp.buffer))
+        line_end = 0 if self.chunk_left is None else 2  # that of the last chunk
+        return _NEXT_CHUNK.match(self.fp.buffer, self.fp.position + line_end) is not None
+
+    def next(self, limit: int) -> bytes:
+        """Return the next bytes, at most `limit`; b"" at the end. Raises HTTPException, ValueError, or an OSError."""
+        piece = self.read1(limit)
+        if not piece and self.length:
+            raise http.client.IncompleteRead(b"", self.length)
+        if self.length == 0 or not piece:
+            self.close()
+        return piece
+
+    def catch_up(self) -> bool:
+        """Read the end of the response if it has arrived; return False if something else has arrived."""
+        try:
+            while self.ready() or (not self.isclosed() and self.fp.receive(wait=False)):
+                if self.ready() and self.next(1):
+                    return False
+        except (OSError, ValueError, http.client.HTTPException):
+            return False
+        return not self.surplus
+
+    def _close_conn(self) -> None:
+        self.surplus = self.fp.position < len(self.fp.buffer)
+        super()._close_conn()  # type: ignore[misc]
+
+
+class _Connection(HTTPConnection):
+    """A connection that an exchange can abort. Its errors are TransportErrors."""
+
+    exchange: Exchange
+    response: _Response
+    _pieces: list[bytes] | None = None
+    """The request, while it is put together."""
+    idle_until = 0.0
+    """The time, in monotonic seconds, until which the idle connection can be used again."""
+
+    def _new_conn(self) -> socket.socket:
+        self.exchange = _thread.exchange
+        sock = open_socket(self._dns_host, self.port, self.exchange)
+        sock.settimeout(self.exchange.timeouts.connect)
+        return sock
+
+    def _tunnel(self) -> None:
+        seconds = self.exchange.timeouts.connect
+        self.exchange.begin(seconds, f"the proxy did not connect within {seconds:g} s")
+        try:
+            super()._tunnel()
+        except (OSError, ValueError, http.client.HTTPException):
+            raise TransportError("the proxy refused or broke the connection") from None
+        self.sock.settimeout(seconds)
+
+    def request(self, *arguments: Any, **options: Any) -> None:
+        """Send a request; see the super class."""
+        exchange: Exchange = _thread.exchange
+        if self.sock is None:
+            self.connect()
+        elif self.exchange is not exchange:  # it is a kept connection
+            self.exchange = exchange
+            exchange.publish(self.sock)
+        _thread.connection = self
+        pieces = self._pieces = []
+        super().request(*arguments, **options)
+        self._pieces = None
+        self._expect_answer()
+        self.send(b"".join(pieces))
+
+    def _expect_answer(self) -> None:
+        seconds = self.exchange.timeouts.first_byte
+        self.exchange.begin(seconds, f"no answer began within {seconds:g} s")
+
+    def send(self, data: Any) -> None:
+        """Send bytes, those of a request together.
+
+        Raises BrokenPipeError if the server ends the connection meanwhile: then urllib3 reads what it may have answered
+        before, for example that the body is too large.
+        """
+        if self._pieces is not None:
+            self._pieces.append(data)
+            return
+        self.sock.settimeout(0)
+        view = memoryview(data)
+        sent = 0
+        try:
+            while sent < len(view):
+                sent += self.exchange.when_ready(self.sock, select.POLLOUT, partial(self.sock.send, view[sent:]))
+        except OSError:
+            raise BrokenPipeError from None
+        finally:
+            self.exchange.sent += sent
+
+    def _respond(self, *arguments: Any, **options: Any) -> _Response:
+        self.response = _Response(self.exchange, *arguments, **options)
+        return self.response
+
+    response_class: Any = _respond
+
+    def getresponse(self) -> Any:
+        """Return the response whose head arrives next; see the super class.
+
+        A proper end of a connection acknowledges all bytes received before it. So if the server's kernel has
+        acknowledged none of the sent bytes, no program has read them. A reset proves nothing, because bytes may have
+        been read, but not acknowledged yet.
+        """
+        self._expect_answer()
+        exchange = self.exchange
+        try:
+            return super().getresponse()
+        except OSError as error:
+            ended = isinstance(error, http.client.RemoteDisconnected)
+            delivered = exchange.sent and not (ended and exchange.unacknowledged >= exchange.sent)
+            raise (TransportError if delivered or exchange.aborted else NotDeliveredError)(_NOT_BEGUN) from None
+        except (ValueError, HTTPError, http.client.HTTPException):
+            raise TransportError("something that is not HTTP came before an answer began") from None
+
+    def is_kept(self) -> bool:
+        """End a request; return whether the connection can be reused, now or once the response has arrived whole."""
+        if self.sock is None or not self.response.catch_up():
+            return False
+        announced = _ANNOUNCED.search(self.response.headers.get("keep-alive", ""))
+        seconds = min(IDLE_SECONDS, int(announced[1]) - _MARGIN_SECONDS) if announced else IDLE_SECONDS
+        self.idle_until = time.monotonic() + seconds
+        return True
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a request can be sent now. If it never can be again, the connection is closed."""
+        if self.sock is None:
+            return False
+        try:
+            if time.monotonic() < self.idle_until and self.response.catch_up():
+                if not self.response.isclosed():
+                    return False  # the end of its response may still arrive
+                self.sock.recv(1)  # it returns if the server has closed the connection, or sent what was not asked for
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            pass
+        self.close()
+        return False
+
+
+class _TlsConnection(_Connection, HTTPSConnection):
+    def connect(self) -> None:
+        """Connect and start TLS. Raises TransportError."""
+        host = self._tunnel_host or self.host
+        try:
+            super().connect()
+        except ssl.SSLCertVerificationError as error:
+            text = f"the certificate of {host} is not trusted ({error.verify_message}); set ca_bundle if it should be"
+            raise TransportError(text, ErrorKind.INVALID_REQUEST) from None  # another attempt would not change it
+        except TimeoutError:
+            seconds = self.exchange.timeouts.connect
+            raise TransportTimeoutError(f"the TLS handshake with {host} took longer than {seconds:g} s") from None
+        except OSError as error:
+            if exhausted_resource(error):
+                raise
+            reason = getattr(error, "reason", None) or type(error).__name__
+            raise TransportError(f"the TLS handshake with {host} failed: {reason}") from None
+
+
+class _Pool(HTTPConnectionPool):
+    """The connections to one server; the most recently used idle one is used first."""
+
+    ConnectionCls: Any = _Connection
+
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        if self.pool is not None and not _thread.exchange.fresh:
+            with self.pool.mutex:
+                for connection in reversed(self.pool.queue):
+                    if connection is not None and connection.is_connected:
+                        self.pool.queue.remove(connection)
+                        return connection
+                for least_recent in self.pool.queue[:1]:
+                    self.pool.queue.remove(least_recent)  # to make room: None, unless as many as may be are idle
+                    if least_recent is not None:
+                        least_recent.close()
+        return self._new_conn()
+
+    def expire(self) -> bool:
+        """Close the connections that were idle for too long; return whether others remain."""
+        if self.pool is None:
+            return False
+        with self.pool.mutex:
+            idle = [each for each in self.pool.queue if each is not None]
+            for connection in idle:
+                if connection.idle_until <= time.monotonic():
+                    connection.close()
+            return any(each.sock for each in idle)
+
+
+class _TlsPool(_Pool, HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+class Adapter(HTTPAdapter):
+    """Sends requests on connections that can be aborted. `tls` verifies servers; None if there is no TLS."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        self._tls = tls
+        files = max_open_files()
+        super().__init__(pool_maxsize=MAX_IDLE if files < 0 else max(1, min(MAX_IDLE, files // _SHARE_OF_FILES)))
+        logging.getLogger("urllib3").setLevel(
+            logging.ERROR
+        )  # it logs URLs, and warns of each connection above the maximum
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        """Make the pools of direct connections; see the super class."""
+        super().init_poolmanager(*arguments, ssl_context=self._tls, **options)
+        self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+
+    def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
+        """Return the pools of connections through a proxy; see the super class."""
+        manager = super().proxy_manager_for(proxy, ssl_context=self._tls, **options)
+        manager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+        return manager
+
+    def cert_verify(self, *_arguments: Any, **_options: Any) -> None:
+        """Do nothing, since the TLS context verifies; `requests` would read certifi's file for each connection."""
+
+    def pools(self) -> list[_Pool]:
+        """Return the pools of all servers."""
+        managers = (self.poolmanager, *self.proxy_manager.values())
+        pools = (manager.pools.get(key) for manager in managers for key in manager.pools.keys())  # noqa: SIM118
+        return [pool for pool in pools if pool is not None]
+
+    def close(self) -> None:
+        """Close the idle connections; `requests` would wait until the pools are garbage collected. Idempotent."""
+        for pool in self.pools():
+            pool.close()
+        super().close()
 
 
 class Reply:
     """A response whose headers have arrived. Not thread-safe."""
 
-    def __init__(self, connection: HttpConnection, response: ResponseParser, timeouts: Timeouts) -> None:
-        self.status = response.status
+    def __init__(self, exchange: Exchange, response: requests.Response, cancel: CancelToken) -> None:
+        self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
-        """The response headers by name, in lower case."""
-        self.idle = timeouts.idle
-        """Time limit in seconds for the next chunk; can be changed between two reads."""
-        self._connection = connection
-        self._response = response
-        compressed = self.headers.get("content-encoding", "").strip().lower() in _COMPRESSED
-        self._decompressor = zlib.decompressobj(_ANY_FORMAT) if compressed else None
-        self._total = timeouts.total
-        self._deadline = time.monotonic() + timeouts.total if timeouts.total else float("inf")
+        """The response headers; names are case-insensitive."""
+        self._exchange = exchange
+        self._connection: _Connection = _thread.connection
+        self._response = self._connection.response
+        self._raw = response.raw
+        self._cancel = cancel
         self._received = 0
+        self._due = -math.inf
+        """When the answer as read so far is due, by the costs of its reads and lines."""
+        self._failure: TransportError | None = None
+        total = exchange.timeouts.total
+        late = f"the answer was not complete within its total time limit of {total:g} s"
+        exchange.begin(total or math.inf, late)
+        self.idle = exchange.timeouts.idle
+        """Time limit in seconds for the next bytes; can be changed between two reads."""
+        encoding = self.headers.get("content-encoding", "").strip().lower()
+        if encoding not in ("", "identity"):
+            text = "the answer is compressed, which was not asked for; turn off compression in the server or its proxy"
+            self._failure = TransportError(text, ErrorKind.INVALID_REQUEST)
 
     def read(self) -> bytes:
         """Wait for the next bytes of the answer and return them; b"" at the end.
 
-        Raises TransportError for a broken connection, an exceeded time limit, or an oversized answer.
+        Raises TransportError for a broken connection, an exceeded time limit, or an oversized or compressed answer.
         """
+        self._exchange.idle = self.idle
+        now = time.monotonic()
+        self._due = max(self._due, now - BURST_SECONDS)
+        if self._due > now:
+            self._cancel.wait(self._due - now)
+        pieces: list[bytes] = []
+        size = 0
         try:
-            piece = self._next_piece()
-        except TransportError:
-            self._response.keeps_alive = False  # the unread rest of this answer may still arrive on the connection
-            raise
-        except (OSError, MalformedResponseError, zlib.error):
-            self._response.keeps_alive = False
-            raise TransportError(ErrorKind.NETWORK, "the connection broke off in the middle of the answer") from None
-        return piece
-
-    def _next_piece(self) -> bytes:
-        while not (piece := self._decoded(self._response.take())) and not self._response.complete:
-            self._receive()
-        self._received += len(piece)
+            while self._failure is None and (
+                not pieces or (size < READ_BYTES and len(pieces) < _MAX_CHUNKS and self._response.ready())
+            ):
+                piece = self._response.next(READ_BYTES - size)
+                self._exchange.overhead = 0
+                pieces.append(piece)
+                size += len(piece)
+        except TransportError as failure:
+            self._failure = failure
+        except (OSError, ValueError, http.client.HTTPException):
+            self._failure = TransportError("the connection broke off in the middle of the answer")
+        self._received += size
         if self._received > MAX_ANSWER_BYTES:
-            raise TransportError(ErrorKind.RESPONSE_TOO_LARGE, f"the answer has more than {MAX_ANSWER_BYTES >> 20} MiB")
-        return piece
-
-    def _receive(self) -> None:
-        left = self._deadline - time.monotonic()
-        seconds = min(self.idle, left)
-        try:
-            data = self._connection.receive(seconds)
-        except TimeoutError:
-            if left < self.idle:
-                text = f"the answer was not complete within its total time limit of {self._total:g} s"
-                raise TransportTimeoutError(text) from None
-            raise TransportTimeoutError(f"nothing arrived for {seconds:g} s") from None
-        if data:
-            self._response.feed(data)
-        else:
-            self._response.end()
-
-    def _decoded(self, content: bytes) -> bytes:
-        if self._decompressor is None:
-            return content
-        return self._decompressor.decompress(content)
+            text = f"the answer has more than {MAX_ANSWER_BYTES >> 20} MiB"
+            self._failure, size = TransportError(text, ErrorKind.RESPONSE_TOO_LARGE), 0
+        if self._failure is not None and not size:
+            raise self._failure
+        content = b"".join(pieces)
+        self._due += READ_COST + (len(pieces) + content.count(b"\n")) * LINE_COST
+        return content
 
     def read_all(self, limit: int = MAX_ANSWER_BYTES) -> bytes:
         """Return the rest of the answer, or its first `limit` bytes. Raises the same errors as `read`."""
@@ -121,35 +463,41 @@ class Reply:
             size += len(piece)
         return b"".join(pieces)[:limit]
 
+    def close(self, *, read: bool) -> None:
+        """End the exchange; keep its connection if it is intact and the answer was `read` as far as it is needed."""
+        unharmed = self._exchange.close() and self._failure is None
+        if unharmed and (read or self._response.isclosed()) and self._connection.is_kept():
+            self._raw.release_conn()
+        else:
+            self._raw.close()
+
 
 class Transport:
     """Sends requests to one provider. Safe to call from any thread; a connection serves one request at a time.
 
-    `later` schedules the closing of idle connections.
+    `later` schedules the closing of idle connections; without it they are closed together with the transport, or when a
+    later request finds that they are too old. Raises TransportError if the ca_bundle cannot be used.
     """
 
-    def __init__(self, provider: ProviderConfig, later: Later = never) -> None:
+    def __init__(self, provider: ProviderConfig, later: Later | None = None) -> None:
         self._provider = provider
-        self._proxy = proxy_of(provider.proxy.reveal())
-        self._pool = ConnectionPool(later)
+        self._later = later
+        self._sweeping = False
+        self._closed = False
+        self._prepared = lru_cache(maxsize=8)(_prepared)
+
+        self._session = requests.Session()
+        self._session.trust_env = False
+        proxy = provider.proxy.reveal()
+        self._session.proxies = {"http": proxy, "https": proxy} if proxy else {}
+        self._adapter = Adapter(_tls(provider.ca_bundle) if provider.base_url.startswith("https") else None)
+        self._session.mount("http://", self._adapter)
+        self._session.mount("https://", self._adapter)
 
     def close(self) -> None:
         """Close idle connections; a running request closes its own connection when it ends. Idempotent."""
-        self._pool.close()
-
-    @functools.cached_property
-    def _tls(self) -> ssl.SSLContext:
-        """The TLS context, which all requests share and which is never changed. Raises TransportError."""
-        try:
-            if chosen := self._provider.ca_bundle:
-                return ssl.create_default_context(cadata=read_named(Path(chosen)).decode("ascii", "ignore"))
-            return client_tls()
-        except OSError as error:
-            if text := exhausted_resource(error):
-                raise LocalResourcesExhaustedError(text) from None
-            raise TransportError(ErrorKind.INVALID_REQUEST, "its ca_bundle cannot be read as PEM") from None
-        except ValueError as error:
-            raise TransportError(ErrorKind.INVALID_REQUEST, f"its ca_bundle {error}") from None
+        self._closed = True
+        self._session.close()
 
     def post(
         self, url: str, headers: Mapping[str, str], body: Sequence[bytes], cancel: CancelToken
@@ -170,127 +518,89 @@ class Transport:
     ) -> Generator[Reply]:
         """Send a request and yield the reply once its headers have arrived, whatever its status.
 
-        The body is given in pieces, which are not copied, because a long history has megabytes. Redirects, cookies, and
-        proxies or credentials from the environment are ignored. At the end of the block the connection is kept for
-        another request, or closed.
+        The body is given in pieces. Redirects, cookies, and proxies or credentials from the environment are ignored. At
+        the end of the block the connection is kept for another request, or closed.
 
         A cancel shuts the socket down at once in every phase except name resolution. After a cancel any exception may
         be raised, so the caller must check the token `cancel`. All other failures raise TransportError.
         """
-        endpoint = endpoint_of(url)
-        request = self._encoded(method, endpoint, headers, body)
-        connection, response = self._begin(endpoint, request, cancel, timeouts)
+        request = copy.copy(self._prepared(method, url, tuple(headers.items())))
+        if body or method == "POST":
+            request.headers = request.headers.copy()
+            request.headers["content-length"] = str(sum(map(len, body)))
+            request.body = body  # type: ignore[assignment]
+        try:
+            exchange, response = self._begin(request, cancel, Exchange(timeouts, fresh=False))
+        except NotDeliveredError:
+            # A server may close an idle connection just when it is used again. A request is sent again only if the
+            # server has certainly received none of it, because a model request that is sent twice may cost twice.
+            exchange, response = self._begin(request, cancel, Exchange(timeouts, fresh=True))
+        reply = Reply(exchange, response, cancel)
         read = False
         try:
-            yield Reply(connection, response, timeouts)
+            yield reply
             read = True
         finally:
-            # If `withdrawn` is False, it was too late to withdraw the callback: a cancel is running, and may shut the
-            # socket down at any time.
-            withdrawn = cancel.forget(connection.abort)
-            if withdrawn and (read or response.complete):
-                self._pool.put(endpoint.origin, connection)
-            else:
-                connection.close()
-
-    def _encoded(
-        self, method: str, endpoint: Endpoint, headers: Mapping[str, str], body: Sequence[bytes]
-    ) -> Sequence[bytes]:
-        target = endpoint.path
-        if self._proxy is not None and not endpoint.secure:
-            target = endpoint.url
-            if self._proxy.authorization:
-                headers = {**headers, "proxy-authorization": self._proxy.authorization}
-        length = sum(map(len, body)) if body or method == "POST" else None
-        return encode_head(method, target, endpoint.authority, headers, length), *body
+            cancel.forget(exchange.abort)
+            reply.close(read=read)
+            self._expire_later()
 
     def _begin(
-        self, endpoint: Endpoint, request: Sequence[bytes], cancel: CancelToken, timeouts: Timeouts
-    ) -> tuple[HttpConnection, ResponseParser]:
-        """Send a request; return its connection, which `cancel` aborts, and its response, whose head has arrived.
-
-        A server may close an idle connection just when it is used again. The request is sent again only if the server
-        has certainly received none of it, because a model request that is sent twice may cost twice. Raises
-        TransportError.
-        """
-        kept = self._pool.take(endpoint.origin)
-        if kept is not None:
-            cancel.on_cancel(kept.abort)
-            try:
-                return kept, self._exchange(kept, request, cancel, timeouts)
-            except NotDeliveredError:
-                pass
-        fresh = self._connect(endpoint, cancel, timeouts)
+        self, request: requests.PreparedRequest, cancel: CancelToken, exchange: Exchange
+    ) -> tuple[Exchange, requests.Response]:
+        """Send a request; return its response, whose head has arrived. Raises TransportError."""
+        cancel.on_cancel(exchange.abort)
+        _thread.exchange = exchange
         try:
-            return fresh, self._exchange(fresh, request, cancel, timeouts)
-        except NotDeliveredError:
-            raise _not_begun() from None
+            return exchange, self._adapter.send(request, stream=True, proxies=self._session.proxies)
+        except BaseException as error:
+            cancel.forget(exchange.abort)
+            exchange.close()
+            if not isinstance(error, (OSError, ValueError, HTTPError)):
+                raise
+            if text := exhausted_resource(error):
+                raise LocalResourcesExhaustedError(text) from None
+            raise TransportError(_NOT_BEGUN) from None
+        finally:
+            _thread.exchange = None
 
-    def _exchange(
-        self, connection: HttpConnection, request: Sequence[bytes], cancel: CancelToken, timeouts: Timeouts
-    ) -> ResponseParser:
-        try:
-            with _translated(timeouts):
-                return connection.request(request, timeouts.first_byte)
-        except BaseException:
-            cancel.forget(connection.abort)
-            connection.close()
-            raise
+    def _expire_later(self) -> None:
+        if self._closed:
+            self._session.close()
+        elif self._later is not None and not self._sweeping:
+            self._sweeping = True
+            expire = weakref.WeakMethod(self._expire)
+            self._later(int(IDLE_SECONDS * 1000), lambda: (found := expire()) and found())
 
-    def _connect(self, endpoint: Endpoint, cancel: CancelToken, timeouts: Timeouts) -> HttpConnection:
-        """Return a new connection, which `cancel` aborts. Raises TransportError."""
-        tls = self._tls if endpoint.secure else None
-        handle = AbortHandle()
-        cancel.on_cancel(handle.abort)
-        try:
-            with _translated(timeouts):
-                return HttpConnection(self._open(endpoint, tls, timeouts.connect, handle), handle)
-        except BaseException:
-            cancel.forget(handle.abort)
-            handle.close()
-            raise
-
-    def _open(
-        self, endpoint: Endpoint, tls: ssl.SSLContext | None, seconds: float, handle: AbortHandle
-    ) -> socket.socket:
-        peer = self._proxy or endpoint
-        sock = open_socket(peer.host, peer.port, seconds, handle)
-        if tls is None:
-            return sock
-        if self._proxy is not None:
-            _open_tunnel(HttpConnection(sock, handle), self._proxy, endpoint, seconds)
-        return start_tls(sock, endpoint.host, tls, seconds, handle)
+    def _expire(self) -> None:
+        """Close connections that were idle for too long; come back if others remain. Runs on the thread of `later`."""
+        self._sweeping = False
+        remain = [pool.expire() for pool in self._adapter.pools()]
+        if any(remain):
+            self._expire_later()
 
 
-def _open_tunnel(connection: HttpConnection, proxy: Proxy, endpoint: Endpoint, seconds: float) -> None:
-    headers = {"proxy-authorization": proxy.authorization} if proxy.authorization else {}
-    request = encode_head("CONNECT", endpoint.origin_authority, endpoint.origin_authority, headers, None)
+def _prepared(method: str, url: str, headers: tuple[tuple[str, str], ...]) -> requests.PreparedRequest:
+    """Return a request without a body, which is prepared once and copied for each use. Raises TransportError."""
     try:
-        status = connection.request([request], seconds).status
-    except TimeoutError:
-        raise TransportTimeoutError(f"the proxy did not connect within {seconds:g} s") from None
-    except (OSError, ConnectionLostError, MalformedResponseError):
-        status = 0
-    if not 200 <= status < 300:
-        raise TransportError(ErrorKind.NETWORK, "the proxy refused or broke the connection")
+        if not all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value) for name, value in headers):
+            raise ValueError
+        own = {name: value for name, value in headers if name.lower() not in _OURS}
+        return requests.Request(method, url, {**own, "accept-encoding": "identity"}).prepare()
+    except ValueError:  # errors of `requests` are ValueErrors, too
+        text = "the base_url, the api_key or a header contains characters that cannot be sent"
+        raise TransportError(text, ErrorKind.INVALID_REQUEST) from None
 
 
-@contextmanager
-def _translated(timeouts: Timeouts) -> Generator[None]:
-    """Within the `with` block, convert errors before an answer begins to TransportError, except NotDeliveredError."""
+def _tls(ca_bundle: str) -> ssl.SSLContext:
+    """Return the TLS context of a provider, which all its requests share. Raises TransportError."""
     try:
-        yield
-    except NotDeliveredError:
-        raise
-    except TimeoutError:
-        raise TransportTimeoutError(f"no answer began within {timeouts.first_byte:g} s") from None
-    except MalformedResponseError:
-        raise TransportError(ErrorKind.NETWORK, "something that is not HTTP came before an answer began") from None
-    except (OSError, ConnectionLostError) as error:
+        if ca_bundle:
+            return ssl.create_default_context(cadata=read_named(Path(ca_bundle)).decode("ascii", "ignore"))
+        return client_tls()
+    except OSError as error:
         if text := exhausted_resource(error):
             raise LocalResourcesExhaustedError(text) from None
-        raise _not_begun() from None
-
-
-def _not_begun() -> TransportError:
-    return TransportError(ErrorKind.NETWORK, "the connection was closed before an answer began")
+        raise TransportError("its ca_bundle cannot be read as PEM", ErrorKind.INVALID_REQUEST) from None
+    except ValueError as error:
+        raise TransportError(f"its ca_bundle {error}", ErrorKind.INVALID_REQUEST) from None
