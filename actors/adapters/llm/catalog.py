@@ -18,13 +18,14 @@ from actors.adapters.llm.protocols.openai_chat.response import OpenAiChatReader
 from actors.adapters.llm.protocols.openai_responses import request as openai_responses
 from actors.adapters.llm.protocols.openai_responses.response import OpenAiResponsesReader
 from actors.adapters.llm.provider import ANTHROPIC, NO_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, PROTOCOLS, ProviderConfig
-from actors.adapters.llm.provider_client import Later, ProviderClient, WireProtocol
+from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
 from actors.adapters.llm.routing import ModelRouter, Server
 from actors.core.errors import ErrorKind, LlmFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from actors.adapters.llm.transport.connections import Later
     from actors.ports import CancelToken, Model, ModelInfo
 
 _WIRE_PROTOCOLS = {

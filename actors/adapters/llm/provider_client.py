@@ -11,7 +11,7 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +23,7 @@ from actors.adapters.llm.protocols.answer_builder import AnswerReader, PreparedR
 from actors.adapters.llm.protocols.encoded_turns import Joint, comma
 from actors.adapters.llm.protocols.lenient_json import join_halves, mark_halves, open_half
 from actors.adapters.llm.transport.connections import (
+    Later,
     LocalResourcesExhaustedError,
     TransportError,
     TransportTimeoutError,
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
     from actors.adapters.llm.transport.http import Reply, Transport
 
 log = logging.getLogger(__name__)
-
-#: A function that runs a callback once, after a number of milliseconds.
-Later: TypeAlias = Callable[[int, Callable[[], object]], object]
 
 #: Seconds to wait for what may follow a complete answer: its token usage, "[DONE]", and the end of the stream.
 TAIL_SECONDS = 5.0

@@ -30,6 +30,7 @@ from urllib3.exceptions import HTTPError
 
 from actors.adapters.llm.transport.connections import (
     Exchange,
+    Later,
     LocalResourcesExhaustedError,
     NotDeliveredError,
     TransportError,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from actors.adapters.llm.provider import ProviderConfig, Timeouts
-    from actors.adapters.llm.provider_client import Later
     from actors.ports import CancelToken
 
 #: Maximum bytes of one response body.
