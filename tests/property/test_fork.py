@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from actors.adapters.store.memory import MemoryStore
 from actors.conversation.commands.forking import forked_conversation
 from actors.core import window
 from actors.core.content import MessageType, SystemKind
@@ -28,6 +27,7 @@ from tests.property.tape import Tape, tapes
 from tests.property.test_verify_and_replay import found, live
 from tests.property.written import WrittenWorld
 from tests.support.model_requests import body_of, provider, request
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from actors.core.content import Message
@@ -101,11 +101,14 @@ def why_not(world: WrittenWorld, history: list[Message]) -> Reason | None:
 
 def test_a_fork_of_any_life_has_the_same_prefix_and_lives_on_by_the_laws() -> None:
     seen: set[str] = set()
+    store = new_store()
 
     @profile(500)
     @given(tapes(100, 300), tapes(60, 160))
     def any_fork(tape: Tape, later: Tape) -> None:
-        origin = WrittenWorld(MemoryStore(), a_context(tape))
+        for each in "cfg":
+            store.delete(each)
+        origin = WrittenWorld(store, a_context(tape))
         live(origin, tape)
         if not (stopped := ends(origin)):
             with pytest.raises(Rejected) as refused:
@@ -148,7 +151,7 @@ def test_a_fork_of_any_life_has_the_same_prefix_and_lives_on_by_the_laws() -> No
 
 def test_the_live_run_cannot_be_forked_at() -> None:
     tape = Tape(b"")
-    world = WrittenWorld(MemoryStore(), a_context(tape))
+    world = WrittenWorld(new_store(), a_context(tape))
     while not world.state.ledger.live:
         happen(world, tape)
     with pytest.raises(Rejected) as refused:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 from hypothesis import given
 
-from actors.adapters.store.memory import MemoryStore
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
 from actors.conversation.retry_queue import Prepared, RetryQueue, sharing_commit
 from actors.core.errors import InvalidTransition
@@ -24,11 +23,13 @@ from tests.property.tape import Tape, tapes
 from tests.property.world import COMMANDS, World
 from tests.support.catalogs import OneModelCatalog
 from tests.support.services import in_memory
+from tests.support.stores import StoreProxy, new_store
 from tests.support.toolboxes import NothingKept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from actors.adapters.store.sqlite.store import PeeweeStore
     from actors.conversation.unit_of_work import UnitOfWork
     from actors.core.content import Message
     from actors.core.context import ConvContext, Mode
@@ -108,18 +109,19 @@ class Bus:
         self.texts.append(delta)
 
 
-class CountingStore(MemoryStore):
+class CountingStore(StoreProxy):
     """Counts commits; fails before or after some of them if a tape says so."""
 
-    def __init__(self, tape: Tape | None) -> None:
-        super().__init__()
+    def __init__(self, inner: PeeweeStore, tape: Tape | None) -> None:
+        super().__init__(inner)
+        inner.delete("c")
         self.commits = 0
         self._tape = tape
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
         if self._tape is not None and self._tape.one_in(5):
             raise StoreUnavailableError("before")
-        super().commit(*parts, urgent=urgent)
+        self.inner.commit(*parts, urgent=urgent)
         self.commits += 1
         if self._tape is not None and self._tape.one_in(5):
             raise StoreUnavailableError("after")
@@ -128,8 +130,8 @@ class CountingStore(MemoryStore):
 class Played:
     """A conversation that the events of a life are played to."""
 
-    def __init__(self, services: Services, context: ConvContext, tape: Tape | None = None) -> None:
-        self.store, self.bus, self.executor = CountingStore(tape), Bus(), Executor()
+    def __init__(self, services: Services, store: PeeweeStore, context: ConvContext, tape: Tape | None = None) -> None:
+        self.store, self.bus, self.executor = CountingStore(store, tape), Bus(), Executor()
         catalog = OneModelCatalog(Model(context.usable_window))
         mine: Any = {"store": self.store, "bus": self.bus, "models": catalog}
         services = replace(services, **mine)
@@ -137,7 +139,7 @@ class Played:
             id=context.conversation_id, slug="", cwd="/work", state=Idle(), state_updated_at=1, created_at=1,
             updated_at=1, mode=context.mode, model="demo", principal="local", step=1, epoch=1,
         )  # fmt: skip
-        MemoryStore.commit(self.store, Commit(record, 0, log=(LogEntry(1, 1, b"{}", 1, ()),), create=True))
+        self.store.inner.commit(Commit(record, 0, log=(LogEntry(1, 1, b"{}", 1, ()),), create=True))
         executor: Any = self.executor
         self.pipeline = ConversationPipeline(services, executor, context.conversation_id)
         self.pipeline.loaded = LoadedConversation(services, record)
@@ -228,6 +230,7 @@ def test_outcomes_that_share_a_commit_leave_what_they_leave_one_by_one(
     services: Services, sub_agent: bool, shaky: bool
 ) -> None:
     seen: Counter[str] = Counter()
+    stores = new_store(), new_store()
 
     @profile(400)
     @given(tapes(60, 200), tapes(20, 100))
@@ -236,7 +239,8 @@ def test_outcomes_that_share_a_commit_leave_what_they_leave_one_by_one(
         world = RememberedWorld(context)
         walk(world, life)
         assert world.events is not None
-        alone, together = Played(services, context), Played(services, context, batches if shaky else None)
+        alone = Played(services, stores[0], context)
+        together = Played(services, stores[1], context, batches if shaky else None)
         alone.play_one_by_one(world.events)
         together.play(world.events, batches)
         assert together.seen() == alone.seen()

@@ -10,14 +10,13 @@ from bedrock import v1
 from hypothesis import given
 from msgspec.structs import replace
 
-from actors.adapters.store.memory import MemoryStore
 from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.content import MessageType
 from actors.core.context import ConvContext, Limits, ToolGroup
 from actors.core.events import Event, SpawnSubAgents, UserMessage
 from actors.core.notifications import Fate, QueueChanged
 from actors.core.request_cycles import CycleEvent, decode_lines, events_in, events_of, project
-from actors.ports import Commit, LogEntry
+from actors.ports import Commit, LogEntry, Store
 from server.queries.queue import list_queue
 from server.queries.request_cycles import list_cycles
 from server.wire.context import ConversionContext
@@ -27,6 +26,7 @@ from tests.property.profiles import everything_was_seen, profile
 from tests.property.tape import Tape, tapes
 from tests.property.world import World
 from tests.support.commit_builder import record_of
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from actors.core.errors import Reason
@@ -40,10 +40,11 @@ EVERYTHING = 100_000
 class StoredWorld(World):
     """A world that commits what happens in it; what would be is not committed."""
 
-    def __init__(self, context: ConvContext) -> None:
+    def __init__(self, context: ConvContext, store: Store) -> None:
         super().__init__(context)
         self.stored = True
-        self.store = MemoryStore()
+        self.store = store
+        store.delete(context.conversation_id)
         self.accepted: dict[str, Event] = {}
         """Messages that were not refused."""
         self.record = record_of(context.conversation_id, step=1)
@@ -69,11 +70,12 @@ class StoredWorld(World):
 
 def test_every_accepted_message_has_exactly_one_fate() -> None:
     seen: Counter[str] = Counter()
+    store = new_store()
 
     @profile(300)
     @given(tapes(60, 200))
     def live(tape: Tape) -> None:
-        world = StoredWorld(a_context(tape))
+        world = StoredWorld(a_context(tape), store)
         walk(world, tape)
         conversation_id = world.record.id
         history = world.store.history(conversation_id, EVERYTHING)
@@ -117,11 +119,12 @@ def test_every_accepted_message_has_exactly_one_fate() -> None:
 @pytest.mark.parametrize("sub_agent", [False, True], ids=["conversation", "sub-agent"])
 def test_cycles_without_the_log_are_those_of_the_whole_log(sub_agent: bool) -> None:
     """The fold of all that watchers were told, and what is listed when none of it is left."""
+    store = new_store()
 
     @profile(300)
     @given(tapes(60, 200))
     def live(tape: Tape) -> None:
-        world = StoredWorld(a_context(tape, sub_agent=sub_agent))
+        world = StoredWorld(a_context(tape, sub_agent=sub_agent), store)
         walk(world, tape)
         conversation_id = world.record.id
         groups = {tool.name: tool.group for tool in world.context.tools}
@@ -143,7 +146,7 @@ def _shown(events: tuple[CycleEvent, ...]) -> list[str]:
 
 
 def _listed(
-    store: MemoryStore, conversation_id: str, groups: dict[str, ToolGroup], size: int, *, descending: bool
+    store: Store, conversation_id: str, groups: dict[str, ToolGroup], size: int, *, descending: bool
 ) -> list[list[str]]:
     facts = ConversionContext(groups, lambda model: 1_000, Limits())
     view = v1.ListRequestCyclesRequest.VIEW_EVENTS

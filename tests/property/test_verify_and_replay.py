@@ -11,7 +11,6 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from actors.adapters.store import models as schema
-from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.invariants import InvariantChecker
@@ -24,6 +23,7 @@ from tests.property.profiles import profile
 from tests.property.tape import Tape, tapes
 from tests.property.written import WrittenWorld
 from tests.support.replaying import differences
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,10 +57,12 @@ def found(store: Store, conversation_id: str) -> list[str]:
 
 @pytest.mark.parametrize("sub_agent", [False, True])
 def test_nothing_is_found_in_what_was_written_and_the_machine_says_the_same_again(sub_agent: bool) -> None:
+    store = new_store()
+
     @profile(100)
     @given(tapes(100, 260))
     def any_life(tape: Tape) -> None:
-        store = MemoryStore()
+        store.delete("c")
         world = WrittenWorld(store, a_context(tape, sub_agent=sub_agent))
         live(world, tape)
         assert found(store, "c") == []
@@ -70,10 +72,12 @@ def test_nothing_is_found_in_what_was_written_and_the_machine_says_the_same_agai
 
 @pytest.mark.parametrize("sub_agent", [False, True])
 def test_of_a_pruned_conversation_what_is_left_is_checked(sub_agent: bool) -> None:
+    store = new_store()
+
     @profile(40)
     @given(tapes(100, 260))
     def any_life(tape: Tape) -> None:
-        store = MemoryStore()
+        store.delete("c")
         world = WrittenWorld(store, a_context(tape, sub_agent=sub_agent))
         live(world, tape)
         while store.prune_log("c", world.record.last_seq * 2 // 3):
@@ -188,7 +192,7 @@ def test_a_story_in_which_something_is_missing_or_repeated_is_invalid(kind: type
     looked_at = 0
     for seed in (12, 35, 37):
         tape = Tape(random.Random(seed).randbytes(700))
-        world = WrittenWorld(MemoryStore(), a_context(tape))
+        world = WrittenWorld(new_store(), a_context(tape))
         live(world, tape)
         told = told_by(world)
         assert judged(world, told) == []

@@ -1,15 +1,15 @@
-"""The services of a server in memory; a test replaces what it is about."""
+"""The services of a server; a test replaces what it is about."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from actors.adapters.store.memory import MemoryStore
 from actors.adapters.workspace.local import LocalWorkspace
 from actors.core.context import Mode
 from actors.events.hub import EventHub
 from actors.ports import NoFaultPoints, SandboxReport
 from actors.runtime.services import RandomIds, Services, SystemClock, Timers
+from tests.support.stores import new_store
 
 
 class NoSandbox:
@@ -31,10 +31,10 @@ class NoSandbox:
 
 
 def in_memory(*, models: Any, toolbox: Any, **replaced: Any) -> Services:
-    """Return services over an in-memory store; their timers are to be closed."""
+    """Return services over a new store; their timers are to be closed."""
     clock = replaced.pop("clock", None) or SystemClock()
     parts: dict[str, Any] = {
-        "store": MemoryStore(),
+        "store": new_store(),
         "bus": EventHub(),
         "sandbox": NoSandbox(),
         "ids": RandomIds(),

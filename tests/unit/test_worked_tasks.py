@@ -45,7 +45,7 @@ OVERARCHING = {
 #: Of what has a case for each method, message or field only those of the task (pytest's -k; "[" is in a case's name).
 KEYWORDS = {
     "### A new command and RPC": "label or not (test_calls or [)",
-    "### A new store": "command and log",
+    "### A new store": "journaled",
 }
 
 

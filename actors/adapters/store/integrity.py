@@ -18,11 +18,9 @@ from actors.adapters.store.log_rows import (
     LogPosition,
     LogRow,
     beginning,
-    fate_values,
     hash_of,
     notifications_of,
     place_after,
-    run_values,
 )
 from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
 from actors.adapters.store.rows import CHANGING, FIXED, RECORD, Row, is_as_written
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from actors.core.content import Message
-    from actors.ports import ConversationRecord, SettledInput, StoppedRun
 
 UNREADABLE = (DecodeError, TypeError, ValueError, KeyError)
 MAX_FINDINGS = 100
@@ -70,30 +67,6 @@ class StoredRows(NamedTuple):
     """The rows that record what became of queued messages (delivered, returned, withdrawn)."""
     others: Iterable[Row] = ()
     """Rows of further tables, such as attachments; the last column of each row is its digest."""
-
-
-def rows_of(
-    record: ConversationRecord,
-    messages: Iterable[Message],
-    *,
-    begins: LogPosition,
-    log: Iterable[LogRow],
-    runs: Iterable[StoppedRun],
-    fates: Iterable[SettledInput],
-) -> StoredRows:
-    """Convert the objects that make up one conversation to the rows that a database would have for them."""
-    conversation = (*rows.fixed_values(record), *rows.changing_values(record), record.slug, record.log_hash)
-    prompt = rows.prompt_values(record.id, record.system_prompt) if record.system_prompt else None
-    written = (_as_read(rows.message_values(record.id, each)) for each in messages)
-    ended = [run_values(record.id, each) for each in runs]
-    settled = [fate_values(record.id, each) for each in fates]
-    return StoredRows(conversation, prompt, begins, log, written, ended, settled)
-
-
-def _as_read(row: Row) -> Row:
-    """Return a message's row as a database returns it: with None where `usage_data` was written as ""."""
-    usage = rows.MESSAGE.index("usage_data")
-    return (*row[:usage], row[usage] or None, *row[usage + 1 :])
 
 
 def check(session: Session, conversation_id: str) -> tuple[str, ...]:

@@ -58,6 +58,8 @@ def forked_conversation(
     runs = _runs(services, origin, request.run)
     last = runs[-1]
     history = services.store.history(origin.id, last.last_sequence)
+    if len(history) != last.last_sequence:
+        raise UnknownConversationError("the conversation to fork has been deleted")
     messages = tuple(fork.copied_message(message, origin.id, conversation_id) for message in history)
     _check_room(services, origin, messages)
     later = tuple(_later(services, origin, last))

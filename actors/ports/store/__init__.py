@@ -39,7 +39,7 @@ class Store(
 
     @property
     def engine_version(self) -> str:
-        """The version of the database engine; "" for a store in memory, which has no engine."""
+        """The version of the database engine."""
         ...
 
     def close(self) -> None:

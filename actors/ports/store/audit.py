@@ -117,16 +117,6 @@ class AuditFilter(Struct, frozen=True):
     conversation: str | None = None
     outcome: Outcome | None = None
 
-    def admits(self, entry: AuditEntry) -> bool:
-        """Return whether the filter selects this entry."""
-        return (
-            self.since <= entry.at
-            and (self.until is None or entry.at < self.until)
-            and self.principal in (None, entry.origin.principal)
-            and self.conversation in (None, entry.conversation)
-            and self.outcome in (None, entry.outcome)
-        )
-
 
 class AuditStore(Protocol):
     """The audit trail. Safe to call from any thread; every method blocks, and may raise StoreUnavailableError."""

@@ -207,15 +207,6 @@ def matches(condition: Condition, record: ConversationRecord) -> bool:
             return key in record.labels if value is None else record.labels.get(key) == value
 
 
-def selects(selection: Selection, record: ConversationRecord) -> bool:
-    """Return whether a list with this selection contains the record."""
-    return (
-        record.principal == selection.principal
-        and (selection.sub_agents or record.parent_conversation_id == selection.parent)
-        and matches(selection.where, record)
-    )
-
-
 def place_of(record: ConversationRecord, order: Order) -> ListPosition:
     """Return the position of the record in a list of this order."""
     return ListPosition(getattr(record, order.key), record.id)

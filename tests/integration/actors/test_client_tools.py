@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.adapters.store.memory import MemoryStore
 from actors.core.content import ToolError, ToolOutcome, ToolResult, ToolSuccess, ToolUse, is_tool_result
 from actors.core.context import Mode, ToolGroup
 from actors.core.errors import Reason, Rejected
@@ -27,6 +26,7 @@ from actors.messages.commands import (
 from actors.messages.refusals import InvalidFieldError
 from tests.integration.actors.test_modes import Cell
 from tests.support.patience import PATIENCE, eventually
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -258,7 +258,7 @@ def test_what_cannot_be_offered_is_refused_at_creation_and_at_rest(
 
 
 def test_after_a_restart_the_call_is_interrupted_like_any_tool(make_world: Callable[..., World]) -> None:
-    store = MemoryStore()
+    store = new_store()
     first = make_world(store)
     talk = asking(first)
     second = make_world(store)

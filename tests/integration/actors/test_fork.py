@@ -1,4 +1,4 @@
-"""Forks: another conversation with the history up to the end of a run, over real actors, in memory and in a file."""
+"""Forks: another conversation with the history up to the end of a run, over real actors."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.sqlite.store import open_store
 from actors.conversation.commands.forking import forked_conversation
 from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import Image, Message, MessageType, SystemKind, Text, ToolUse, Usage, text_of
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.errors import ErrorKind, Reason, Rejected
-from actors.core.history import violations
 from actors.core.history.fork import first_notices
 from actors.core.notifications import RunStop, StopReason
 from actors.core.profile import ClientTool, Profile
 from actors.core.states import ContextExhausted, Error, Idle
-from actors.maintenance.verify import findings
 from actors.messages.commands import (
     ArchiveConversationCommand,
     DeleteConversationCommand,
@@ -37,10 +34,10 @@ from actors.ports.store.conditions import Selection
 from tests.integration.actors.conftest import Calendar, Talk
 from tests.integration.actors.test_modes import Cell
 from tests.support.patience import PATIENCE
-from tests.support.replaying import differences
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from actors.ports import ConversationRecord, Store
@@ -57,21 +54,6 @@ class ForkedTalk(Talk):
             return super().events(after)
         except RevisionTooOldError as error:
             return super().events(error.oldest)
-
-    def check(self) -> None:
-        record = self.record
-        assert violations(self.world.truth.history(self.id, record.state.ledger.seq)) == ()
-        assert findings(self.world.truth, record) == ()
-        assert differences(self.world.truth, record) == []
-
-
-@pytest.fixture(params=["memory", "file"])
-def world(request: pytest.FixtureRequest, make_world: Callable[..., World], tmp_path: Path) -> Iterator[World]:
-    store = MemoryStore() if request.param == "memory" else open_store(tmp_path)
-    made = make_world(store)
-    yield made
-    made.close()
-    store.close()
 
 
 def fork(talk: Talk, run: str = "", **fields: Any) -> ForkedTalk:
@@ -415,20 +397,21 @@ def test_forks_at_the_same_moment_are_whole_also_while_the_origin_is_deleted(wor
         fork(talk)
 
 
+@pytest.mark.parametrize("read", ["stopped_runs", "history"])
 @pytest.mark.parametrize("wanted", ["", ":1"])
 def test_an_origin_that_is_deleted_between_two_reads_is_not_found(
-    make_world: Callable[..., World], wanted: str
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, wanted: str, read: str
 ) -> None:
-    store = MemoryStore()
+    store = new_store()
     world = make_world(store)
     talk = said(world, 1)
-    read = store.stopped_runs
+    original = getattr(store, read)
 
-    def stopped_runs(conversation_id: str, **page: Any) -> Any:
+    def delete_and_read(conversation_id: str, *args: Any, **page: Any) -> Any:
         store.delete(conversation_id)
-        return read(conversation_id, **page)
+        return original(conversation_id, *args, **page)
 
-    store.stopped_runs = stopped_runs  # type: ignore[method-assign]
+    monkeypatch.setattr(store, read, delete_and_read)
     with pytest.raises(UnknownConversationError):
         fork(talk, wanted and talk.id + wanted)
 

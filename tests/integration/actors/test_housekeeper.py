@@ -9,22 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.adapters.store import log_rows
-from actors.adapters.store.memory import MemoryStore
-from actors.adapters.store.sqlite.store import open_store
 from actors.core.errors import Reason, Rejected
 from actors.core.states import Idle
 from actors.maintenance import retention as housekeeping
 from actors.maintenance.retention import DAY_MS, Housekeeper, Retention
 from actors.messages.commands import ArchiveConversationCommand, DeleteConversationCommand
 from actors.messages.refusals import EtagMismatchError
-from actors.ports import Attachment, Store, StoreDamagedError, StoreUnavailableError
+from actors.ports import Attachment, StoreDamagedError, StoreUnavailableError
 from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin, Outcome
 from actors.runtime.services import SystemClock
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
 World = Any
 
@@ -44,19 +41,6 @@ def keeper(world: World, days: float, **retention: Any) -> Housekeeper:
     return Housekeeper(world.store, world.supervisor, Later(days), Retention(**retention))
 
 
-@pytest.fixture(params=["memory", "peewee"])
-def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    store: Store = MemoryStore() if request.param == "memory" else open_store(tmp_path / "data")
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def home(any_store: Store, make_world: Callable[..., World]) -> World:
-    """A world over either store."""
-    return make_world(any_store)
-
-
 def turn(world: World, talk: Any) -> None:
     """A message and its answer."""
     talk.send("go on")
@@ -74,42 +58,42 @@ def begins_at(world: World, talk: Any) -> int:
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-def test_events_go_when_they_are_old_enough_and_messages_stay(home: World) -> None:
-    talk = home.create()
+def test_events_go_when_they_are_old_enough_and_messages_stay(world: World) -> None:
+    talk = world.create()
     for _ in range(3):
-        turn(home, talk)
-    history = home.truth.history(talk.id, 99)
-    keeper(home, 29, events_days=30, events_min=5).sweep()
-    assert begins_at(home, talk) == 1
-    keeper(home, 31, events_days=30, events_min=5).sweep()
-    assert 1 < begins_at(home, talk) <= talk.record.last_seq - 4
-    assert home.truth.history(talk.id, 99) == history
-    assert home.truth.verify(talk.id) == ()
+        turn(world, talk)
+    history = world.truth.history(talk.id, 99)
+    keeper(world, 29, events_days=30, events_min=5).sweep()
+    assert begins_at(world, talk) == 1
+    keeper(world, 31, events_days=30, events_min=5).sweep()
+    assert 1 < begins_at(world, talk) <= talk.record.last_seq - 4
+    assert world.truth.history(talk.id, 99) == history
+    assert world.truth.verify(talk.id) == ()
 
 
-def test_the_latest_events_are_kept_however_old_they_are(home: World) -> None:
-    talk = home.create()
-    turn(home, talk)
-    keeper(home, 999, events_days=1, events_min=1_000).sweep()
-    assert begins_at(home, talk) == 1
-    keeper(home, 999, events_days=1, events_min=1).sweep()
-    kept = home.truth.events(talk.id, after=talk.record.last_seq - 1, limit=9)
+def test_the_latest_events_are_kept_however_old_they_are(world: World) -> None:
+    talk = world.create()
+    turn(world, talk)
+    keeper(world, 999, events_days=1, events_min=1_000).sweep()
+    assert begins_at(world, talk) == 1
+    keeper(world, 999, events_days=1, events_min=1).sweep()
+    kept = world.truth.events(talk.id, after=talk.record.last_seq - 1, limit=9)
     assert [event.revision for event in kept] == [talk.record.last_seq]
 
 
-def test_a_conversation_goes_on_while_its_events_are_pruned(home: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversation_goes_on_while_its_events_are_pruned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_rows, "PRUNED_ROWS", 1)
-    talk = home.create()
-    turn(home, talk)
+    talk = world.create()
+    turn(world, talk)
     talk.send("and now?")
     exchange = talk.exchange()
     exchange.sink.started()
     exchange.sink.flush()
-    keeper(home, 2, events_days=1, events_min=1).sweep()
+    keeper(world, 2, events_days=1, events_min=1).sweep()
     exchange.say("now this")
     talk.until(lambda: isinstance(talk.state, Idle))
     assert "now this" in talk.texts()
-    assert home.truth.verify(talk.id) == ()
+    assert world.truth.verify(talk.id) == ()
 
 
 def test_one_damaged_log_does_not_keep_others_from_being_pruned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,42 +115,42 @@ def test_one_damaged_log_does_not_keep_others_from_being_pruned(world: World, mo
 # --- archived conversations -------------------------------------------------------------------------------------------
 
 
-def test_what_was_archived_long_ago_goes_with_all_that_belongs_to_it(home: World) -> None:
-    old, active = home.create(), home.create()
-    turn(home, old)
+def test_what_was_archived_long_ago_goes_with_all_that_belongs_to_it(world: World) -> None:
+    old, active = world.create(), world.create()
+    turn(world, old)
     picture = Attachment("a1", "image/png", b"data", 1, 1)
-    home.store.put_attachment(old.id, picture)
+    world.store.put_attachment(old.id, picture)
     old.ask(ArchiveConversationCommand(archived=True))
-    keeper(home, 29, archived_days=30).sweep()
-    assert home.truth.load(old.id) is not None
-    keeper(home, 31, archived_days=30).sweep()
-    assert home.truth.load(old.id) is None
-    assert home.truth.attachment(old.id, "a1") is None
-    assert home.truth.events(old.id, after=0, limit=9) == ()
-    assert home.truth.load(active.id) is not None
+    keeper(world, 29, archived_days=30).sweep()
+    assert world.truth.load(old.id) is not None
+    keeper(world, 31, archived_days=30).sweep()
+    assert world.truth.load(old.id) is None
+    assert world.truth.attachment(old.id, "a1") is None
+    assert world.truth.events(old.id, after=0, limit=9) == ()
+    assert world.truth.load(active.id) is not None
 
 
-def test_by_default_everything_is_kept(home: World) -> None:
-    talk = home.create()
-    turn(home, talk)
+def test_by_default_everything_is_kept(world: World) -> None:
+    talk = world.create()
+    turn(world, talk)
     talk.ask(ArchiveConversationCommand(archived=True))
-    keeper(home, 9_999).sweep()
-    assert (begins_at(home, talk), home.truth.load(talk.id) is None) == (1, False)
+    keeper(world, 9_999).sweep()
+    assert (begins_at(world, talk), world.truth.load(talk.id) is None) == (1, False)
 
 
 def test_refused_calls_are_kept_for_their_time_and_up_to_their_number(
-    home: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = SystemClock().now_ms()
-    home.store.put_audit([AuditEntry(now + at, Outcome.REFUSED, CommandOrigin("ann"), "ARCHIVED") for at in range(4)])
-    keeper(home, 89).sweep()
-    keeper(home, 9_999, audit_days=0).sweep()
-    assert len(home.store.audit(AuditFilter(), limit=9)) == 4
+    world.store.put_audit([AuditEntry(now + at, Outcome.REFUSED, CommandOrigin("ann"), "ARCHIVED") for at in range(4)])
+    keeper(world, 89).sweep()
+    keeper(world, 9_999, audit_days=0).sweep()
+    assert len(world.store.audit(AuditFilter(), limit=9)) == 4
     monkeypatch.setattr(housekeeping, "AUDIT_ENTRIES", 3)
-    keeper(home, 0).sweep()
-    assert len(home.store.audit(AuditFilter(), limit=9)) == 3
-    keeper(home, 91).sweep()
-    assert home.store.audit(AuditFilter(), limit=9) == ()
+    keeper(world, 0).sweep()
+    assert len(world.store.audit(AuditFilter(), limit=9)) == 3
+    keeper(world, 91).sweep()
+    assert world.store.audit(AuditFilter(), limit=9) == ()
 
 
 def test_what_was_taken_out_of_the_archive_meanwhile_stays(world: World) -> None:

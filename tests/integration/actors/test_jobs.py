@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.store.memory import MemoryStore
 from actors.conversation import deletion
 from actors.conversation.deletion import LEFT_BEHIND
 from actors.core.content import ToolUse
@@ -27,10 +26,11 @@ from actors.messages.commands import (
     UpdateConversationCommand,
 )
 from actors.messages.refusals import UnknownConversationError
-from actors.ports import FencedError, SandboxReport, ToolOutput, ToolTransientError
+from actors.ports import FencedError, SandboxReport, Store, ToolOutput, ToolTransientError
 from tests.integration.actors.conftest import Box, Hold, ShakyStore
 from tests.support.patience import PATIENCE, eventually
 from tests.support.services import NoSandbox
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ class JobBox(Box):
         """Released when jobs are told to end."""
         self.forgotten: list[tuple[str, bool]] = []
         """Conversations, each with whether it was still stored."""
-        self.store: MemoryStore | None = None
+        self.store: Store | None = None
         self.leaked = False
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ def _mode(handle: str) -> Mode:
 @pytest.fixture
 def yard(make_world: Callable[..., World]) -> World:
     """A world whose actors leave as soon as they may."""
-    return yard_over(make_world, MemoryStore(), idle_seconds=0.0)
+    return yard_over(make_world, new_store(), idle_seconds=0.0)
 
 
 def yard_over(make_world: Callable[..., World], store: Any, **settings: Any) -> World:
@@ -204,7 +204,7 @@ def test_a_cancel_of_a_run_that_is_not_in_progress_spares_the_jobs(yard: World) 
 
 
 def test_jobs_are_ended_though_the_store_takes_nothing(make_world: Callable[..., World]) -> None:
-    world = yard_over(make_world, ShakyStore(MemoryStore()))
+    world = yard_over(make_world, ShakyStore(new_store()))
     talk = started(world, "b-1")
     talk.send("go")
     exchange = talk.exchange()
@@ -264,7 +264,7 @@ def test_the_end_of_a_job_is_an_event_at_once_and_news_to_the_agent_with_its_nex
 
 
 def test_an_end_that_the_store_does_not_take_is_recorded_later(make_world: Callable[..., World]) -> None:
-    world = yard_over(make_world, ShakyStore(MemoryStore()))
+    world = yard_over(make_world, ShakyStore(new_store()))
     talk, report = let_go(world)
     world.store.down = True
     report(ENDED)
@@ -276,7 +276,7 @@ def test_an_end_that_the_store_does_not_take_is_recorded_later(make_world: Calla
 
 @pytest.mark.parametrize("looked_at", [True, False])
 def test_a_job_that_ended_with_a_killed_server_is_lost(make_world: Callable[..., World], looked_at: bool) -> None:
-    world = yard_over(make_world, MemoryStore())
+    world = yard_over(make_world, new_store())
     talk, _ = let_go(world)
     after = yard_over(make_world, world.store)
     assert after.supervisor.start() == ()
@@ -290,7 +290,7 @@ def test_a_job_that_ended_with_a_killed_server_is_lost(make_world: Callable[...,
 
 
 def test_an_interrupted_run_and_its_jobs_are_recovered_together(make_world: Callable[..., World]) -> None:
-    world = yard_over(make_world, MemoryStore())
+    world = yard_over(make_world, new_store())
     talk, _ = let_go(world)
     talk.send("more")
     talk.exchange()
@@ -330,7 +330,7 @@ def test_a_copy_that_is_read_again_keeps_the_jobs_that_run_here(yard: World) -> 
 
 
 def test_a_tool_that_waits_for_its_next_attempt_is_cancelled_at_once(make_world: Callable[..., World]) -> None:
-    world = yard_over(make_world, MemoryStore(), limits=Limits(retry_base_ms=3_600_000))
+    world = yard_over(make_world, new_store(), limits=Limits(retry_base_ms=3_600_000))
     talk = world.create()
     talk.send("go")
     talk.exchange().call(ToolUse("t0", "look", "{}"), BASH)
@@ -393,7 +393,7 @@ def test_a_refused_archiving_ends_no_jobs(yard: World) -> None:
 def test_a_change_of_mode_names_the_jobs_that_may_do_more_and_ends_them_if_asked(
     make_world: Callable[..., World],
 ) -> None:
-    yard = yard_over(make_world, MemoryStore(), idle_seconds=0.0, sandbox=Cell())
+    yard = yard_over(make_world, new_store(), idle_seconds=0.0, sandbox=Cell())
     talk = started(yard, "b-1", "r-2", "b-4")
     assert talk.ask(SetModeCommand(Mode.UNRESTRICTED)).surviving_jobs == (), "none of them may do more than that"
     assert talk.ask(SetModeCommand(Mode.RESTRICTED)).surviving_jobs == ("b-1", "b-4")
@@ -493,7 +493,7 @@ def test_what_others_could_not_end_is_warned_of_too(yard: World) -> None:
 def test_a_deletion_that_the_store_does_not_take_leaves_an_intact_idle_conversation(
     make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = MemoryStore()
+    inner = new_store()
     store = ShakyStore(inner)
     world = yard_over(make_world, store)
     talk = started(world, "b-1")
@@ -561,7 +561,7 @@ def test_the_end_of_the_process_at_any_point_of_a_deletion_leaves_all_or_nothing
     make_world: Callable[..., World], busy: bool
 ) -> None:
     def prepared() -> tuple[World, Any]:
-        world = yard_over(make_world, MemoryStore(), limits=Limits(retry_base_ms=1))
+        world = yard_over(make_world, new_store(), limits=Limits(retry_base_ms=1))
         talk = started(world, "b-1")
         if busy:
             talk.send("go")

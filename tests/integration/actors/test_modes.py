@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.store.memory import MemoryStore
 from actors.adapters.tools.request_mode_upgrade import GRANTED, NOT_NEEDED, ModeUpgradeTool
 from actors.core.approval.approval_rules import Action, ApprovalRule, Suggested
 from actors.core.content import MessageType, Text, ToolOutcome, ToolSuccess, ToolUse
@@ -30,6 +29,7 @@ from actors.ports.mcp import NoMcpServers
 from tests.integration.actors.conftest import Box, ShakyStore
 from tests.support.patience import PATIENCE
 from tests.support.services import NoSandbox
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,7 @@ def cell(make_world: Callable[..., World]) -> World:
 @pytest.fixture
 def shaky_cell(make_world: Callable[..., World]) -> World:
     """A cell whose store can fail."""
-    return make_world(ShakyStore(MemoryStore()), box=UpgradeBox(), sandbox=Cell())
+    return make_world(ShakyStore(new_store()), box=UpgradeBox(), sandbox=Cell())
 
 
 def refused(reason: Reason) -> Any:
@@ -406,7 +406,7 @@ def test_a_terminal_conversation_keeps_its_mode(cell: World) -> None:
 
 
 def test_a_sub_agent_keeps_its_mode(make_world: Callable[..., World]) -> None:
-    store = MemoryStore()
+    store = new_store()
     parent = make_world(store, sandbox=Cell()).create()
     child = _sub_agent_of(parent)
     world = make_world(store, sandbox=Cell())
@@ -616,7 +616,7 @@ def test_a_cancel_withdraws_an_approval_that_is_not_carried_out_yet(cell: World,
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_the_mode_survives_a_restart(make_world: Callable[..., World], mode: Mode) -> None:
-    store = MemoryStore()
+    store = new_store()
     talk = make_world(store, sandbox=Cell()).create()
     talk.ask(SetModeCommand(mode))
     world = make_world(store, box=UpgradeBox(), sandbox=Cell())
@@ -632,7 +632,7 @@ def test_the_mode_survives_a_restart(make_world: Callable[..., World], mode: Mod
 
 
 def test_an_open_request_for_more_is_withdrawn_by_a_restart(make_world: Callable[..., World]) -> None:
-    store = MemoryStore()
+    store = new_store()
     talk = make_world(store, box=UpgradeBox(), sandbox=Cell()).create()
     talk.send("go")
     talk.exchange().call(UPGRADE)
@@ -661,10 +661,10 @@ def _one_life(talk: Any) -> None:
 
 def test_whatever_the_moment_of_the_end_the_mode_is_one_that_people_had_set(make_world: Callable[..., World]) -> None:
     """For every fault point that this life passes: what is stored then is what was committed, never more."""
-    rehearsal = make_world(MemoryStore(), box=UpgradeBox(), sandbox=Cell())
+    rehearsal = make_world(new_store(), box=UpgradeBox(), sandbox=Cell())
     _one_life(rehearsal.create())
     stored: list[tuple[Mode, list[Mode]]] = []
-    store = MemoryStore()
+    store = new_store()
     world = make_world(store, box=UpgradeBox(), sandbox=Cell())
     talk = world.create()
     lock = threading.Lock()

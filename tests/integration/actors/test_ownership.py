@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from concurrent.futures import wait
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from actors.adapters.store.memory import MemoryStore
 from actors.conversation.pipeline import LoadedConversation, taken_over
 from actors.core.content import ToolUse
 from actors.core.context import Limits, Mode
@@ -36,19 +36,23 @@ from tests.support.patience import PATIENCE, eventually
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FIRST, SECOND = Owner(1, "first"), Owner(2, "second")
+    from tests.support.stores import SharedDatabase
+
+FIRST, SECOND = Owner(1, "first", "127.0.0.1:1"), Owner(2, "second", "127.0.0.1:2")
 BASH = ToolUse("t1", "bash", '{"cmd": "ls"}')
 
 
 class Pair:
-    """Two servers on one in-memory store."""
+    """Two servers on one database."""
 
-    def __init__(self, make_world: Callable[..., World], shaky: bool = False, family: bool = False) -> None:
-        self.shared = MemoryStore()
+    def __init__(
+        self, make_world: Callable[..., World], shared: SharedDatabase, shaky: bool = False, family: bool = False
+    ) -> None:
+        self.shared, self.reader = shared, shared.reader
         parts: dict[str, Any] = {"limits": Limits(retry_base_ms=1), "idle_seconds": 3_600.0}
         self.worlds: list[Any] = []
         for owner in (FIRST, SECOND):
-            store: Any = self.shared.node(owner)
+            store: Any = self.shared.node(owner.incarnation)
             store = ShakyStore(store) if shaky and owner is FIRST else store
             if family:
                 parts |= {"model": FamilyModel(), "box": FamilyBox()}
@@ -68,8 +72,14 @@ class Pair:
 
 
 @pytest.fixture
-def pair(make_world: Callable[..., World]) -> Pair:
-    return Pair(make_world)
+def make_pair(shared_database: SharedDatabase, make_world: Callable[..., World]) -> Callable[..., Pair]:
+    """Makes one pair."""
+    return partial(Pair, make_world, shared_database)
+
+
+@pytest.fixture
+def pair(make_pair: Callable[..., Pair]) -> Pair:
+    return make_pair()
 
 
 def refused_as_not_owned(answer: Any) -> Owner | None:
@@ -237,8 +247,8 @@ def test_while_the_lease_is_old_no_command_is_taken_but_a_cancel_and_a_tool_wait
     talk.ask(SetModeCommand(Mode.UNRESTRICTED))
 
 
-def test_a_family_is_taken_over_as_a_whole_whichever_of_it_is_called_for(make_world: Callable[..., World]) -> None:
-    pair = Pair(make_world, family=True)
+def test_a_family_is_taken_over_as_a_whole_whichever_of_it_is_called_for(make_pair: Callable[..., Pair]) -> None:
+    pair = make_pair(family=True)
     talk = pair.first.create()
     talk.send(tasks("hang", "submit 42", "hang"))
     for number in (1, 3):
@@ -253,16 +263,16 @@ def test_a_family_is_taken_over_as_a_whole_whichever_of_it_is_called_for(make_wo
     for number in (1, 3):
         assert child(taken, number).rest(Failed).kind is ErrorKind.INTERRUPTED
     all_gone(pair.second, f"{talk.id}-a1", f"{talk.id}-a3")
-    heads = [pair.shared.load(id_) for id_ in (talk.id, f"{talk.id}-a1", f"{talk.id}-a2", f"{talk.id}-a3")]
+    heads = [pair.reader.load(id_) for id_ in (talk.id, f"{talk.id}-a1", f"{talk.id}-a2", f"{talk.id}-a3")]
     assert refused_as_not_owned(pair.first.supervisor.ask(talk.id, UpdateConversationCommand(title="late"))) == SECOND
     all_gone(pair.first)
-    assert [pair.shared.load(head.id) for head in heads if head] == heads
+    assert [pair.reader.load(head.id) for head in heads if head] == heads
     eventually(pair.first.model.at_rest, "no request is open")
     assert set(pair.first.box.forgotten) >= {talk.id, f"{talk.id}-a1", f"{talk.id}-a3"}
 
 
-def test_a_sub_agent_that_finds_out_first_takes_its_parent_with_it(make_world: Callable[..., World]) -> None:
-    pair = Pair(make_world, family=True)
+def test_a_sub_agent_that_finds_out_first_takes_its_parent_with_it(make_pair: Callable[..., Pair]) -> None:
+    pair = make_pair(family=True)
     talk = pair.first.create()
     talk.send(tasks("wait gate", "hang"))
     for number in (1, 2):
@@ -326,15 +336,16 @@ def test_what_was_taken_before_the_start_is_recovered_at_the_start_by_its_actor(
     assert len(taken.found(RunStop)) == 1
 
 
-def test_a_waking_is_tried_again_until_the_store_takes_it(make_world: Callable[..., World]) -> None:
-    shared = MemoryStore()
-    first = make_world(shared.node(FIRST))
-    store = ShakyStore(shared.node(SECOND))
+def test_a_waking_is_tried_again_until_the_store_takes_it(
+    shared_database: SharedDatabase, make_world: Callable[..., World]
+) -> None:
+    first = make_world(shared_database.node(FIRST.incarnation))
+    store = ShakyStore(shared_database.node(SECOND.incarnation))
     second = make_world(store, cluster=FakeNode())
     talk = first.create()
     talk.send("go")
     talk.exchange()
-    shared.kill(FIRST.incarnation)
+    shared_database.kill(FIRST.incarnation)
     store.down = True
     second.supervisor.wake((talk.id,))
     assert store.refusals.acquire(timeout=PATIENCE)
@@ -344,9 +355,9 @@ def test_a_waking_is_tried_again_until_the_store_takes_it(make_world: Callable[.
 
 
 def test_an_outcome_that_waited_for_the_store_is_dropped_once_the_conversation_is_lost(
-    make_world: Callable[..., World],
+    make_pair: Callable[..., Pair],
 ) -> None:
-    pair = Pair(make_world, shaky=True)
+    pair = make_pair(shaky=True)
     talk = pair.first.create()
     talk.send("go")
     exchange = talk.exchange()
@@ -361,8 +372,8 @@ def test_an_outcome_that_waited_for_the_store_is_dropped_once_the_conversation_i
     assert "too late" not in talk.texts()
 
 
-def test_a_commit_of_unknown_result_is_not_repeated_by_an_owner_that_has_lost(make_world: Callable[..., World]) -> None:
-    pair = Pair(make_world, shaky=True)
+def test_a_commit_of_unknown_result_is_not_repeated_by_an_owner_that_has_lost(make_pair: Callable[..., Pair]) -> None:
+    pair = make_pair(shaky=True)
     talk = pair.first.create()
     pair.first.store.lies = 1
     with pytest.raises(Rejected, check=lambda error: error.reason is Reason.STORE_UNAVAILABLE):
@@ -385,10 +396,10 @@ def test_a_deletion_that_waits_for_a_tool_is_refused_and_nothing_is_deleted(pair
     tool.reap.set()
     assert refused_as_not_owned(deletion) == SECOND
     all_gone(pair.first)
-    assert pair.shared.load(talk.id) is not None
+    assert pair.reader.load(talk.id) is not None
     taken = pair.seen_by_second(talk)
     taken.ask(DeleteConversationCommand())
-    assert pair.shared.load(talk.id) is None
+    assert pair.reader.load(talk.id) is None
 
 
 def test_a_deletion_by_one_that_has_lost_is_refused(pair: Pair) -> None:
@@ -396,7 +407,7 @@ def test_a_deletion_by_one_that_has_lost_is_refused(pair: Pair) -> None:
     pair.take_over(talk.id)
     assert refused_as_not_owned(pair.first.supervisor.ask(talk.id, DeleteConversationCommand())) == SECOND
     all_gone(pair.first)
-    assert pair.shared.load(talk.id) is not None
+    assert pair.reader.load(talk.id) is not None
 
 
 def test_a_conversation_is_not_taken_back_before_its_tools_have_ended(pair: Pair) -> None:
@@ -419,9 +430,9 @@ def test_a_conversation_is_not_taken_back_before_its_tools_have_ended(pair: Pair
 
 
 def test_a_refused_command_is_the_end_of_a_copy_that_another_server_has_claimed_meanwhile(
-    make_world: Callable[..., World],
+    make_pair: Callable[..., Pair],
 ) -> None:
-    pair = Pair(make_world, shaky=True)
+    pair = make_pair(shaky=True)
     talk = pair.first.create()
     pair.first.store.down = True
     with pytest.raises(Rejected, check=lambda error: error.reason is Reason.STORE_UNAVAILABLE):
@@ -485,7 +496,7 @@ def test_housekeeping_leaves_to_others_what_is_theirs(pair: Pair, caplog: pytest
     assert len(talk.events()) == kept
     assert [line for line in caplog.records if line.levelno >= logging.ERROR] == []
     keep(pair.first)
-    assert pair.shared.load(talk.id) is None
+    assert pair.reader.load(talk.id) is None
 
 
 def test_a_step_like_ones_own_of_another_owner_is_not_taken_for_ones_own(world: World) -> None:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
-from contextlib import ExitStack, closing, suppress
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 
-from actors.adapters.store.memory import MemoryStore
-from actors.adapters.store.postgres.engine import address_of
-from actors.adapters.store.postgres.schema import migrate
-from actors.adapters.store.postgres.store import open_postgres
 from actors.core.content import MessageType, Text
 from actors.core.context import Limits
 from actors.core.errors import Reason, Rejected
@@ -26,7 +21,7 @@ from actors.messages.commands import (
     SendMessageCommand,
     UpdateConversationCommand,
 )
-from actors.ports import NotOwnerError, Owner, Store
+from actors.ports import NotOwnerError, Store
 from tests.integration.actors.conftest import Hold, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, tasks
 from tests.integration.actors.nodes import FakeNode, all_gone
@@ -36,7 +31,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from actors.ports import ConversationRecord, StoredEvent
-    from tests.support.postgres import PostgresServer
+    from tests.support.stores import SharedDatabase
 
 STEPS = 40
 
@@ -90,46 +85,10 @@ class Server:
         self.world.close()
 
 
-class SharedPostgres:
-    """A database that several servers share."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._opened = ExitStack()
-        self.reader = self.node(Owner(0))
-
-    def node(self, owner: Owner) -> Store:
-        """Open the database as this server, which has joined."""
-        store = self._opened.enter_context(closing(open_postgres(self._url, owner.incarnation)))
-        with psycopg.connect(self._url) as connection:
-            connection.execute(
-                "INSERT INTO nodes (incarnation, name, address, version, labels, session, lease_seconds, expires)"
-                " VALUES (%s, '', '', '', '{}', true, 10, 'infinity') ON CONFLICT (incarnation) DO NOTHING",
-                (owner.incarnation,),
-            )
-        return store
-
-    def kill(self, incarnation: int) -> None:
-        with psycopg.connect(self._url) as connection:
-            connection.execute("UPDATE nodes SET dead = true WHERE incarnation = %s", (incarnation,))
-
-    def close(self) -> None:
-        self._opened.close()
-
-
-class SharedMemory:
-    """An in-memory store that several servers share."""
-
-    def __init__(self) -> None:
-        self._data = MemoryStore()
-        self.reader: Store = self._data
-        self.node, self.kill, self.close = self._data.node, self._data.kill, self._data.close
-
-
 class Story:
     """What happens to one family, by a random choice at each step."""
 
-    def __init__(self, seed: int, shared: SharedMemory | SharedPostgres) -> None:
+    def __init__(self, seed: int, shared: SharedDatabase) -> None:
         self.random = random.Random(seed)
         self.shared, self.reader = shared, shared.reader
         self.servers: list[Server] = []
@@ -147,7 +106,7 @@ class Story:
 
     def begin_server(self) -> Server:
         incarnation = len(self.servers) + 1
-        server = Server(self.shared.node(Owner(incarnation)), incarnation)
+        server = Server(self.shared.node(incarnation), incarnation)
         self.servers.append(server)
         self.living.append(server)
         return server
@@ -283,23 +242,15 @@ class Story:
         for server in self.servers:
             server.model.gates["gate"].set()
             server.close()
-        self.shared.close()
 
 
 def _refused(error: BaseException) -> bool:
     return isinstance(error, Rejected) and error.reason is not Reason.SHUTTING_DOWN
 
 
-@pytest.mark.parametrize(("engine", "seed"), [*(("memory", seed) for seed in range(8)), ("postgres", 1)])
-def test_whoever_pauses_or_dies_wherever_nothing_is_lost_or_doubled(
-    engine: str, seed: int, request: pytest.FixtureRequest
-) -> None:
-    if engine == "memory":
-        shared: SharedMemory | SharedPostgres = SharedMemory()
-    else:
-        postgres: PostgresServer = request.getfixturevalue("postgres")
-        shared = SharedPostgres(postgres.url(postgres.create(lambda url: migrate(address_of(url)))))
-    story = Story(seed, shared)
+@pytest.mark.parametrize("seed", range(8))
+def test_whoever_pauses_or_dies_wherever_nothing_is_lost_or_doubled(seed: int, shared_database: SharedDatabase) -> None:
+    story = Story(seed, shared_database)
     try:
         story.run()
         story.check(story.end())

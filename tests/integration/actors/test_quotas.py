@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from bedrock.testing.waiting import eventually
 
-from actors.adapters.store.memory import MemoryStore
 from actors.core.content import SystemKind, ToolUse, Usage
 from actors.core.errors import QuotaExceededError, Reason, Rejected
 from actors.core.notifications import RunStop, StopReason
@@ -27,6 +26,7 @@ from actors.runtime.services import SystemClock
 from tests.integration.actors.conftest import ShakyStore, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, tasks
 from tests.support.patience import PATIENCE
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ def limited(make_world: Callable[..., World]) -> Callable[..., World]:
         store: Any = None, together: dict[Quota, int] | None = None, world: dict[str, Any] | None = None, **quotas: int
     ) -> World:
         settings = QuotaSettings(together or {}, {Quota(name): limit for name, limit in quotas.items()})
-        store = store or MemoryStore()
+        store = store or new_store()
         book = QuotaBook(settings, SystemClock(), store.spendings(0), put_spending=store.put_spending)
         return make_world(store, quotas=book, **(world or {}))
 
@@ -100,7 +100,7 @@ def test_a_run_is_free_again_when_it_is_cancelled_deleted_or_refused_by_the_stor
 def test_a_run_whose_commit_is_reported_as_failed_keeps_no_place(
     make_world: Callable[..., World], written: bool
 ) -> None:
-    store = ShakyStore(MemoryStore())
+    store = ShakyStore(new_store())
     book = QuotaBook(QuotaSettings(each={Quota.CONCURRENT_RUNS: 1}), SystemClock())
     world = make_world(store, quotas=book)
     first, second = world.create(), world.create()
@@ -151,7 +151,7 @@ def test_another_principal_has_its_turn_next_whatever_waits(limited: Callable[..
 
 
 def test_a_run_that_spends_the_rest_ends_at_the_next_request_and_none_begins(limited: Callable[..., World]) -> None:
-    store = MemoryStore()
+    store = new_store()
     world = limited(store, tokens_per_day=100)
     talk, idle = world.create(), world.create()
     talk.send("go")
@@ -176,7 +176,7 @@ def test_a_run_that_spends_the_rest_ends_at_the_next_request_and_none_begins(lim
 
 
 def test_nothing_is_made_forked_or_begun_when_no_more_may_be_stored(make_world: Callable[..., World]) -> None:
-    store = MemoryStore()
+    store = new_store()
     settings = QuotaSettings(each={Quota.STORED_BYTES: 100})
     book = QuotaBook(settings, SystemClock(), stored_bytes=store.stored_bytes)
     world = make_world(store, quotas=book)
@@ -204,7 +204,7 @@ def test_nothing_is_made_forked_or_begun_when_no_more_may_be_stored(make_world: 
 
 
 def test_forks_count_at_once_and_one_without_room_is_refused(make_world: Callable[..., World]) -> None:
-    store = MemoryStore()
+    store = new_store()
     settings = QuotaSettings(each={Quota.STORED_BYTES: 10_000})
     book = QuotaBook(settings, SystemClock(), stored_bytes=store.stored_bytes)
     world = make_world(store, quotas=book)

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.adapters.store.memory import MemoryStore
 from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
 from actors.core.content import MessageType, SubAgentComplete, SystemKind
 from actors.core.context import Budget, Limits, Mode
@@ -24,12 +23,13 @@ from actors.ports.store.conditions import UNARCHIVED, Selection
 from actors.runtime.services import AgentLimits
 from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks
 from tests.support.patience import PATIENCE, eventually
+from tests.support.stores import StoreProxy
 
 World = Any
 Talk = Any
 
 
-class CommitLog(MemoryStore):
+class CommitLog(StoreProxy):
     """Notes whose commits there were."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class CommitLog(MemoryStore):
         self._commits: Counter[str] = Counter()
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
-        super().commit(*parts, urgent=urgent)
+        self.inner.commit(*parts, urgent=urgent)
         self._commits.update(part.record.id for part in parts)
 
     def of(self, conversation_id: str) -> int:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Usage
 from actors.core.errors import ErrorKind
 from actors.core.notifications import ConversationUpdated, RunStop
@@ -28,6 +27,7 @@ from actors.runners import side_queries
 from actors.runners.side_queries import TITLE_CHARACTERS, title_of
 from tests.integration.actors.conftest import Exchange, ScriptedModel, ShakyStore, Talk, World
 from tests.support.patience import PATIENCE
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -275,7 +275,7 @@ def test_without_a_thread_the_first_line_stays(titling: World, monkeypatch: pyte
 def test_a_store_that_fails_costs_a_title_and_nothing_else(
     make_world: Callable[..., World], small: ScriptedModel
 ) -> None:
-    world = make_world(ShakyStore(MemoryStore()), small=small, titles=True)
+    world = make_world(ShakyStore(new_store()), small=small, titles=True)
     talk = world.create()
     talk.send(FIRST)
     exchange = asked(world)

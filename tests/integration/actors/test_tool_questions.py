@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.adapters.store.memory import MemoryStore
 from actors.core.content import ToolUse
 from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
@@ -21,6 +20,7 @@ from actors.ports import PersonAnswer, PersonQuestion, ToolOutput, TooManyQuesti
 from actors.runners.tool_runner import MAX_OPEN, MAX_PER_CALL
 from tests.integration.actors.test_modes import Cell
 from tests.support.patience import PATIENCE, eventually
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,7 +197,7 @@ def test_a_cancel_and_a_narrower_mode_withdraw(make_world: Callable[..., World])
 
 
 def test_after_a_restart_it_is_withdrawn(make_world: Callable[..., World]) -> None:
-    store = MemoryStore()
+    store = new_store()
     first = make_world(store)
     talk, tool = running(first)
     ask(talk, tool)

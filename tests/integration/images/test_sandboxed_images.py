@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from actors.adapters.images import sandboxed_images
 from actors.adapters.images.sandboxed_images import SandboxedImages, view_name
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
-from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.core.content import Image
 from actors.ports import (
     CancelToken,
@@ -23,15 +24,18 @@ from actors.ports import (
     ProcessLimits,
     ProcessStartError,
     SandboxReport,
+    Store,
 )
 from actors.runtime.admission import FairSlots
 from tests.support import pictures
 from tests.support.commit_builder import CommitBuilder
 from tests.support.patience import eventually
 from tests.support.sandbox_reports import sandbox_report
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from actors.core.context import Mode
 
@@ -48,22 +52,22 @@ def sandbox() -> Iterator[ToolHostSandbox]:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
+def store(tmp_path: Path) -> Store:
     """With two conversations."""
-    made = MemoryStore()
+    made = new_store(tmp_path)
     for id_ in ("c1", "c2"):
         made.commit(CommitBuilder(id_).create())
     return made
 
 
 @pytest.fixture
-def images(store: MemoryStore, sandbox: ToolHostSandbox) -> SandboxedImages:
+def images(store: Store, sandbox: ToolHostSandbox) -> SandboxedImages:
     return SandboxedImages(store, sandbox, FairSlots(2).turn)
 
 
 @pytest.mark.parametrize("make", [pictures.wide_png, pictures.large_jpeg, pictures.animated_gif, pictures.webp])
 def test_an_image_is_kept_as_it_is_and_as_models_see_it(
-    make: Callable[[], bytes], images: SandboxedImages, store: MemoryStore
+    make: Callable[[], bytes], images: SandboxedImages, store: Store
 ) -> None:
     data = make()
     image = images.ingest("c1", data, CancelToken())
@@ -91,7 +95,7 @@ def test_an_image_is_kept_as_it_is_and_as_models_see_it(
     ids=["bomb", "large bomb", "cut off", "text", "empty", "header"],
 )
 def test_what_cannot_be_used_is_refused_and_not_kept(
-    make: Callable[[], bytes], images: SandboxedImages, store: MemoryStore
+    make: Callable[[], bytes], images: SandboxedImages, store: Store
 ) -> None:
     data = make()
     with pytest.raises(InvalidImageError):
@@ -109,7 +113,7 @@ def test_too_many_bytes_are_refused_before_a_process_is_started(
 
 
 def test_an_image_that_is_known_is_not_looked_at_again(
-    images: SandboxedImages, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    images: SandboxedImages, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = images.ingest("c1", pictures.png(), CancelToken())
     monkeypatch.setattr(images, "_sandbox", None)
@@ -117,7 +121,7 @@ def test_an_image_that_is_known_is_not_looked_at_again(
     assert images.view("c1", first, CancelToken()) is not None
 
 
-def test_each_conversation_keeps_its_own_and_loses_it_alone(images: SandboxedImages, store: MemoryStore) -> None:
+def test_each_conversation_keeps_its_own_and_loses_it_alone(images: SandboxedImages, store: Store) -> None:
     for id_ in ("c1", "c2"):
         image = images.ingest(id_, pictures.png(), CancelToken())
     store.delete("c1")
@@ -127,12 +131,11 @@ def test_each_conversation_keeps_its_own_and_loses_it_alone(images: SandboxedIma
         images.ingest("c1", pictures.png(), CancelToken())
 
 
-def test_a_missing_view_is_derived_again_byte_for_byte(images: SandboxedImages, store: MemoryStore) -> None:
+def test_a_missing_view_is_derived_again_byte_for_byte(images: SandboxedImages, tmp_path: Path, store: Store) -> None:
     image = images.ingest("c1", pictures.large_jpeg(), CancelToken())
     before = images.view("c1", image, CancelToken())
-    kept = store._data.kept["c1"]
-    rest = {id_: each for id_, each in kept.attachments.items() if id_ != view_name(image.attachment)}
-    store._data.kept["c1"] = kept._replace(attachments=rest)
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as connection:
+        connection.execute("DELETE FROM attachments WHERE id = ?", (view_name(image.attachment),))
     assert images.view("c1", image, CancelToken()) == before
     assert store.attachment("c1", view_name(image.attachment)) is not None
 
@@ -194,7 +197,7 @@ class Broken:
         raise ProcessStartError("not here")
 
 
-def test_an_image_is_not_to_blame_for_the_end_of_the_servers_lease(store: MemoryStore) -> None:
+def test_an_image_is_not_to_blame_for_the_end_of_the_servers_lease(store: Store) -> None:
     class Ended(Broken):
         def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> Any:
             return self
@@ -209,7 +212,7 @@ def test_an_image_is_not_to_blame_for_the_end_of_the_servers_lease(store: Memory
         SandboxedImages(store, Ended(), FairSlots(2).turn).ingest("c1", pictures.png(), CancelToken())
 
 
-def test_a_process_that_cannot_be_started_is_said_so(store: MemoryStore) -> None:
+def test_a_process_that_cannot_be_started_is_said_so(store: Store) -> None:
     with pytest.raises(ImagesUnavailableError, match="could not be started: not here"):
         SandboxedImages(store, Broken(), FairSlots(2).turn).ingest("c1", pictures.png(), CancelToken())
     assert store.attachment("c1", sandboxed_images.content_name(pictures.png())) is None
@@ -236,7 +239,7 @@ class Held(Broken):
 
 def test_the_images_of_a_principal_delay_those_of_another_by_one_turn() -> None:
     """Nor do the images that its tools read delay those that it uploads more than that."""
-    store, slots, held = MemoryStore(), FairSlots(2), Held()
+    store, slots, held = new_store(), FairSlots(2), Held()
     store.commit(CommitBuilder("c1", principal="crowd").create(), CommitBuilder("c2", principal="other").create())
     images = SandboxedImages(store, held, slots.turn)
 

@@ -18,7 +18,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from actors.adapters.store import listing as sqlite_listing
-from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import MessageType, Text, ToolUse
@@ -35,6 +34,7 @@ from server.contract import limits
 from server.queries import listings
 from tests.integration.server.grpc_harness import AUTHORIZED, GrpcHarness, refused
 from tests.integration.server.watch_harness import Author
+from tests.support.stores import StoreProxy
 from tests.unit.server.test_checks import GOOD
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def test_a_conversation_deleted_meanwhile_does_not_exist(harness: GrpcHarness, a
     assert refused(lambda: ask(harness, "SendMessage", COMMANDS["SendMessage"][0])).code == "NOT_FOUND"
 
 
-class Broken(MemoryStore):
+class Broken(StoreProxy):
     def load(self, conversation_id: str) -> Any:
         raise StoreUnavailableError("disk /dev/sda1")
 
@@ -247,7 +247,7 @@ def test_a_store_that_fails_is_unavailable(open_harness: Callable[..., GrpcHarne
     assert "sda1" not in refusal.text
 
 
-class Ruined(MemoryStore):
+class Ruined(StoreProxy):
     def load(self, conversation_id: str) -> Any:
         raise StoreDamagedError("page 7 of /srv/x")
 

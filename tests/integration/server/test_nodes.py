@@ -31,6 +31,7 @@ from tests.integration.server.test_calls import COMMANDS
 from tests.integration.server.two_nodes import NODES_TOKEN, TwoNodes
 from tests.integration.server.watch_harness import Author, changed
 from tests.support.patience import eventually
+from tests.support.stores import SharedDatabase, closing_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,8 +45,8 @@ HELLO = v1.SendMessageRequest(name=NAME, text="hello")
 
 
 @pytest.fixture(scope="module")
-def pair(loop: Loop) -> Iterator[TwoNodes]:
-    with closing(TwoNodes(loop)) as made:
+def pair(loop: Loop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
+    with closing_stores(tmp_path_factory.mktemp("pair")), closing(TwoNodes(loop)) as made:
         yield made
 
 
@@ -485,19 +486,20 @@ def test_a_stream_passes_through_until_its_owner_dies_and_goes_on_elsewhere(node
     again.cancel()
 
 
-def test_a_watched_conversation_is_owned_and_recovered(nodes: TwoNodes) -> None:
+def test_a_watched_conversation_is_owned_and_recovered(loop: Loop, shared_database: SharedDatabase) -> None:
     """Else another node could take it, and this one's watchers would never hear of what happens there."""
-    author = Author(nodes.b.store, nodes.b.harness.hub)
-    busy = LlmRequesting(author.record.state.ledger, "r1", 1, LlmPhase.CONNECTING, 1)
-    author.commit(changed("llm_requesting"), state=busy)
-    nodes.data.release(2)
-    stream = watch(nodes)
-    kinds(stream, "caught_up")
-    with pytest.raises(NotOwnerError) as caught:
-        nodes.b.store.claim(ID)
-    assert caught.value.owner == Owner(1)
-    assert nodes.a.woken == [ID]
-    stream.cancel()
+    with closing(TwoNodes(loop, shared=shared_database)) as nodes:
+        author = Author(nodes.b.store, nodes.b.harness.hub)
+        busy = LlmRequesting(author.record.state.ledger, "r1", 1, LlmPhase.CONNECTING, 1)
+        author.commit(changed("llm_requesting"), state=busy)
+        shared_database.release(2)
+        stream = watch(nodes)
+        kinds(stream, "caught_up")
+        with pytest.raises(NotOwnerError) as caught:
+            nodes.b.store.claim(ID)
+        assert caught.value.owner == Owner(1, "first", "127.0.0.1:1")
+        assert nodes.a.woken == [ID]
+        stream.cancel()
 
 
 def test_streams_fill_no_connection_that_a_cancel_needs(

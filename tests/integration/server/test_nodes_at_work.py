@@ -10,10 +10,8 @@ import bedrock
 import pytest
 from bedrock.testing.waiting import within
 
-from actors.adapters.store.memory import MemoryStore
 from actors.core.content import ToolUse
 from actors.messages.commands import CreateConversationCommand
-from actors.ports import NotOwnerError, Owner
 from actors.ports.cluster import Node
 from server.auth.authentication import Authentication
 from server.auth.principals import LOCAL
@@ -29,29 +27,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.integration.server.grpc_harness import Loop
+    from tests.support.stores import SharedDatabase
 
 
 class StoreCluster(FakeCluster):
     """Knows who owns what from the store (ports.Cluster)."""
 
-    store: MemoryStore
+    shared: SharedDatabase
 
     def owner_of(self, conversation_id: str) -> Node | None:
-        try:
-            self.store.prune_log(conversation_id, 0)  # prunes nothing, but only the owner may
-        except NotOwnerError as error:
-            owner = error.owner
-            return next((node for node in self.others if owner and node.incarnation == owner.incarnation), None)
-        return None
+        owner = self.shared.owner(conversation_id)
+        return next((node for node in self.others if node.incarnation == owner), None)
 
 
 class WorkingNode:
     """A server with everything but models and tools, which the test plays."""
 
-    def __init__(self, loop: Loop, data: MemoryStore, incarnation: int, opened: ExitStack) -> None:
+    def __init__(self, loop: Loop, shared: SharedDatabase, incarnation: int, opened: ExitStack) -> None:
         self.cluster = StoreCluster(incarnation)
-        self.cluster.store = data.node(Owner(incarnation))
-        self.world = World(self.cluster.store, cluster=self.cluster)
+        self.cluster.shared = shared
+        self.world = World(shared.node(incarnation), cluster=self.cluster)
         opened.callback(self.world.close)
         self.cluster.on_taken = self.world.supervisor.wake
         self._loop = loop
@@ -72,9 +67,9 @@ class WorkingNode:
 class Cluster:
     """Node `near`, which the client knows, and node `far`."""
 
-    def __init__(self, loop: Loop, opened: ExitStack) -> None:
-        self.data = MemoryStore()
-        self.near, self.far = (WorkingNode(loop, self.data, number, opened) for number in (1, 2))
+    def __init__(self, loop: Loop, shared: SharedDatabase, opened: ExitStack) -> None:
+        self.shared = shared
+        self.near, self.far = (WorkingNode(loop, shared, number, opened) for number in (1, 2))
         self.near.cluster.others = (self.far.cluster.me,)
         self.far.cluster.others = (self.near.cluster.me,)
         self.client = opened.enter_context(bedrock.Client(self.near.address, token=TOKEN))
@@ -83,7 +78,7 @@ class Cluster:
         """Declare `far` dead, as its conversations' next owner does; it does not know that yet."""
         dead = self.far.cluster.me
         left = self.far.world.store.unsettled()
-        self.data.kill(dead.incarnation)
+        self.shared.kill(dead.incarnation)
         self.near.cluster.others = ()
         self.near.cluster.on_node_dead(dead)
         for conversation in left:
@@ -91,9 +86,9 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(loop: Loop) -> Iterator[Cluster]:
+def cluster(loop: Loop, shared_database: SharedDatabase) -> Iterator[Cluster]:
     with ExitStack() as opened:
-        yield Cluster(loop, opened)
+        yield Cluster(loop, shared_database, opened)
 
 
 def test_a_client_sees_one_conversation_whole_although_its_owner_dies(cluster: Cluster) -> None:

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from bedrock import v1
 
-from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import Usage
@@ -24,6 +23,7 @@ from tests.property.drive import a_context
 from tests.property.tape import Tape
 from tests.property.test_verify_and_replay import live
 from tests.property.written import WrittenWorld
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,30 +60,28 @@ def export(harness: GrpcHarness) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def store() -> Store:
+    return new_store()
 
 
 @pytest.fixture
-def harness(open_harness: Callable[..., GrpcHarness], store: MemoryStore) -> GrpcHarness:
+def harness(open_harness: Callable[..., GrpcHarness], store: Store) -> GrpcHarness:
     return open_harness(store=store)
 
 
-def test_a_conversation_that_is_whole_has_no_violations(harness: GrpcHarness, store: MemoryStore) -> None:
+def test_a_conversation_that_is_whole_has_no_violations(harness: GrpcHarness, store: Store) -> None:
     world = lived(store)
     answer = verify(harness)
     assert list(answer.violations) == []
     assert answer.revision == world.record.last_seq > 100
 
 
-def test_a_slug_names_it_too(harness: GrpcHarness, store: MemoryStore) -> None:
+def test_a_slug_names_it_too(harness: GrpcHarness, store: Store) -> None:
     world = lived(store)
     assert verify(harness, "conversations/slug-c").revision == world.record.last_seq
 
 
-def test_every_step_is_run_again_in_order(
-    harness: GrpcHarness, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_step_is_run_again_in_order(harness: GrpcHarness, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audits, "ROWS", 7)
     world = lived(store)
     steps = replay(harness)
@@ -95,7 +93,7 @@ def test_every_step_is_run_again_in_order(
     assert json.loads(steps[-1].state_json) == json.loads(msgspec.json.encode(world.record.state))
 
 
-def test_a_replay_stops_at_the_given_revision(harness: GrpcHarness, store: MemoryStore) -> None:
+def test_a_replay_stops_at_the_given_revision(harness: GrpcHarness, store: Store) -> None:
     lived(store)
     whole = replay(harness)
     until = whole[40].revision
@@ -104,9 +102,7 @@ def test_a_replay_stops_at_the_given_revision(harness: GrpcHarness, store: Memor
     ]
 
 
-def test_a_log_whose_beginning_was_pruned_cannot_be_replayed_and_says_so(
-    harness: GrpcHarness, store: MemoryStore
-) -> None:
+def test_a_log_whose_beginning_was_pruned_cannot_be_replayed_and_says_so(harness: GrpcHarness, store: Store) -> None:
     world = lived(store)
     store.prune_log("c", world.record.last_seq // 2)
     refusal = refused(lambda: replay(harness))
@@ -116,7 +112,7 @@ def test_a_log_whose_beginning_was_pruned_cannot_be_replayed_and_says_so(
 
 
 def test_a_log_that_is_pruned_while_it_is_run_again_says_so(
-    harness: GrpcHarness, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    harness: GrpcHarness, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audits, "ROWS", 7)
     world = lived(store)
@@ -135,7 +131,7 @@ def test_a_log_that_is_pruned_while_it_is_run_again_says_so(
 @pytest.mark.parametrize(("call", "read"), [(replay, "transitions"), (export, "messages"), (export, "events")])
 def test_what_is_deleted_while_it_is_read_does_not_end_as_if_that_were_all(
     harness: GrpcHarness,
-    store: MemoryStore,
+    store: Store,
     monkeypatch: pytest.MonkeyPatch,
     call: Callable[[GrpcHarness], Any],
     read: str,
@@ -152,7 +148,7 @@ def test_what_is_deleted_while_it_is_read_does_not_end_as_if_that_were_all(
 
 
 def test_long_inputs_and_states_are_left_out(
-    harness: GrpcHarness, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    harness: GrpcHarness, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lived(store)
     monkeypatch.setattr("server.contract.limits.REPLAY_JSON_BYTES", 300)
@@ -208,9 +204,7 @@ def test_another_state_is_a_difference_of_the_last_step(damaged: Callable[[str],
 # --- exports ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_export_has_everything_in_order(
-    harness: GrpcHarness, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_has_everything_in_order(harness: GrpcHarness, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exports, "PAGE", 7)
     world = lived(store)
     lines = export(harness)
@@ -227,7 +221,7 @@ def test_an_export_has_everything_in_order(
     assert [each["name"] for each in added] == [each["name"] for each in messages]
 
 
-def test_every_exported_event_says_what_it_is_about(harness: GrpcHarness, store: MemoryStore) -> None:
+def test_every_exported_event_says_what_it_is_about(harness: GrpcHarness, store: Store) -> None:
     author = Author(store, harness.hub, "c")
     told = (UsageChanged(900, 1_000, Usage(800, 100), warning=True), ModeChanged(Mode.RESTRICTED))
     author.commit(*told, ConversationUpdated(("title", "labels")))
@@ -240,20 +234,18 @@ def test_every_exported_event_says_what_it_is_about(harness: GrpcHarness, store:
     assert [line.get("settings") for line in lines] == [None, None, ["title", "labels"]]
 
 
-def test_no_exported_event_is_empty(harness: GrpcHarness, store: MemoryStore) -> None:
+def test_no_exported_event_is_empty(harness: GrpcHarness, store: Store) -> None:
     lived(store)
     events = [line["event"] for line in export(harness) if line["kind"] == "event"]
     assert all(event.keys() - {"revision", "time"} for event in events)
 
 
-def test_an_export_names_attachments(harness: GrpcHarness, store: MemoryStore) -> None:
+def test_an_export_names_attachments(harness: GrpcHarness, store: Store) -> None:
     lived(store)
     assert f"{NAME}/attachments/hash" in json.dumps(export(harness))
 
 
-def test_an_export_of_a_pruned_conversation_has_the_events_that_are_left(
-    harness: GrpcHarness, store: MemoryStore
-) -> None:
+def test_an_export_of_a_pruned_conversation_has_the_events_that_are_left(harness: GrpcHarness, store: Store) -> None:
     world = lived(store)
     store.prune_log("c", world.record.last_seq // 2)
     lines = export(harness)
@@ -264,7 +256,7 @@ def test_an_export_of_a_pruned_conversation_has_the_events_that_are_left(
 
 
 def test_an_export_shows_one_revision_though_the_conversation_goes_on(
-    harness: GrpcHarness, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    harness: GrpcHarness, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = lived(store)
     head = world.record.last_seq

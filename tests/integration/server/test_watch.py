@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.store.memory import MemoryStore
 from actors.core.content import MessageType, ToolSuccess, ToolUse, Usage
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated, Fate, QueueChanged, StreamDiscarded, UsageChanged
@@ -34,6 +33,7 @@ from server.streams import outbox as batches
 from server.wire.events import event, text_delta
 from tests.integration.server.watch_harness import ID, Author, changed, watch_harness
 from tests.support.samples import STATES
+from tests.support.stores import StoreProxy, new_store
 
 if TYPE_CHECKING:
     from bedrock import v1
@@ -209,7 +209,7 @@ async def test_a_revision_whose_events_are_pruned_is_refused_before_anything_is_
         assert again.revisions == list(range(refusal.value.oldest + 1, 11))
 
 
-class Interleaving(MemoryStore):
+class Interleaving(StoreProxy):
     """Runs something while a watcher reads its snapshot: before it, or after it."""
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ class Interleaving(MemoryStore):
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
         self.before()
-        seen = super().snapshot(conversation_id, recent_messages)
+        seen = self.inner.snapshot(conversation_id, recent_messages)
         self.after()
         return seen
 
@@ -399,12 +399,12 @@ async def test_text_that_waits_is_joined_and_encoded_once_for_all_watchers(monke
         assert encoded == ["abc"]
 
 
-class Counting(MemoryStore):
+class Counting(StoreProxy):
     loads = 0
 
     def load(self, conversation_id: str) -> Any:
         self.loads += 1
-        return super().load(conversation_id)
+        return self.inner.load(conversation_id)
 
 
 @on_loop
@@ -793,13 +793,13 @@ async def test_a_shutdown_while_something_is_being_sent_forgets_nothing() -> Non
         assert stream.revisions == [1]
 
 
-class Failing(MemoryStore):
+class Failing(StoreProxy):
     broken = False
 
     def load(self, conversation_id: str) -> Any:
         if self.broken:
             raise StoreUnavailableError("disk")
-        return super().load(conversation_id)
+        return self.inner.load(conversation_id)
 
 
 @on_loop
@@ -815,6 +815,6 @@ async def test_a_store_that_fails_ends_the_stream_with_its_error() -> None:
 
 def test_the_author_writes_what_the_store_accepts() -> None:
     hub = event_hub.EventHub()
-    author = Author(MemoryStore(), hub)
+    author = Author(new_store(), hub)
     author.commit(author.says())
     assert author.store.events(ID, after=0, limit=10)[0].revision == author.head == 1

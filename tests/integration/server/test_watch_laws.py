@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.store.memory import MemoryStore
-from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import MessageType, Text
 from actors.core.notifications import Durable, StreamDiscarded
 from actors.core.states import Idle, State
 from actors.ports import RevisionTooOldError, Store, StoredEvent
 from tests.integration.server.watch_harness import ID, Author, Stream, WatchHarness, changed, watch_harness
+from tests.support.stores import new_store
 from tests.support.watch_laws import Recorded, Violation, log_of, violations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
 RESUMES = int(os.environ.get("BEDROCK_RESUMES", "100"))
 RACES = int(os.environ.get("BEDROCK_COMMIT_RACES", "100"))
@@ -113,11 +111,9 @@ def recorded(name: str, after: int | None, stream: Stream) -> Recorded:
     return made
 
 
-@pytest.fixture(params=["memory", "peewee"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made: Store = MemoryStore() if request.param == "memory" else open_store(tmp_path / "data")
-    yield made
-    made.close()
+@pytest.fixture
+def store() -> Store:
+    return new_store()
 
 
 # --- whatever happens to streams --------------------------------------------------------------------------------------

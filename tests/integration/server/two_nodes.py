@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from actors.adapters.store.memory import MemoryStore
 from actors.core.errors import Rejected
-from actors.ports import Owner, StoreUnavailableError
+from actors.ports import Store, StoreUnavailableError
 from actors.ports.cluster import Node, OneNode
 from server.cluster.router import NodeAccess
 from tests.integration.server.grpc_harness import GrpcHarness, Loop
+from tests.support.stores import SharedDatabase, new_store
 
 if TYPE_CHECKING:
     from actors.ports.store.audit import CommandOrigin
@@ -72,10 +72,10 @@ class RunningNode:
     """A server, with the store and the cluster as it sees them."""
 
     def __init__(
-        self, loop: Loop, data: MemoryStore, incarnation: int, token: str, opened: ExitStack, **settings: Any
+        self, loop: Loop, store: Store, incarnation: int, token: str, opened: ExitStack, **settings: Any
     ) -> None:
         self.cluster = FakeCluster(incarnation)
-        self.store = data.node(Owner(incarnation))
+        self.store = store
         self.woken: list[str] = []
         self.cluster.on_taken = self.woken.extend
         access = NodeAccess(token=token)
@@ -109,12 +109,20 @@ class RunningNode:
 class TwoNodes:
     """Node `a`, which the tests call, and node `b`, which owns what `owned_by_b` names."""
 
-    def __init__(self, loop: Loop, tokens: tuple[str, str] = (NODES_TOKEN, NODES_TOKEN), **settings: Any) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        tokens: tuple[str, str] = (NODES_TOKEN, NODES_TOKEN),
+        shared: SharedDatabase | None = None,
+        **settings: Any,
+    ) -> None:
+        """Without `shared`, both use one store, which knows no owners."""
         self._opened = ExitStack()
-        self.data = MemoryStore()
+        stores: tuple[Store, Store] = (shared.node(1), shared.node(2)) if shared else (new_store(),) * 2
+        self.data = stores[0]
         self.a, self.b = (
-            RunningNode(loop, self.data, number, token, self._opened, **settings)
-            for number, token in enumerate(tokens, 1)
+            RunningNode(loop, store, number, token, self._opened, **settings)
+            for number, (token, store) in enumerate(zip(tokens, stores, strict=True), 1)
         )
         self.a.cluster.others, self.b.cluster.others = (self.b.cluster.me,), (self.a.cluster.me,)
 

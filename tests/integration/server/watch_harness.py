@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from bedrock import v1
 from msgspec.structs import replace
 
-from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Message, MessageType, Text, ToolUse
 from actors.core.context import Limits, Mode, ToolGroup
 from actors.core.notifications import Durable, MessageAdded, StateChanged, TextDelta
@@ -27,6 +26,7 @@ from server.streams.wakeups import Wakeups
 from server.wire.context import ConversionContext
 from server.wire.conversations.encoded_conversations import EncodedConversations
 from tests.support.commit_builder import record_of
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -171,7 +171,7 @@ class WatchHarness:
     """Watchers over a store and a hub, on the running loop."""
 
     def __init__(self, settings: WatchSettings, store: Store | None = None) -> None:
-        self.store = store or MemoryStore()
+        self.store = store or new_store()
         self.hub = EventHub()
         self.woken: list[str] = []
         self.reads = ReadPool(2)

@@ -6,23 +6,19 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
-from actors.adapters.store.memory import MemoryStore
-from actors.adapters.store.postgres.engine import address_of
-from actors.adapters.store.postgres.schema import migrate
 from actors.adapters.store.postgres.store import open_postgres
 from actors.adapters.store.sqlite.engine import raw, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from tests.support.patience import eventually
+from tests.support.stores import ME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from actors.ports import FaultPoints, Store
-    from tests.support.postgres import PostgresServer
 
 SECONDS = 20.0  # longer than anything here takes
 
@@ -61,48 +57,17 @@ def gate() -> Gate:
     return Gate()
 
 
-TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename !~ 'nodes|schema_migration'"
-ME = 1  # the incarnation of the first server of `with_nodes`
-
-
-def with_nodes(url: str) -> None:
-    """Make the tables, and let three servers be there."""
-    migrate(address_of(url))
-    query = "INSERT INTO nodes VALUES (%s, %s, %s, '', '{}', true, 10, 'infinity')"
-    with psycopg.connect(url) as connection:
-        for number, name in enumerate(("first", "second", "third"), 1):
-            connection.execute(query, (number, name, f"127.0.0.1:{number}"))
-
-
-@pytest.fixture(scope="session")
-def prepared(postgres: PostgresServer) -> str:
-    """The URL of a database that the tests of a worker use one after the other."""
-    return postgres.url(postgres.create(with_nodes))
-
-
-@pytest.fixture
-def database(prepared: str) -> Iterator[str]:
-    """The URL of a database with tables and servers, and nothing else."""
-    yield prepared
-    with psycopg.connect(prepared) as connection:  # far cheaper than a database, or a file of a table, for each
-        for (table,) in connection.execute(TABLES).fetchall():
-            connection.execute(f"DELETE FROM {table}".encode())
-        connection.execute("UPDATE nodes SET dead = false, draining = false")
-
-
-@pytest.fixture(params=["memory", "peewee", "postgres"])
+@pytest.fixture(params=["peewee", "postgres"])
 def open_any(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[FaultPoints | None], Store]]:
     """Opens a store of each kind, closed at the end."""
     opened: list[Store] = []
 
     def open_one(faults: FaultPoints | None) -> Store:
-        match request.param:
-            case "memory":
-                store: Store = MemoryStore(faults)
-            case "postgres":
-                store = open_postgres(request.getfixturevalue("database"), ME, faults)
-            case _:
-                store = open_store(tmp_path / "data", faults)
+        store: Store
+        if request.param == "postgres":
+            store = open_postgres(request.getfixturevalue("database"), ME, faults)
+        else:
+            store = open_store(tmp_path / "data", faults)
         opened.append(store)
         return store
 

@@ -15,14 +15,15 @@ import pytest
 from actors.adapters.store import owners
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.ports import FencedError, NotOwnerError
-from tests.integration.store.conftest import ME, Gate
 from tests.support.commit_builder import CommitBuilder
+from tests.support.stores import ME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors.adapters.store.owners import Head
     from actors.adapters.store.query import Session
+    from tests.integration.store.conftest import Gate
 
 FORGED = "f" * 64
 ROW = "SELECT step, last_seq, log_hash, epoch, owner, updated_at FROM conversations"

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from actors.adapters.store import changes, removal
 from actors.adapters.store.changes import PIECE_BYTES, copied_pieces
-from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.postgres.engine import address_of, connect
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.adapters.store.sqlite.backup import back_up, restore
@@ -25,10 +24,11 @@ from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import FencedError, SlugTakenError, Store, StoreUnavailableError
 from actors.ports.store.conditions import Selection
-from tests.integration.store.conftest import ME, SECONDS, Gate, wait_until_removed
+from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
 from tests.integration.store.large_fork import IMAGES, SIZE, TRANSACTIONS, assert_whole, grown_origin
 from tests.support.commit_builder import CommitBuilder
 from tests.support.patience import eventually
+from tests.support.stores import ME
 
 ROOT = Path(__file__).parents[3]
 
@@ -58,8 +58,7 @@ def test_others_write_between_the_images_of_a_fork(store: Store, gate: Gate, mon
 
     monkeypatch.setattr(gate, "hit", hit)
     store.commit(fork)
-    copied = points.count("store.before_commit")
-    assert copied == (1 if isinstance(store, MemoryStore) else TRANSACTIONS), "a store in memory copies no bytes"
+    assert points.count("store.before_commit") == TRANSACTIONS
     assert SIZE < PIECE_BYTES < 2 * SIZE
     assert_whole(store)
     assert store.stored_bytes("local") > before + SIZE * len(IMAGES)
@@ -81,12 +80,10 @@ def test_a_fork_that_fails_is_not_there_and_can_be_tried_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(gate, "hit", hit)
-        if failing == 1 or not isinstance(store, MemoryStore):
-            with pytest.raises(StoreUnavailableError):
-                store.commit(fork)
-            assert_absent(store)
-    if store.load("f") is None:
-        store.commit(fork)
+        with pytest.raises(StoreUnavailableError):
+            store.commit(fork)
+        assert_absent(store)
+    store.commit(fork)
     assert_whole(store)
     if isinstance(store, PeeweeStore):
         wait_until_removed(store)
@@ -170,7 +167,7 @@ def test_forks_at_the_same_time_copy_one_after_the_other(
         gate.open()
         for each in running:
             each.result(SECONDS)
-    assert len(copied) == (0 if isinstance(store, MemoryStore) else len(forks) * len(IMAGES))
+    assert len(copied) == len(forks) * len(IMAGES)
     assert len(copied) == len(set(copied)), "never two in one transaction"
     assert all(store.attachment(name, IMAGES[0]) is not None for name in names)
 
@@ -190,8 +187,6 @@ def test_a_fork_whose_origin_is_deleted_meanwhile_is_not_there(
             store.delete("c1")
         return real(self, conversation_id, attachment_id)
 
-    if isinstance(store, MemoryStore):
-        store.delete("c1")
     monkeypatch.setattr(type(store), "attachment", attachment)
     with pytest.raises(FencedError):
         store.commit(fork)

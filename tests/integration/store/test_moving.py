@@ -20,8 +20,8 @@ from actors.core.states import QueuedInput
 from actors.ports import Attachment, CommandRecord, DataDirectoryBusyError, Spending, StoreError, StoreUnusableError
 from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin, LogAudit, Outcome
 from actors.ports.store.conditions import Selection, TextEquals, TextField
-from tests.integration.store.conftest import ME
 from tests.support.commit_builder import CommitBuilder
+from tests.support.stores import ME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import psycopg
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.store.memory import MemoryStore
-from actors.adapters.store.postgres.store import open_postgres
 from actors.core.states import AwaitingLlm, Completed, Ledger, LlmReason
 from actors.ports import Attachment, CommandRecord, FencedError, ForkedHistory, NotOwnerError, Owner, Store
 from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from actors.ports import Commit, ConversationRecord
+    from tests.support.stores import SharedDatabase
 
 FIRST, SECOND = Owner(1, "first", "127.0.0.1:1"), Owner(2, "second", "127.0.0.1:2")
 BUSY = AwaitingLlm(Ledger(run=1, live=True), LlmReason.STEER)
@@ -34,25 +31,11 @@ class Servers(NamedTuple):
     third: Callable[[], Store]
 
 
-@pytest.fixture(params=["memory", "postgres"])
-def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
-    """Two servers on each of the stores that servers can share."""
-    if request.param == "memory":
-        shared = MemoryStore()
-        yield Servers(shared.node(FIRST), shared.node(SECOND), shared.kill, lambda: shared.node(Owner(3)))
-        shared.close()
-        return
-    url: str = request.getfixturevalue("database")
-    with ExitStack() as opened:
-
-        def server(owner: Owner) -> Store:
-            return opened.enter_context(closing(open_postgres(url, owner.incarnation)))
-
-        def kill(incarnation: int) -> None:
-            with psycopg.connect(url) as connection:
-                connection.execute("UPDATE nodes SET dead = true WHERE incarnation = %s", (incarnation,))
-
-        yield Servers(server(FIRST), server(SECOND), kill, lambda: server(Owner(3)))
+@pytest.fixture
+def servers(shared_database: SharedDatabase) -> Servers:
+    """Two servers on a database that servers can share."""
+    node = shared_database.node
+    return Servers(node(1), node(2), shared_database.kill, lambda: node(3))
 
 
 def busy(draft: CommitBuilder) -> Commit:

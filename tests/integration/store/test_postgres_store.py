@@ -31,10 +31,11 @@ from actors.ports import (
     StoreUnusableError,
 )
 from actors.ports.store.conditions import AnyOf, HasLabel, IsWithin, Order, OrderKey, Selection, TextContains, TextField
-from tests.integration.store.conftest import ME, SECONDS, Gate, with_nodes
+from tests.integration.store.conftest import SECONDS, Gate
 from tests.support.commit_builder import CommitBuilder, message_of
 from tests.support.patience import eventually, together
 from tests.support.postgres import PASSWORD_USER, PostgresServer
+from tests.support.stores import ME, with_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What the units of the actors stand on: an in-memory store, a clock that stands still, ids that count."""
+"""What the units of the actors stand on: an empty store, a clock that stands still, ids that count."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from actors.adapters.store.memory import MemoryStore
 from actors.conversation.commands import creation, settings
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation, taken_over
 from actors.conversation.unit_of_work import OutcomeBatch
@@ -33,6 +32,7 @@ from actors.messages.commands import CreateConversationCommand, UpdateConversati
 from actors.messages.log_entries import SettingsChanged
 from actors.messages.outcomes import EffectOutcome, TextDeltaReady
 from actors.ports import Commit, FencedError, ModelInfo, StoreUnavailableError
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from actors.runtime.services import Services
@@ -83,7 +83,7 @@ def bus() -> Bus:
 
 @pytest.fixture
 def store() -> Failing:
-    return Failing(MemoryStore())
+    return Failing(new_store())
 
 
 @pytest.fixture

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.sqlite.store import open_store
 from actors.core.context import Mode
 from actors.core.notifications import MessageAdded, RunStop, StateChanged, StopReason
 from actors.maintenance.verify import Replay
@@ -29,11 +30,11 @@ Journal = list[StoredTransition]
 
 
 @pytest.fixture(scope="module")
-def life() -> tuple[Journal, ConversationRecord]:
-    store = MemoryStore()
-    world = WrittenWorld(store, a_context(tape := Tape(random.Random(22).randbytes(700))))
-    live(world, tape)
-    return list(store.transitions("c", after_step=0, limit=10_000)), world.record
+def life(tmp_path_factory: pytest.TempPathFactory) -> tuple[Journal, ConversationRecord]:
+    with closing(open_store(tmp_path_factory.mktemp("life"))) as store:
+        world = WrittenWorld(store, a_context(tape := Tape(random.Random(22).randbytes(700))))
+        live(world, tape)
+        return list(store.transitions("c", after_step=0, limit=10_000)), world.record
 
 
 def replayed(journal: Journal) -> tuple[Replay, dict[int, str]]:

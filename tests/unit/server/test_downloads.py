@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from bedrock import v1
 
-from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Image
 from actors.core.errors import QuotaExceededError, Reason, Rejected
-from actors.ports import Attachment, CancelToken, Commit, ImagesUnavailableError, ImageView
+from actors.ports import Attachment, CancelToken, Commit, ImagesUnavailableError, ImageView, Store
 from server.auth.authentication import caller
 from server.auth.principals import Caller, Role
 from server.contract import limits
@@ -21,6 +20,7 @@ from server.queries.attachments import AttachmentDownloads
 from server.queries.read_pool import ReadPool
 from server.services.image_upload import THREADS, ImageUploads
 from tests.support.commit_builder import record_of
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,14 +37,14 @@ def reads() -> Iterator[ReadPool]:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    kept = MemoryStore()
+def store() -> Store:
+    kept = new_store()
     kept.commit(Commit(record_of("c1"), 0, create=True))
     kept.put_attachment("c1", Attachment("a1", "image/png", DATA, 30, 20))
     return kept
 
 
-def test_an_attachment_comes_in_pieces_that_say_first_what_it_is(store: MemoryStore, reads: ReadPool) -> None:
+def test_an_attachment_comes_in_pieces_that_say_first_what_it_is(store: Store, reads: ReadPool) -> None:
     pieces: list[v1.DownloadAttachmentResponse] = []
 
     async def write(piece: v1.DownloadAttachmentResponse) -> None:
@@ -55,7 +55,7 @@ def test_an_attachment_comes_in_pieces_that_say_first_what_it_is(store: MemorySt
     assert [(piece.media_type, piece.size_bytes) for piece in pieces] == [("image/png", len(DATA)), ("", 0), ("", 0)]
 
 
-def test_a_reader_who_stops_reading_is_ended(store: MemoryStore, reads: ReadPool) -> None:
+def test_a_reader_who_stops_reading_is_ended(store: Store, reads: ReadPool) -> None:
     async def write(_: v1.DownloadAttachmentResponse) -> None:
         await asyncio.Event().wait()
 
@@ -64,7 +64,7 @@ def test_a_reader_who_stops_reading_is_ended(store: MemoryStore, reads: ReadPool
         asyncio.run(downloads.serve("c1", v1.DownloadAttachmentRequest(name=NAME), write))
 
 
-def test_what_is_not_there_is_missing(store: MemoryStore, reads: ReadPool) -> None:
+def test_what_is_not_there_is_missing(store: Store, reads: ReadPool) -> None:
     async def write(_: v1.DownloadAttachmentResponse) -> None:
         raise AssertionError("there is nothing to write")
 

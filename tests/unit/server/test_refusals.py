@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.store.memory import MemoryStore
 from actors.ports import DatabaseAwayError, StoreUnavailableError
 from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin
 from server.auth import refusals
 from server.auth.refusals import Refusals
+from tests.support.stores import StoreProxy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ ANN = CommandOrigin("ann", "reader", "t1", "unix:", "SendMessage", "first")
 NOBODY = CommandOrigin("", peer="ipv4:192.0.2.1", method="SendMessage")
 
 
-class Store(MemoryStore):
+class Store(StoreProxy):
     """Counts the writes, and refuses as many as the test wants."""
 
     def __init__(self, failing: int = 0, error: type[StoreUnavailableError] = StoreUnavailableError) -> None:
@@ -33,7 +33,7 @@ class Store(MemoryStore):
         self.writes += 1
         if self.writes <= self.failing:
             raise self.error("full")
-        super().put_audit(entries)
+        self.inner.put_audit(entries)
 
 
 def noting_in(store: Store) -> Refusals:

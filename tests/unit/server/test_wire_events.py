@@ -10,7 +10,6 @@ import pytest
 from bedrock import v1
 from google.protobuf import json_format
 
-from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Usage
 from actors.core.context import Mode, ToolGroup
 from actors.core.errors import ErrorKind
@@ -57,6 +56,7 @@ from server.wire.conversations.conversation_messages import conversation, state_
 from server.wire.conversations.encoded_conversations import EncodedConversations
 from server.wire.events import event, needs_record, output_delta, text_delta
 from tests.support.samples import BASH, FACTS, MESSAGE, QUEUED, REPORTS, STATES, TIMEOUT, UPGRADE, record
+from tests.support.stores import StoreProxy, new_store
 
 CYCLE = "conversations/c/requestCycles/c:3"
 
@@ -86,7 +86,7 @@ EVENTS: list[tuple[Durable, str]] = [
 ]
 
 
-class OneRecord(MemoryStore):
+class OneRecord(StoreProxy):
     """A store in which there is always the same conversation."""
 
     def load(self, conversation_id: str) -> ConversationRecord | None:
@@ -229,7 +229,7 @@ def test_an_update_shows_the_conversation_as_it_is_now() -> None:
 
 
 def test_an_update_of_a_deleted_conversation_keeps_its_revision() -> None:
-    answer = sent(MemoryStore(), ModeChanged(Mode.RESTRICTED))
+    answer = sent(new_store(), ModeChanged(Mode.RESTRICTED))
     assert (answer.revision, answer.WhichOneof("event")) == (12, None)
 
 
