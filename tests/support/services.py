@@ -34,7 +34,6 @@ def in_memory(*, models: Any, toolbox: Any, **replaced: Any) -> Services:
     """Return services over a new store; their timers are to be closed."""
     clock = replaced.pop("clock", None) or SystemClock()
     parts: dict[str, Any] = {
-        "store": new_store(),
         "bus": EventHub(),
         "sandbox": NoSandbox(),
         "ids": RandomIds(),
@@ -43,4 +42,5 @@ def in_memory(*, models: Any, toolbox: Any, **replaced: Any) -> Services:
         "timers": Timers(clock),
     }
     parts |= {name: part for name, part in replaced.items() if part is not None}
+    parts["store"] = parts.get("store") or new_store()
     return Services(models=models, toolbox=toolbox, clock=clock, **parts)

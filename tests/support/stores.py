@@ -6,24 +6,27 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, LiteralString
+from unittest.mock import patch
 
 import psycopg
 
 from actors.adapters.store.postgres.engine import address_of
 from actors.adapters.store.postgres.schema import migrate
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
-from actors.adapters.store.sqlite.engine import raw
-from actors.adapters.store.sqlite.store import PeeweeStore, open_store
+from actors.adapters.store.sqlite import store as sqlite_store
+from actors.adapters.store.sqlite.engine import open_writer, raw
+from actors.adapters.store.sqlite.store import PeeweeStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from peewee import SqliteDatabase
 
     _Store = PeeweeStore
 else:
     _Store = object
 
-ME = 1
-"""The incarnation of the first server of `with_nodes`."""
+ME = 1  # the incarnation of the first server of `with_nodes`
 
 _scopes: list[tuple[ExitStack, Path]] = []
 
@@ -47,14 +50,18 @@ def closing_stores(directory: Path | None = None) -> Iterator[None]:
 def new_store(path: Path | None = None) -> PeeweeStore:
     """Open an SQLite store, which the innermost `closing_stores` closes.
 
-    Without the path of a data directory it is empty and in a temporary directory. It is not synced to the disk: what is
-    written survives the end of the process, but not that of the machine.
+    Without the path of a data directory it is empty. What is written survives the process, but not the machine.
     """
     opened, directory = _scopes[-1]
-    store = open_store(path or Path(opened.enter_context(TemporaryDirectory(dir=directory))) / "data")
-    opened.callback(store.close)
-    raw(store._database).execute("PRAGMA synchronous = OFF")
-    return store
+    path = path or Path(opened.enter_context(TemporaryDirectory(dir=directory))) / "data"
+    with patch.object(sqlite_store, "open_writer", _unsynced):
+        return opened.enter_context(closing(sqlite_store.open_store(path)))
+
+
+def _unsynced(path: Path) -> SqliteDatabase:
+    database = open_writer(path)
+    raw(database).execute("PRAGMA synchronous = OFF")
+    return database
 
 
 class StoreProxy(_Store):

@@ -33,7 +33,7 @@ LARGER = {
 }
 """Folders of many modules that are much alike."""
 
-HELPER_LINES = {"unit": 550, "integration": 2_550, "e2e": 450, "property": 2_900, "support": 4_800}
+HELPER_LINES = {"unit": 550, "integration": 2_530, "e2e": 450, "property": 2_900, "support": 4_820}
 """How many lines a level of the tests may have beside its tests; `support` has what several levels use."""
 
 

@@ -42,7 +42,9 @@ from actors.ports import (
     ToolSpec,
     ToolTransientError,
 )
+from tests.integration.actors.conftest import ShakyStore
 from tests.support.patience import PATIENCE
+from tests.support.stores import new_store
 from tests.support.toolboxes import FunctionTool, NothingKept
 
 if TYPE_CHECKING:
@@ -252,10 +254,10 @@ def test_a_bug_at_any_point_ends_the_run_and_damages_no_stored_message(make_life
 
 
 def test_the_end_of_the_process_at_any_point_is_repaired_at_the_next_start(
-    make_life: Callable[..., Life], shaky: World
+    make_life: Callable[..., Life],
 ) -> None:
     for number, point in enumerate(passes(make_life)):
-        store = type(shaky.store)(type(shaky.truth)())
+        store = ShakyStore(new_store())
         dying = make_life(store)
 
         def die(store: Any = store) -> None:

@@ -27,8 +27,10 @@ from actors.messages.commands import (
 from actors.messages.refusals import UnknownConversationError
 from actors.ports import StoreUnavailableError
 from actors.runtime.actor import tell
+from tests.integration.actors.conftest import ShakyStore
 from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks
 from tests.support.patience import PATIENCE, eventually
+from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -210,27 +212,29 @@ def test_a_sub_agent_that_is_deleted_at_work_has_failed(family: World) -> None:
 
 
 @pytest.mark.parametrize("backwards", [False, True], ids=["parent first", "children first"])
-def test_after_a_crash_all_have_ended_and_the_call_has_one_synthetic_result(family: World, *, backwards: bool) -> None:
-    talk = begin(family)
-    store = family.store
+def test_after_a_crash_all_have_ended_and_the_call_has_one_synthetic_result(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, *, backwards: bool
+) -> None:
+    crashing = ShakyStore(new_store())
+    talk = begin(make_world(crashing, model=FamilyModel(), box=FamilyBox()))
+    crashing.deaf = True
+    assert crashing.refusals.acquire(timeout=PATIENCE), "the sub-agent that uses tools goes on in vain"
+    store = crashing.inner
     unrecovered = store.unsettled
-    store.unsettled = lambda: unrecovered()[:: -1 if backwards else 1]
-    successor = type(family)(store, model=FamilyModel(), box=FamilyBox())
-    try:
-        restored = successor.supervisor.start()
-        assert set(restored) == {talk.id, *(f"{talk.id}-a{number}" for number in (1, 2, 3, 5, 6))} & set(restored)
-        assert successor.model.requests == []
-        assert successor.supervisor.live_count() == 0
-        check_family(successor, talk.id)
-        after = type(talk)(successor, talk.id)
-        assert after.texts()[2:] == ["Interrupted by server restart"]
-        assert child(after, 1).rest(Failed).kind is ErrorKind.INTERRUPTED
-        assert child(after, 4).rest(Completed).result == "42"
-        after.send(tasks("submit 43"))
-        after.rest(Idle)
-        assert child(after, 7).rest(Completed).result == "43", "numbers are not used again"
-    finally:
-        successor.close()
+    monkeypatch.setattr(store, "unsettled", lambda: unrecovered()[:: -1 if backwards else 1])
+    successor = make_world(store, model=FamilyModel(), box=FamilyBox())
+    restored = successor.supervisor.start()
+    assert set(restored) == {talk.id, *(f"{talk.id}-a{number}" for number in (1, 2, 3, 5, 6))} & set(restored)
+    assert successor.model.requests == []
+    assert successor.supervisor.live_count() == 0
+    check_family(successor, talk.id)
+    after = type(talk)(successor, talk.id)
+    assert after.texts()[2:] == ["Interrupted by server restart"]
+    assert child(after, 1).rest(Failed).kind is ErrorKind.INTERRUPTED
+    assert child(after, 4).rest(Completed).result == "42"
+    after.send(tasks("submit 43"))
+    after.rest(Idle)
+    assert child(after, 7).rest(Completed).result == "43", "numbers are not used again"
 
 
 def test_a_parent_that_was_stored_before_its_sub_agents_were_is_whole_after_a_crash(family: World, hold: Any) -> None:
