@@ -1,9 +1,7 @@
 """A queue of changes for the only connection that writes to a database; queued changes are committed in groups.
 
-Only the thread that holds the write lock writes to the database. A caller that finds the write lock free takes it and
-writes its change itself, so that a lone commit needs no other thread. Callers that come while another thread writes
-wait; then one of them is woken with the write lock, and writes the changes of all of them in one batch. Background work
-is done by the queue's own thread, which gets the write lock once such work is due.
+Callers queue a change and wait. The queue's thread writes all queued changes in one batch, urgent ones first, and does
+background work in between.
 """
 
 from __future__ import annotations
@@ -25,32 +23,27 @@ _log = logging.getLogger(__name__)
 
 ChangeT = TypeVar("ChangeT")
 
-MAX_BATCH = 128
-"""Maximum number of changes in one batch, which limits how long a change waits for the changes before it."""
-TIDY_SECONDS = 0.25
-"""Seconds between two slices of background work while changes are always waiting."""
+MAX_BATCH = 128  # changes in one batch, which limits how long a change waits for the changes before it
+TIDY_SECONDS = 0.25  # between two slices of background work while changes are always waiting
 
 
 class Ticket(Generic[ChangeT]):
     """A queued change, with the lock that wakes the waiting caller and the result for that caller."""
 
-    __slots__ = ("change", "done", "error", "leads", "written")
+    __slots__ = ("change", "done", "error", "written")
 
     def __init__(self, change: ChangeT) -> None:
         self.change = change
         self.error: Exception | None = None
-        self.written = False
-        """Whether the change is durable; other changes of the same batch may not be."""
-        self.leads = False
-        """Whether the caller was woken because it now holds the write lock."""
+        self.written = False  # whether the change is durable; other changes of the same batch may not be
         self.done = threading.Lock()  # held until the caller is woken; a Lock is cheaper than an Event
         self.done.acquire()
 
 
 class ChangeQueue(ABC, Generic[ChangeT]):
-    """Lets callers queue a change and wait. One of them writes all queued changes, urgent ones first.
+    """Lets callers queue a change and wait until it is written.
 
-    A subclass defines how a batch is written, and what the queue's own thread does between two batches.
+    A subclass defines how a batch is written, and what is done between two batches.
     """
 
     def __init__(
@@ -59,49 +52,37 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         """Create the queue's thread. The subclass starts the thread at the end of its own constructor.
 
         `written` is called after each batch with the number of its changes and the seconds it took; it must not raise.
-        After `longest_wait` seconds without a request, the thread checks on its own whether background work is due.
+        After `longest_wait` seconds without a change, the thread checks whether background work is due.
         """
         self._faults = faults
         self._longest_wait = longest_wait
         self._written = written
         self._tidying = False
         self._tidied_at = 0.0
-        self._lock = threading.Lock()  # guards the queues, _writing, _closing, _asking and _handed
-        self._due = threading.Condition(self._lock)
-        """The queue's thread waits on this until background work is due, and then until it gets the write lock."""
+        self._due = threading.Condition()  # guards the queues and _closing; notified when there is something to do
         self._urgent: deque[Ticket[ChangeT]] = deque()
         self._normal: deque[Ticket[ChangeT]] = deque()
-        self._writing = False
-        """Whether a thread holds the write lock, that is, may write to the database.
-
-        That thread passes the write lock on to a waiting thread if there is one.
-        """
-        self._asking, self._handed = False, False
-        """`_asking`: the queue's thread waits for the write lock.
-
-        `_handed`: that thread was just given the write lock.
-        """
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
 
     def write(self, change: ChangeT, *, urgent: bool = False) -> None:
         """Write `change`, and return when it is durable.
 
-        Safe to call from any thread that does not hold the write lock (that thread would deadlock). If the change is
-        rejected, raises the exception that gives the reason. Raises StoreUnavailableError if it cannot be written.
+        Safe to call from any thread but the queue's own. If the change is rejected, raises the exception that gives the
+        reason. Raises StoreUnavailableError if it cannot be written.
         """
         ticket = Ticket(change)
+        queue = self._urgent if urgent else self._normal
+        with self._due:
+            if self._closing:
+                raise StoreUnavailableError("the store is closed")
+            queue.append(ticket)
+            self._due.notify()
         try:
-            with self._lock:
-                if self._closing:
-                    raise StoreUnavailableError("the store is closed")
-                (self._urgent if urgent else self._normal).append(ticket)
-                leads, self._writing = not self._writing, True
-            while leads or self._woken_to_write(ticket):
-                self._write_next()
-                leads = False
+            ticket.done.acquire()
         except BaseException:  # raised by a signal handler, on the main thread
-            self._leave(ticket)
+            with self._due, suppress(ValueError):  # a change that is already part of a batch is still written
+                queue.remove(ticket)
             raise
         if ticket.error is not None:
             raise ticket.error
@@ -113,18 +94,18 @@ class ChangeQueue(ABC, Generic[ChangeT]):
 
     def tidy(self) -> None:
         """Request background work, and return at once. Safe to call from any thread."""
-        with self._lock:
+        with self._due:
             self._tidying = True
             self._due.notify()
 
     def close(self) -> None:
         """Write the queued changes and end the queue's thread. Later changes are refused. Idempotent."""
-        with self._lock:
+        with self._due:
             self._closing = True
             self._due.notify()
         self._thread.join()
 
-    # --- while holding the write lock -------------------------------------------------------------------------
+    # --- on the queue's thread --------------------------------------------------------------------------------
 
     @abstractmethod
     def _serve(self, batch: list[Ticket[ChangeT]]) -> None:
@@ -137,102 +118,36 @@ class ChangeQueue(ABC, Generic[ChangeT]):
     def _between(self, batch: int) -> None:
         """Do the background work that is due, after `batch` changes were written.
 
-        Called on the queue's thread. If this method raises, nothing can be written any more.
+        If this method raises, nothing can be written any more.
         """
-
-    def _has_work(self) -> bool:
-        """Return whether the queue's thread must do something before the next change is written; False by default."""
-        return False
 
     def _end(self) -> None:
-        """Close the connection. Called on the queue's thread when it ends."""
-
-    def _write_next(self) -> None:
-        try:
-            with self._lock:
-                batch = self._take()
-            self._serve_measured(batch)
-        except BaseException:  # noqa: BLE001 -- the errors of changes are in their tickets; this one ends all writing
-            self._abandon()
-        with self._lock:
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        """Pass on the write lock: to the queue's thread if it has work, else to a waiting caller; else free it.
-
-        The caller of this method holds `_lock`.
-        """
-        if self._closing or self._asking or self._has_work():
-            self._handed = True
-            self._due.notify()
-        elif queue := self._urgent or self._normal:
-            queue[0].leads = True
-            queue[0].done.release()
-        else:
-            self._writing = False
-
-    def _woken_to_write(self, ticket: Ticket[ChangeT]) -> bool:
-        """Wait until the change is written; return True if this caller was woken to write a batch first."""
-        ticket.done.acquire()
-        leads, ticket.leads = ticket.leads, False
-        return leads
-
-    def _leave(self, ticket: Ticket[ChangeT]) -> None:
-        """Withdraw the change of a caller that stops waiting.
-
-        If the caller was just given the write lock, passes it on. A change that is already part of a batch is still
-        written.
-        """
-        with self._lock:
-            for queue in (self._urgent, self._normal):
-                with suppress(ValueError):
-                    queue.remove(ticket)
-            if ticket.leads:
-                self._hand_over()
-
-    def _take(self) -> list[Ticket[ChangeT]]:
-        """Remove the next batch from the queues and return it, urgent changes first. The caller holds `_lock`."""
-        batch: list[Ticket[ChangeT]] = []
-        for queue in (self._urgent, self._normal):
-            while queue and len(batch) < MAX_BATCH:
-                batch.append(queue.popleft())
-        return batch
+        """Close the connection, when the queue's thread ends."""
 
     def _run(self) -> None:
-        """Run the queue's thread: whenever background work is due, write the queued changes, then do the work."""
         try:
-            while (batch := self._turn()) is not None:
+            while (batch := self._next_batch()) is not None:
                 if batch:
-                    self._serve_measured(batch)
+                    began = time.monotonic()
+                    self._serve(batch)
+                    if self._written is not None:
+                        self._written(len(batch), time.monotonic() - began)
                 self._between(len(batch))
-                with self._lock:
-                    self._hand_over()
         except BaseException:  # noqa: BLE001 -- the waiting callers must be woken after any error
             self._abandon()
         finally:
             self._end()
 
-    def _turn(self) -> list[Ticket[ChangeT]] | None:
-        """Wait until background work may be due and no other thread writes; then take the write lock.
-
-        Returns the next batch, or None when the thread has to end. It then keeps the write lock, so that no other
-        thread writes.
-        """
-        with self._lock:
-            if not (self._handed or self._closing or self._tidying):
+    def _next_batch(self) -> list[Ticket[ChangeT]] | None:
+        """Wait until there is something to do, and return the next batch, which may be empty; None to end."""
+        with self._due:
+            if not (self._urgent or self._normal or self._tidying or self._closing):
                 self._due.wait(self._longest_wait)
-            self._asking = True
-            while self._writing and not self._handed:
-                self._due.wait()
-            self._writing, self._asking, self._handed = True, False, False
-            batch = self._take()
+            batch: list[Ticket[ChangeT]] = []
+            for queue in (self._urgent, self._normal):
+                while queue and len(batch) < MAX_BATCH:
+                    batch.append(queue.popleft())
             return None if self._closing and not batch else batch
-
-    def _serve_measured(self, batch: list[Ticket[ChangeT]]) -> None:
-        began = time.monotonic()
-        self._serve(batch)
-        if self._written is not None:
-            self._written(len(batch), time.monotonic() - began)
 
     def _may_tidy(self, batch: int) -> bool:
         """Return whether background work is requested and may be done now.
@@ -251,7 +166,7 @@ class ChangeQueue(ABC, Generic[ChangeT]):
     def _abandon(self) -> None:
         """Refuse all further changes and wake all waiting callers, after an error that no single change has caused."""
         _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
-        with self._lock:
+        with self._due:
             self._closing = True
             left = [*self._urgent, *self._normal]
             self._urgent.clear()

@@ -6,7 +6,6 @@ import functools
 import signal
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import peewee
@@ -152,40 +151,6 @@ def test_many_threads_never_miss_their_wake_up(notes: SqliteWriter, database: pe
     assert [name for name in written if name.startswith("7-")] == [f"7-{step}" for step in range(60)]
 
 
-@dataclass(eq=False)
-class Seen:
-    """A change that notes which thread writes it."""
-
-    thread: str = ""
-
-    def apply(self, _session: Session) -> None:
-        self.thread = threading.current_thread().name
-
-
-def test_a_commit_that_nobody_disturbs_needs_no_other_thread(notes: SqliteWriter) -> None:
-    seen = Seen()
-    notes.write(seen)
-    assert seen.thread == threading.current_thread().name
-
-
-def test_one_of_those_that_wait_writes_for_all(notes: SqliteWriter, gate: Gate) -> None:
-    gate.close()
-    with ThreadPoolExecutor(4, thread_name_prefix="caller") as threads:
-        first = threads.submit(notes.write, Note("first"))
-        gate.wait_until_held()
-        changes = [Seen() for _ in range(3)]
-        waiting = []
-        for change in changes:
-            waiting.append(threads.submit(notes.write, change))
-            until(lambda: notes.waiting == len(waiting))
-        gate.open()
-        for future in (first, *waiting):
-            future.result(SECONDS)
-    assert len({change.thread for change in changes}) == 1
-    assert changes[0].thread.startswith("caller")
-    assert gate.hits.count("store.after_commit") == 2
-
-
 def test_background_work_gets_its_turn_among_changes_and_is_done_by_a_thread_of_its_own(
     database: peewee.SqliteDatabase, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +186,7 @@ def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_caller_that_a_signal_interrupts_while_it_waits_is_not_woken_to_write_for_others(
+def test_a_caller_that_a_signal_interrupts_while_it_waits_withdraws_its_change(
     database: peewee.SqliteDatabase, gate: Gate, request: pytest.FixtureRequest
 ) -> None:
     request.addfinalizer(functools.partial(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, _interrupt)))

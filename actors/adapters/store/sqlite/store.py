@@ -100,9 +100,6 @@ class SqliteWriter(Writer):
         self._log.move_if_due(self._space)
         self._watch_if_due()
 
-    def _has_work(self) -> bool:
-        return self._log.due
-
     def _tidy_if_due(self, batch: int) -> None:
         """Do a slice of background work if that is due; after a failure, retry after TIDY_AGAIN_SECONDS."""
         if not self._may_tidy(batch):
