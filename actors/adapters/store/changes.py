@@ -131,10 +131,8 @@ class CopiedAttachment(NamedTuple):
     to: str
     origin: str
     id: str
-    at: int
-    """The time of the copy, in milliseconds since 1970."""
-    digest: str
-    """The digest of the new row."""
+    at: int  # the time of the copy, in milliseconds since 1970
+    digest: str  # the digest of the new row
 
 
 def copied_pieces(
@@ -262,8 +260,7 @@ class AuditPruning:
 
     def __init__(self, before: int, keep: int) -> None:
         self._before, self._keep = before, keep
-        self.deleted = 0
-        """The number of deleted entries; 0 until the change is applied."""
+        self.deleted = 0  # the number of deleted entries; 0 until the change is applied
 
     def apply(self, session: Session) -> None:
         """Delete at most PRUNED_ENTRIES of the entries older than `before` or not among the latest `keep`."""

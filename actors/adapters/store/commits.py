@@ -97,8 +97,8 @@ class EncodedCommit:
             record.parent_conversation_id,
         )
         self.changing = rows.changing_values(record)
+        # The first columns of a new conversation; None for an existing one.
         self.created = (*rows.fixed_values(record), *self.changing) if commit.create else None
-        """The first columns of a new conversation; None for an existing one."""
         self.prompt = record.system_prompt if commit.create else ""
         self.fork = fork
         self.prepared = is_prepared(commit)

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from actors.core.content import Message
 
 UNREADABLE = (DecodeError, TypeError, ValueError, KeyError)
-MAX_FINDINGS = 100
-"""Maximum number of violations that are returned for one conversation."""
+MAX_FINDINGS = 100  # maximum number of violations that are returned for one conversation
 
 _IDS = models.Records.select(models.Records.id).where(undeleted(models.Records.id))
 _ALL_IDS = Statement(_IDS.order_by(models.Records.id))
@@ -51,22 +50,16 @@ class StoredRows(NamedTuple):
     Invalid UTF-8 in texts must already have been replaced by replacement characters.
     """
 
-    conversation: Row
-    """The row of the conversation."""
-    prompt: Row | None
-    """The row of the system prompt."""
+    conversation: Row  # the row of the conversation
+    prompt: Row | None  # the row of the system prompt
+    # The position after which the stored event log begins; older rows of the log may have been pruned.
     begins: LogPosition
-    """The position after which the stored event log begins; older rows of the log may have been pruned."""
-    log: Iterable[LogRow]
-    """The rows of the event log, in order of their revisions."""
-    messages: Iterable[Row]
-    """The rows of the messages, by ascending sequence number."""
-    runs: Iterable[Row]
-    """The rows that record how runs ended."""
-    fates: Iterable[Row]
-    """The rows that record what became of queued messages (delivered, returned, withdrawn)."""
+    log: Iterable[LogRow]  # the rows of the event log, in order of their revisions
+    messages: Iterable[Row]  # the rows of the messages, by ascending sequence number
+    runs: Iterable[Row]  # the rows that record how runs ended
+    fates: Iterable[Row]  # the rows that record what became of queued messages (delivered, returned, withdrawn)
+    # Rows of further tables, such as attachments; the last column of each row is its digest.
     others: Iterable[Row] = ()
-    """Rows of further tables, such as attachments; the last column of each row is its digest."""
 
 
 def check(session: Session, conversation_id: str) -> tuple[str, ...]:
@@ -122,10 +115,9 @@ class _Log:
     def __init__(self, begins: LogPosition, messages: Iterable[Row]) -> None:
         self.place = begins
         self.messages = _Messages(messages)
-        self.stops: set[int] = set()
-        """The revisions at which runs ended, according to the event log."""
+        self.stops: set[int] = set()  # the revisions at which runs ended, according to the event log
+        # The revisions at which queued messages were delivered, returned or withdrawn, according to the event log.
         self.fates: set[int] = set()
-        """The revisions at which queued messages were delivered, returned or withdrawn, according to the event log."""
 
     def take(self, row: LogRow) -> Iterator[str]:
         """Verify the next row of the event log and the stored messages that it added.
@@ -202,8 +194,7 @@ class _Messages:
     def __init__(self, stored: Iterable[Row]) -> None:
         self._stored = iter(stored)
         self._next = next(self._stored, None)
-        self._sequence = 0
-        """The sequence number of the last message that was checked."""
+        self._sequence = 0  # the sequence number of the last message that was checked
 
     def logged(self, message: Message) -> Iterator[str]:
         """Compare a message of the event log with the stored message of the same sequence number.

@@ -49,8 +49,8 @@ WINDOW = 2_000  # index entries that one query searches if columns outside of th
 CONTAINS = "contains_folded"  # a function of SQLite, which folds the case of ASCII only
 FOLD = "bedrock_fold"  # a function in PostgreSQL's schema; PostgreSQL's `lower` depends on the locale
 
+# States in which a conversation needs no recovery after a restart, except for idle sub-agents, which do need it.
 _SETTLED = frozenset({"idle", "context_exhausted", "completed", "failed"})
-"""States in which a conversation needs no recovery after a restart, except for idle sub-agents, which do need it."""
 _ORDERED_BY_INDEX = frozenset({OrderKey.UPDATED, OrderKey.CREATED})
 _NULLABLE_TEXT = frozenset({TextField.SLUG, TextField.PARENT})
 _COMPARE = {
@@ -61,13 +61,13 @@ _TRUE, _FALSE = SQL("(1 = 1)"), SQL("(1 = 0)")
 # The state is read as bytes from SQLite, because a damaged state may not be valid UTF-8.
 _STATE_DATA = PerDatabase(models.Records.state_data.cast("BLOB"), models.Records.state_data)
 RECORD_COLUMNS = [_STATE_DATA if name == "state_data" else getattr(models.Records, name) for name in RECORD]
+# Conversations with the columns RECORD, system prompt and profile.
 RECORDS = (
     models.Records.select(*RECORD_COLUMNS, models.Prompts.text, models.Profiles.profile)
     .join(models.Prompts, JOIN.LEFT_OUTER, on=models.Prompts.conversation_id == models.Records.id)
     .switch(models.Records)
     .join(models.Profiles, JOIN.LEFT_OUTER, on=models.Profiles.conversation_id == models.Records.id)
 )
-"""Conversations with the columns RECORD, system prompt and profile."""
 
 # SQLite, which takes any other index for better than this small one, keeps to the order of a cross join.
 _UNSETTLED = models.Records.select(models.Records.id).where(models.IS_UNSETTLED).alias("unsettled")

@@ -59,10 +59,9 @@ class LogRow(NamedTuple):
 class Sealed(NamedTuple):
     """An encoded row of the event log and the digest of its content, still without its hash and the previous row's."""
 
+    # The first six columns of the table, from `conversation_id` to `count`.
     numbers: tuple[str, int, int, int, int, int]
-    """The first six columns of the table, from `conversation_id` to `count`."""
-    texts: tuple[str | None, ...]
-    """The columns from `notifications` on, and who sent the command; "" for nobody."""
+    texts: tuple[str | None, ...]  # the columns from `notifications` on, and who sent the command; "" for nobody
     digest: hashlib._Hash
 
     def after(self, prev_hash: str) -> tuple[str, tuple[str | int | None, ...]]:
@@ -270,13 +269,11 @@ def fate_of(row: tuple[Any, ...]) -> SettledInput:
 # The store records where a log begins, which distinguishes a pruned log from one whose beginning is missing for another
 # reason. A log with rows that fail verification is not pruned, so that they are kept as evidence.
 
-PRUNED_ROWS = 256
-"""Maximum rows per batch. While a batch is deleted, no other change can be written."""
+PRUNED_ROWS = 256  # maximum rows per batch. While a batch is deleted, no other change can be written.
+# Approximate maximum of characters per batch.
+#
+# The limit is needed because a large row occupies several pages, each of which the database has to free.
 CHARACTERS = 4 * 1024 * 1024
-"""Approximate maximum of characters per batch.
-
-The limit is needed because a large row occupies several pages, each of which the database has to free.
-"""
 
 
 class LogPosition(NamedTuple):
@@ -293,13 +290,13 @@ class LogPosition(NamedTuple):
 BEGINNING = LogPosition()
 
 
+# At most `limit` rows of a conversation's event log after the step `after`.
 LOGGED = Statement(
     of_conversation(models.Log)
     .where(models.Log.step > Param("after"))
     .order_by(models.Log.first_revision, models.Log.step)
     .limit(Param("limit"))
 )
-"""At most `limit` rows of a conversation's event log after the step `after`."""
 _PRUNED = Statement(of_conversation(models.Prunings))
 
 
@@ -317,10 +314,9 @@ def place_after(row: LogRow) -> LogPosition:
 class Bounds(NamedTuple):
     """The limits of a pruning: only rows that both limits allow may be removed."""
 
-    before_revision: int
-    """Rows may be removed if all their events precede this revision."""
+    before_revision: int  # rows may be removed if all their events precede this revision
+    # Rows may be removed if they were written before this time, in milliseconds since 1970; None for any age.
     older_than: int | None = None
-    """Rows may be removed if they were written before this time, in milliseconds since 1970; None for any age."""
 
     def hold(self, row: LogRow) -> bool:
         """Return whether this row and all later ones must be kept."""

@@ -16,20 +16,19 @@ from actors.ports import FencedError, NotOwnerError, Owner
 _ME = Param("me")
 _THEIRS: Any = models.Nodes.alias()
 
+# The condition that this server was not declared dead, after which it changes no conversation any more.
 ALIVE = exists(models.Nodes.select(SQL("1")).where(models.Nodes.incarnation == _ME, ~models.Nodes.dead))
-"""The condition that this server was not declared dead, after which it changes no conversation any more."""
+# The condition that no living server owns a row of `conversations`.
+#
+# An owner without a row in `nodes` has left. But if its number is greater than this server's, it may be a new server
+# whose row is not visible to this statement yet, so it counts as living.
 FREE = (
     models.OWNER.is_null()
     | exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == models.OWNER, _THEIRS.dead))
     | ((models.OWNER < _ME) & ~exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == models.OWNER)))
 )
-"""The condition that no living server owns a row of `conversations`.
-
-An owner without a row in `nodes` has left. But if its number is greater than this server's, it may be a new server
-whose row is not visible to this statement yet, so it counts as living.
-"""
+# The condition that this server owns a row of `conversations`, and may write to the conversation.
 OWNED = PerDatabase(SQL("(1 = 1)"), (models.OWNER == _ME) & ALIVE)
-"""The condition that this server owns a row of `conversations`, and may write to the conversation."""
 
 _OWNER_OF = Statement(
     models.Records.select(models.Nodes.incarnation, models.Nodes.name, models.Nodes.address)

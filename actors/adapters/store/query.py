@@ -118,8 +118,8 @@ class Session(ABC):
     dialect: Database
     me = 1  # the number of this server; SQLite has only one
     shared = False  # whether several servers use the database, so that conversations have owners
+    # What the database raises if it refuses a row, which makes none of a batch's rows be written.
     refusals: tuple[type[Exception], ...] = ()
-    """What the database raises if it refuses a row, which makes none of a batch's rows be written."""
 
     def execute(self, statement: Statement, **values: Any) -> Rows:
         """Execute a statement. Raises what the database raises."""

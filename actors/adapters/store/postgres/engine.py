@@ -23,19 +23,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-OLDEST = 13
-"""The oldest supported version of PostgreSQL."""
+OLDEST = 13  # the oldest supported version of PostgreSQL
 CONNECT_SECONDS = 10
-LOCK_SECONDS = 5
-"""Maximum seconds that a statement waits for a row that another server has locked."""
-STATEMENT_SECONDS = 60
-"""Maximum seconds that a statement may take. Sums over all rows of a principal take longest."""
+LOCK_SECONDS = 5  # maximum seconds that a statement waits for a row that another server has locked
+STATEMENT_SECONDS = 60  # maximum seconds that a statement may take. Sums over all rows of a principal take longest.
+# Maximum seconds between two statements of a transaction; after that the database aborts the transaction.
+#
+# So a server that is stopped within a transaction delays others for less than they wait for a locked row.
 IDLE_SECONDS = 3
-"""Maximum seconds between two statements of a transaction; after that the database aborts the transaction.
 
-So a server that is stopped within a transaction delays others for less than they wait for a locked row.
-"""
-
+# Default parameters of a connection; the parameters in a database URL override them.
 _DEFAULTS = {
     "connect_timeout": str(CONNECT_SECONDS),
     # The keep-alive probes notice that the database's machine was switched off.
@@ -45,7 +42,8 @@ _DEFAULTS = {
     "tcp_user_timeout": "20000",
     "application_name": "bedrock",
 }
-"""Default parameters of a connection; the parameters in a database URL override them."""
+# Session settings. Commits must be on disk before they are acknowledged. Sequential scans are discouraged, because
+# without statistics, as in a new database, the planner prefers them although every statement has an index.
 _SETTINGS = f"""
 SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', false),
        set_config('statement_timeout', '{STATEMENT_SECONDS}s', false),
@@ -56,13 +54,11 @@ SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', false),
        CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
             THEN set_config('synchronous_commit', 'on', false) END
 """
-"""Session settings. Commits must be on disk before they are acknowledged. Sequential scans are discouraged, because
-without statistics, as in a new database, the planner prefers them although every statement has an index."""
+# The SQL expressions whose values `refuse_unfit` checks.
 FITNESS = """
 current_setting('server_version_num')::integer / 10000, current_setting('server_encoding'),
 pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean
 """
-"""The SQL expressions whose values `refuse_unfit` checks."""
 _ESCAPES = {0: "\x01\x01", 1: "\x01\x02"}
 _ESCAPED = re.compile("\x01[\x01\x02]")
 
@@ -71,8 +67,7 @@ class Address(NamedTuple):
     """The connection parameters of a database."""
 
     parameters: dict[str, str]
-    shown: str
-    """The database URL without the password, for messages."""
+    shown: str  # the database URL without the password, for messages
 
 
 def address_of(url: str) -> Address:

@@ -33,8 +33,7 @@ class Moved(NamedTuple):
 
     conversations: int
     rows: int
-    to: str
-    """The URL of the PostgreSQL database, without the password."""
+    to: str  # the URL of the PostgreSQL database, without the password
 
 
 class _Table(NamedTuple):

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from actors.adapters.store.postgres.engine import Address
 
 MIGRATIONS = Path(__file__).with_name("migrations")
-LOCK = 0x426564726F636B
-"""The key of the advisory lock that a server holds while it migrates."""
+LOCK = 0x426564726F636B  # the key of the advisory lock that a server holds while it migrates
 
 
 def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
@@ -63,8 +62,7 @@ def _missing(database: Database, address: Address, directory: Path) -> bool:
 
 # --- the condition of a database, for its operator ----------------------------------------------------------
 
-REPORT_SECONDS = 3
-"""Time limit in seconds for the connection, and for each statement."""
+REPORT_SECONDS = 3  # time limit in seconds for the connection, and for each statement
 
 _ABOUT = f"SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())::float8, {FITNESS}"  # noqa: S608 -- only constants
 _TABLES = """
@@ -86,24 +84,16 @@ class LivingNode(NamedTuple):
 class DatabaseReport(NamedTuple):
     """The findings about a database that could be reached."""
 
-    shown: str
-    """The database's URL, without the password."""
+    shown: str  # the database's URL, without the password
     version: str
     encoding: str
-    unfit: str
-    """Why Bedrock cannot use the database; "" if it can."""
-    clock_ahead: float
-    """By how many seconds the database's clock is ahead of this machine's clock, estimated."""
-    schema: str
-    """The schema that has Bedrock's tables or would get them; "" if there is none."""
-    may_create: bool
-    """Whether the database user may create tables in the schema `schema`."""
-    empty: bool
-    """Whether no migration has been applied, so that the database has no tables of Bedrock yet."""
-    missing: tuple[str, ...]
-    """The names of the migrations that the next start would apply."""
-    unknown: tuple[str, ...]
-    """The names of applied migrations that this version of Bedrock does not know."""
+    unfit: str  # why Bedrock cannot use the database; "" if it can
+    clock_ahead: float  # by how many seconds the database's clock is ahead of this machine's clock, estimated
+    schema: str  # the schema that has Bedrock's tables or would get them; "" if there is none
+    may_create: bool  # whether the database user may create tables in the schema `schema`
+    empty: bool  # whether no migration has been applied, so that the database has no tables of Bedrock yet
+    missing: tuple[str, ...]  # the names of the migrations that the next start would apply
+    unknown: tuple[str, ...]  # the names of applied migrations that this version of Bedrock does not know
     nodes: tuple[LivingNode, ...]
 
 

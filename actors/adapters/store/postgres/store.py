@@ -49,11 +49,10 @@ if TYPE_CHECKING:
     from actors.ports import ConversationRecord
     from actors.ports.store.outage_log import OutageLog
 
+# Seconds between two searches for deleted conversations that still have rows; also the pause after a failed removal.
+#
+# The searches are needed because other servers delete conversations, too.
 LOOK_SECONDS = 60.0
-"""Seconds between two searches for deleted conversations that still have rows; also the pause after a failed removal.
-
-The searches are needed because other servers delete conversations, too.
-"""
 
 
 class PostgresWriter(Writer):

@@ -28,8 +28,7 @@ from actors.adapters.store.sqlite.schema import migrate, schema_of
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-PART = ".part"
-"""The suffix of incomplete files."""
+PART = ".part"  # the suffix of incomplete files
 
 
 class BackupError(Exception):
@@ -80,15 +79,13 @@ def _lock(held: int, part: Path) -> None:
     raise BackupError(f"another process is writing {part}")
 
 
-MAX_DAMAGED = 8
-"""Maximum number of damaged conversations (or other damaged objects) that a restore reports."""
+MAX_DAMAGED = 8  # maximum number of damaged conversations (or other damaged objects) that a restore reports
 __all__ = ["BackupError", "Copied", "DamagedBackupError", "TargetExistsError", "back_up", "restore"]
 
-PAGES = 1_024
-"""Pages copied per step. Ctrl-C takes effect between two steps."""
+PAGES = 1_024  # pages copied per step. Ctrl-C takes effect between two steps.
 
+# URI parameters for reading a database: _LIVE if other processes may write to it, _AT_REST if no process does.
 _LIVE, _AT_REST = "mode=ro", "immutable=1"
-"""URI parameters for reading a database: _LIVE if other processes may write to it, _AT_REST if no process does."""
 
 
 class TargetExistsError(BackupError):
@@ -103,14 +100,11 @@ class Copied(Struct, frozen=True):
     """The result of a backup or a restore."""
 
     path: Path
-    conversations: int
-    """The number of conversations, including sub-agents and archived ones."""
-    size: int
-    """The size of the database in bytes."""
-    kept: Path | None = None
-    """The new name of the database that a restore replaced; None if it replaced none."""
+    conversations: int  # the number of conversations, including sub-agents and archived ones
+    size: int  # the size of the database in bytes
+    kept: Path | None = None  # the new name of the database that a restore replaced; None if it replaced none
+    # Descriptions of the damaged objects in the backup, which was restored nevertheless; () if there are none.
     damaged: tuple[str, ...] = ()
-    """Descriptions of the damaged objects in the backup, which was restored nevertheless; () if there are none."""
 
 
 def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:

@@ -18,17 +18,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-MARKER = "initialized"
-"""The name of the file that records that the directory has contained a database."""
+MARKER = "initialized"  # the name of the file that records that the directory has contained a database
 _MARKED = b"""\
 This directory has had a database, bedrock.db. If that is missing, the server does not start: restore a backup with
 `bedrock restore FILE`, or remove this file to begin with an empty database.
 """
-MOVED = "moved"
-"""The name of the file that records to which database the conversations of this directory were moved."""
+MOVED = "moved"  # the name of the file that records to which database the conversations of this directory were moved
 _LOCK_ATTEMPTS = 25
-_LOCK_PAUSE = 0.01
-"""Seconds between two attempts to take a lock."""
+_LOCK_PAUSE = 0.01  # seconds between two attempts to take a lock
 _NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP})
 
 

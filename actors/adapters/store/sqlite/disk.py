@@ -26,20 +26,17 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-RESERVE = "reserve"
-"""The name of the reserve file in the data directory."""
+RESERVE = "reserve"  # the name of the reserve file in the data directory
 SIZE = 4 * 1024 * 1024
-ENOUGH_BYTES = 2 * SIZE
-"""The free bytes that a server needs to work again after the disk was full."""
+ENOUGH_BYTES = 2 * SIZE  # the free bytes that a server needs to work again after the disk was full
+# Bytes that a starting server writes: the index of a write-ahead log of some hundred MiB, and a few small files.
 START_BYTES = 1024 * 1024
-"""Bytes that a starting server writes: the index of a write-ahead log of some hundred MiB, and a few small files."""
-GIVE_BACK_PAGES = 256
-"""Number of free pages of the database that are returned to the file system in one step."""
+GIVE_BACK_PAGES = 256  # number of free pages of the database that are returned to the file system in one step
 
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+# SQLite's error messages if it cannot extend the index of the write-ahead log; they can have other causes, too.
 _MAYBE_FULL = ("disk i/o error", "unable to open database file")
-"""SQLite's error messages if it cannot extend the index of the write-ahead log; they can have other causes, too."""
 
 
 def free_bytes(directory: Path) -> int:
@@ -78,11 +75,10 @@ class DiskReserve:
     def __init__(self, directory: Path) -> None:
         """Create the object, but not the file (see `make`). This process must have locked the data directory."""
         self._path = directory / RESERVE
+        # Whether the reserve file may be missing or incomplete.
+        #
+        # This is True until `make` has created or found a complete file, and again after `release`.
         self.scarce = True
-        """Whether the reserve file may be missing or incomplete.
-
-        This is True until `make` has created or found a complete file, and again after `release`.
-        """
         self._released = False
 
     def open_with(self, opening: Callable[[], T]) -> T:
@@ -185,15 +181,13 @@ class DiskReserve:
 
 _log = logging.getLogger(__name__)
 
-MOVE_EVERY = 1_000
-"""Number of changes between two checkpoints."""
+MOVE_EVERY = 1_000  # number of changes between two checkpoints
+# Length of the log in pages beyond which a checkpoint also truncates it, waiting for readers if necessary.
 PAGES = 32_768
-"""Length of the log in pages beyond which a checkpoint also truncates it, waiting for readers if necessary."""
+# Maximum seconds that a checkpoint waits for readers before it truncates the log.
+#
+# The time is short because writers have to wait, too. If it does not suffice, the next checkpoint tries again.
 CUT_SECONDS = 0.1
-"""Maximum seconds that a checkpoint waits for readers before it truncates the log.
-
-The time is short because writers have to wait, too. If it does not suffice, the next checkpoint tries again.
-"""
 
 
 class WriteAheadLog:

@@ -42,22 +42,18 @@ _log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-FILE = "bedrock.db"
-"""The name of the database file in the data directory."""
+FILE = "bedrock.db"  # the name of the database file in the data directory
+# The auto_vacuum mode in which a few free pages at a time can be returned to the file system.
+#
+# The mode can be set only on an empty file.
 INCREMENTAL = 2
-"""The auto_vacuum mode in which a few free pages at a time can be returned to the file system.
-
-The mode can be set only on an empty file.
-"""
+# Length of the write-ahead log in pages (32 MiB) from which on SQLite checkpoints it at the end of each commit.
 WAL_PAGES = 8_192
-"""Length of the write-ahead log in pages (32 MiB) from which on SQLite checkpoints it at the end of each commit."""
+# Size of the writing connection's page cache in bytes.
+#
+# A larger cache made commits no faster, because the operating system caches the file, too.
 CACHE_BYTES = 16 << 20
-"""Size of the writing connection's page cache in bytes.
-
-A larger cache made commits no faster, because the operating system caches the file, too.
-"""
-BUSY_SECONDS = 5
-"""Seconds that a connection waits for the lock of another connection."""
+BUSY_SECONDS = 5  # seconds that a connection waits for the lock of another connection
 _MEBIBYTE = 1 << 20
 
 
@@ -273,8 +269,7 @@ def _explained(error: BaseException) -> StoreError | None:
 _WITHOUT_DATABASE = "if it does not come back, stop the server and restore a backup"
 _WITHOUT_LOG = "what was in it is moved into the database; restart the server"
 
-Inode = tuple[int, int]
-"""Device number and inode number of a file."""
+Inode = tuple[int, int]  # device number and inode number of a file
 
 
 def inode_of(descriptor: int) -> Inode:
@@ -308,8 +303,7 @@ class OpenFiles:
         self._log_path = f"{path}-wal"
         self._database = inode_at(path)
         self._write_ahead_log = inode_at(self._log_path)
-        self.missing = ""
-        """The path of the file that was removed or replaced; "" if all files are in place."""
+        self.missing = ""  # the path of the file that was removed or replaced; "" if all files are in place
 
     @property
     def database_is_there(self) -> bool:

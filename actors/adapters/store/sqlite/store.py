@@ -57,10 +57,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-TIDY_AGAIN_SECONDS = 5.0
-"""Seconds before background work is retried after a failure."""
-WATCH_SECONDS = 1.0
-"""Seconds between two checks of the open files while nothing is written."""
+TIDY_AGAIN_SECONDS = 5.0  # seconds before background work is retried after a failure
+WATCH_SECONDS = 1.0  # seconds between two checks of the open files while nothing is written
 
 
 class SqliteWriter(Writer):

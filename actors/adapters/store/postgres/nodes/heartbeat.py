@@ -21,23 +21,21 @@ if TYPE_CHECKING:
     from actors.adapters.store.postgres.nodes.node_session import NodeSession
     from actors.ports.cluster.lease_clock import LeaseClock
 
+# How many times a starting node checks whether a living node has its address, and the seconds between two checks.
+#
+# It checks more than once because the database session of an ended process may last a while.
 TWIN_TRIES, TWIN_SECONDS = 21, 0.1
-"""How many times a starting node checks whether a living node has its address, and the seconds between two checks.
-
-It checks more than once because the database session of an ended process may last a while.
-"""
 
 
 class NewNode(Struct, frozen=True):
     """The properties of a node that joins the cluster, as the other nodes see them."""
 
     name: str = ""
+    # The address "host:port" at which other nodes reach this process's gRPC listener; "" if they cannot.
+    #
+    # The address must belong to this process: if it refuses connections, the process is considered dead. A later node
+    # with the same address is considered the replacement of this one.
     address: str = ""
-    """The address "host:port" at which other nodes reach this process's gRPC listener; "" if they cannot.
-
-    The address must belong to this process: if it refuses connections, the process is considered dead. A later node
-    with the same address is considered the replacement of this one.
-    """
     version: str = ""
     labels: frozenset[str] = frozenset()
 
@@ -67,11 +65,10 @@ class Heartbeat:
         self._active = active
         self._monotonic = monotonic
         self._incarnation = 0
+        # Whether the node accepts connections at its address.
+        #
+        # While it does not yet do so, a closed port does not prove that the process is dead.
         self.listening = False
-        """Whether the node accepts connections at its address.
-
-        While it does not yet do so, a closed port does not prove that the process is dead.
-        """
         self._opened = 0
         self._locked = False
         self._steady_since = 0
@@ -149,19 +146,17 @@ LONGEST_TTL = 60.0
 class Timing(Struct, frozen=True):
     """The durations, in seconds, by which the servers of a cluster renew leases and find dead servers."""
 
+    # The length of a lease: how long a node counts as alive after a heartbeat has arrived in the database.
+    #
+    # With a shorter time, stopped nodes are found sooner, but slow nodes are declared dead, as happened with 3 s on a
+    # busy machine.
     ttl: float = 10.0
-    """The length of a lease: how long a node counts as alive after a heartbeat has arrived in the database.
-
-    With a shorter time, stopped nodes are found sooner, but slow nodes are declared dead, as happened with 3 s on a
-    busy machine.
-    """
+    # How long a node's session must be without its advisory lock before the node's port is probed.
     confirm: float = 0.25
-    """How long a node's session must be without its advisory lock before the node's port is probed."""
+    # How long a process must be known to be gone before its node is declared dead.
+    #
+    # In this time the processes that run its tools notice that their server is gone, and end the tools.
     grace: float = 0.5
-    """How long a process must be known to be gone before its node is declared dead.
-
-    In this time the processes that run its tools notice that their server is gone, and end the tools.
-    """
 
     @property
     def beat(self) -> float:

@@ -33,15 +33,13 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
+# Maximum seconds that a starting node waits until an earlier node at the same address is declared dead.
 PREDECESSOR_SECONDS = 5.0
-"""Maximum seconds that a starting node waits until an earlier node at the same address is declared dead."""
+# How many seconds a leaving node waits for rows that others have locked, and the pause between two attempts.
+#
+# Other nodes can take the conversations in the remaining rows only after this node's lease has expired.
 RELEASE_SECONDS, RELEASE_PAUSE = 2.0, 0.02
-"""How many seconds a leaving node waits for rows that others have locked, and the pause between two attempts.
-
-Other nodes can take the conversations in the remaining rows only after this node's lease has expired.
-"""
-MAX_OWNERS = 20_000
-"""Maximum number of conversations whose owners are remembered; they take about 3 MB."""
+MAX_OWNERS = 20_000  # maximum number of conversations whose owners are remembered; they take about 3 MB
 
 
 class PostgresCluster:

@@ -39,8 +39,8 @@ class NodeSession:
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._closed = False
         self._opened = 0
+        # Whether the connection leads to the database itself. Behind a pooler, sessions cannot keep locks.
         self.direct = True
-        """Whether the connection leads to the database itself. Behind a pooler, sessions cannot keep locks."""
 
     def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows; [] for a statement that returns none.
@@ -144,8 +144,7 @@ class NodeSession:
 # --- documents that all servers share -----------------------------------------------------------------------
 
 
-SECONDS = 5.0
-"""Time limit of a statement in seconds."""
+SECONDS = 5.0  # time limit of a statement in seconds
 _READ = "SELECT version, content FROM documents WHERE name = %(name)s"
 _REPLACE = """
 INSERT INTO documents (name, version, content) VALUES (%(name)s, 1, %(content)s)
@@ -162,8 +161,8 @@ class Document:
 
     def __init__(self, url: str, name: str) -> None:
         """Parse the database URL, without connecting yet. Raises StoreUnusableError if the URL is invalid."""
+        # The name of the document and the database URL without the password, for messages.
         self.shown = f"{name} in {address_of(url).shown}"
-        """The name of the document and the database URL without the password, for messages."""
         self._name = name
         self._session = NodeSession(url, "bedrock documents", seconds=SECONDS)
 

@@ -49,8 +49,8 @@ RETURNING id, ({UNSETTLED}) AND id NOT IN (SELECT conversation_id FROM deletions
 """  # noqa: S608 -- only constants
 
 
+# The first half of the key of each node's advisory lock; the second half is the node's incarnation (number).
 LOCKS = 0x426564
-"""The first half of the key of each node's advisory lock; the second half is the node's incarnation (number)."""
 
 _ALIVE = """
     EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead
@@ -61,16 +61,15 @@ _HELD = f"""
             AND objid::bigint = nodes.incarnation
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 """  # noqa: S608
+# Matches leases that have run out.
+#
+# A lease that ends far in the future was given before the database's clock was set back; it counts as run out, too.
 _OVER = "(expires < clock_timestamp() OR expires > clock_timestamp() + 2 * make_interval(secs => lease_seconds))"
-"""Matches leases that have run out.
-
-A lease that ends far in the future was given before the database's clock was set back; it counts as run out, too.
-"""
 
 NEXT = "SELECT nextval('node_incarnations')"
 
+# Takes this node's advisory lock; returns false while the database still has an earlier session with the lock.
 LOCK = "SELECT pg_try_advisory_lock(%(locks)s, %(me)s)"
-"""Takes this node's advisory lock; returns false while the database still has an earlier session with the lock."""
 
 JOIN = """
 INSERT INTO nodes (incarnation, name, address, version, labels, session, lease_seconds, expires)
@@ -78,12 +77,12 @@ VALUES (%(me)s, %(name)s, %(address)s, %(version)s, %(labels)s, %(session)s, %(t
         clock_timestamp() + make_interval(secs => %(ttl)s))
 """
 
+# Renews the lease of a node; returns no row if the node was declared dead.
 BEAT = """
 UPDATE nodes SET expires = clock_timestamp() + make_interval(secs => lease_seconds), session = %(session)s,
        active = %(active)s
 WHERE incarnation = %(me)s AND NOT dead RETURNING incarnation
 """
-"""Renews the lease of a node; returns no row if the node was declared dead."""
 
 SEEN = f"""
 SELECT incarnation, name, address, version, labels, draining, active,
@@ -91,30 +90,28 @@ SELECT incarnation, name, address, version, labels, draining, active,
 FROM nodes ORDER BY incarnation
 """  # noqa: S608
 
+# Returns the nodes with a valid lease. Uses only columns that the first version of the table has.
+#
+# Programs that are not nodes use this statement on databases of any version.
 LEASED = f"SELECT name, address, lease_seconds, draining FROM nodes WHERE NOT dead AND NOT {_OVER} ORDER BY incarnation"  # noqa: S608
-"""Returns the nodes with a valid lease. Uses only columns that the first version of the table has.
 
-Programs that are not nodes use this statement on databases of any version.
-"""
-
+# Declares a node dead whose lease has run out.
+#
+# The row of a dead node is kept until the time `expires`, because statements that the node sent before its
+# death may still arrive.
 EXPIRED = f"""
 UPDATE nodes SET dead = true, expires = clock_timestamp() + 6 * make_interval(secs => lease_seconds)
 WHERE incarnation = %(other)s AND NOT dead AND expires::text = %(expires)s AND {_OVER} AND {_ALIVE}
 RETURNING incarnation
 """  # noqa: S608
-"""Declares a node dead whose lease has run out.
 
-The row of a dead node is kept until the time `expires`, because statements that the node sent before its
-death may still arrive.
-"""
-
+# Declares a node dead whose process is gone, although its lease has not run out.
 GONE = f"""
 UPDATE nodes SET dead = true, expires = clock_timestamp() + 6 * make_interval(secs => lease_seconds)
 WHERE incarnation = %(other)s AND NOT dead AND NOT draining AND session AND expires::text = %(expires)s
       AND NOT {_HELD} AND {_ALIVE}
 RETURNING incarnation
 """  # noqa: S608
-"""Declares a node dead whose process is gone, although its lease has not run out."""
 
 _TAKE = f"""
 WITH families AS MATERIALIZED (
@@ -127,34 +124,32 @@ UPDATE conversations AS taken SET owner = %(me)s FROM families
 WHERE taken.family = families.id AND (taken.owner IS NULL OR taken.owner = %(dead)s)
 RETURNING taken.id, ({UNSETTLED})
 """  # noqa: S608
+# Takes over conversations of a dead node, with their sub-agents, if one of them has unfinished work.
+#
+# This node must have the workspace of the conversations. Every take-over locks the top-level conversation first;
+# conversations that another node has locked are left to that node. A top-level conversation that this or no node owns
+# may still have sub-agents that the dead node owns, because statements that the dead node sent earlier may arrive late.
 TAKE = _TAKE.format(owned="owner = %(dead)s")
-"""Takes over conversations of a dead node, with their sub-agents, if one of them has unfinished work.
-
-This node must have the workspace of the conversations. Every take-over locks the top-level conversation first;
-conversations that another node has locked are left to that node. A top-level conversation that this node or nobody owns
-may still have sub-agents that the dead node owns, because statements that the dead node sent earlier may arrive late.
-"""
+# Takes over conversations that nobody owns, with their sub-agents, if one of them has unfinished work.
 TAKE_ABANDONED = _TAKE.format(owned="owner IS NULL")
-"""Takes over conversations that nobody owns, with their sub-agents, if one of them has unfinished work."""
 
+# Removes the owner from conversations. Skips locked rows, so that the statement cannot be part of a deadlock.
 RELEASE = """
 WITH found AS MATERIALIZED (
     SELECT id FROM conversations WHERE owner = %(owner)s LIMIT %(most)s FOR UPDATE SKIP LOCKED
 )
 UPDATE conversations SET owner = NULL FROM found WHERE conversations.id = found.id RETURNING conversations.id
 """
-"""Removes the owner from conversations. Skips locked rows, so that the statement cannot be part of a deadlock."""
 
+# Finds a living node that registered the same address: one whose session holds its advisory lock.
 TWIN = f"SELECT name FROM nodes WHERE address = %(address)s AND NOT dead AND session AND {_HELD}"  # noqa: S608
-"""Finds a living node that registered the same address: one whose session holds its advisory lock."""
 
 OWNS = "SELECT EXISTS (SELECT FROM conversations WHERE owner = %(owner)s)"
 
+# Records that the node listens: from now on, a lost session and a closed port show that the node is gone.
+#
+# This is stored at once and not with the next heartbeat, because the node may be killed before that heartbeat.
 LISTENS = "UPDATE nodes SET session = %(session)s WHERE incarnation = %(me)s"
-"""Records that the node listens: from now on, a lost session and a closed port show that the node is gone.
-
-This is stored at once and not with the next heartbeat, because the node may be killed before that heartbeat.
-"""
 
 RETIRE = "UPDATE nodes SET draining = true WHERE incarnation = %(me)s AND NOT dead"
 
@@ -172,8 +167,8 @@ FROM conversations LEFT JOIN nodes AS owner ON owner.incarnation = conversations
 WHERE conversations.id = %(conversation)s
 """
 
+# Finds the innermost of the given directories that is a conversation's workspace, even if no node has it any more.
 WORKSPACE = """
 SELECT workspace_label FROM conversations WHERE workspace_label = ANY(%(above)s) AND workspace_label <> ''
 ORDER BY length(workspace_label) DESC LIMIT 1
 """
-"""Finds the innermost of the given directories that is a conversation's workspace, even if no node has it any more."""

@@ -127,15 +127,12 @@ class NodeRow(NamedTuple):
     draining: bool
     active: int
     dead: bool
-    session: bool
-    """Whether the node's session is supposed to hold an advisory lock as long as the node lives."""
-    held: bool
-    """Whether the session holds that lock now."""
+    session: bool  # whether the node's session is supposed to hold an advisory lock as long as the node lives
+    held: bool  # whether the session holds that lock now
     ttl: float
     expires: str
     over: bool
-    forgotten: bool
-    """Whether the node has been dead for so long that its row may be deleted."""
+    forgotten: bool  # whether the node has been dead for so long that its row may be deleted
 
     @property
     def node(self) -> Node:
@@ -158,10 +155,9 @@ class _Signs(NamedTuple):
 
     expires: str
     renewed: float
-    missed: float | None = None
-    """When the session was first seen without its advisory lock; None if it has the lock."""
+    missed: float | None = None  # when the session was first seen without its advisory lock; None if it has the lock
+    # When the node's port first refused a connection; None if it accepts connections or was not probed.
     refused: float | None = None
-    """When the node's port first refused a connection; None if it accepts connections or was not probed."""
 
 
 class Judge:
@@ -261,11 +257,10 @@ def _refused(family: int, where: tuple[object, ...], seconds: float) -> bool:
 
 # --- taking over ------------------------------------------------------------------------------------------
 
+# Maximum number of top-level conversations, with all their sub-agents, that one transaction takes over.
+#
+# One transaction for each conversation would take seconds; one for all would lock rows for too long.
 MAX_FAMILIES = 200
-"""Maximum number of top-level conversations, with all their sub-agents, that one transaction takes over.
-
-One transaction for each conversation would take seconds; one for all would lock rows for too long.
-"""
 MAX_RELEASED = 1_000
 
 
