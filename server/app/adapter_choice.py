@@ -17,7 +17,7 @@ from actors.adapters.mcp.server_settings import FromClients, McpServer, from_cli
 from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import with_limits
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
-from actors.adapters.tools.environment import tool_environment
+from actors.adapters.tools.program_launch import tool_environment
 from actors.maintenance.retention import Retention
 from actors.ports import SandboxUnavailableError
 from actors.ports.mcp import McpServers, NoMcpServers

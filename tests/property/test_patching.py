@@ -8,9 +8,8 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from actors.adapters.tools.workers.patching.diff import lines_of
-from actors.adapters.tools.workers.patching.match import places
-from actors.adapters.tools.workers.patching.plan import Plan, plan, reindented
+from actors.adapters.tools.workers.patch import Plan, plan, reindented
+from actors.adapters.tools.workers.patch_text import lines_of, places
 from tests.property.profiles import profile
 
 texts = st.text(alphabet="ab\t \nécßﬁ…“", max_size=60)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from actors.adapters.tools import spawn_sub_agent
 from actors.adapters.tools.bash import shell_reading
 from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject
 from actors.core.approval.prefix_commands import prefix_allows, runs_no_other
@@ -41,7 +40,7 @@ def subject_of(
     if name in TREE_TOOLS:
         tree = _repository(working_dir, within) if name == "keyword_search" else arguments.get("path", ".")
         return CallSubject(trees=(real_path(tree, working_dir, within),))
-    if name == spawn_sub_agent.SPEC.name:
+    if name == "spawn_sub_agent":
         return CallSubject(
             also_reads=tuple(
                 real_path(path, real_path(task.get("cwd", ""), working_dir, within), within)

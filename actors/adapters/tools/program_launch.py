@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools import workers
 from actors.ports import (
@@ -19,7 +20,43 @@ from actors.ports import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+
+DEFAULTS = {"PATH": os.defpath, "HOME": "/", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat"}
+"""Variables that are passed on, and their values if they are not set: nothing is coloured, and nothing paged."""
+
+PASSED = ("USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHONDONTWRITEBYTECODE", *DEFAULTS)
+"""Variables that are passed on if they are set, in addition to LC_*."""
+
+
+def tool_environment(server: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the complete environment of a tool's process, selected from `server`, by default from os.environ.
+
+    HOME keeps the server's value, because git and shells have their configuration there. TERM is "dumb", because there
+    is no terminal.
+    """
+    server = os.environ if server is None else server
+    passed = {name: value for name, value in server.items() if name in PASSED or name.startswith("LC_")}
+    return DEFAULTS | passed | {"TERM": "dumb"}
+
+
+class ToolRefusedError(Exception):
+    """The call was refused and nothing was done.
+
+    The text says what to do instead; `details` are displayed to users.
+    """
+
+    def __init__(self, error: str, text: str, **details: Any) -> None:
+        super().__init__(f"{error}: {text}")
+        self.error = error
+        self.details = details
+
+    def output(self) -> ToolOutput:
+        """Return the refusal as the result of the call."""
+        display = json.dumps({"status": "refused", "error": self.error, **self.details})
+        return ToolOutput(str(self), is_error=True, display=display)
+
 
 WORKER_SECONDS = 60
 WORKER_OUTPUT_BYTES = 256 * 1024

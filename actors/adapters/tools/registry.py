@@ -5,23 +5,18 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from actors.adapters.tools import call_subjects, keyword_search, read_file, read_image, search
-from actors.adapters.tools.bash import shell_tree
-from actors.adapters.tools.bash import tool as bash
-from actors.adapters.tools.bash.job_registry import JobRegistry
+from actors.adapters.tools import call_subjects
+from actors.adapters.tools.bash.job import JobRegistry
+from actors.adapters.tools.bash.shell_syntax import new_parser
 from actors.adapters.tools.bash.tool import BashTool
-from actors.adapters.tools.clipboards import Clipboards
-from actors.adapters.tools.keyword_search import KeywordSearchTool
-from actors.adapters.tools.patch import PatchTool
-from actors.adapters.tools.read_file import ReadFileTool
-from actors.adapters.tools.read_image import ReadImageTool
+from actors.adapters.tools.patch import Clipboards, PatchTool
+from actors.adapters.tools.read_file import ReadFileTool, ReadImageTool
 from actors.adapters.tools.request_mode_upgrade import ModeUpgradeTool
-from actors.adapters.tools.search import SearchTool
-from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
-from actors.adapters.tools.submit_result import ERROR_SPEC, RESULT_SPEC
-from actors.adapters.tools.think import ThinkTool
+from actors.adapters.tools.search import KeywordSearchTool, SearchTool
+from actors.adapters.tools.sub_agent_tools import ERROR_SPEC, RESULT_SPEC, SpawnSubAgentTool
 from actors.core.approval.approval_rules import CallSubject
-from actors.ports import InvalidToolInputError, Tool, ToolSpec
+from actors.core.context import ToolGroup, ToolTraits
+from actors.ports import InvalidToolInputError, Tool, ToolContext, ToolOutput, ToolSpec
 from actors.ports.schemas.json_schema import JsonSchema, shortened
 from actors.ports.tools import input_misfit, parse_arguments
 
@@ -33,10 +28,43 @@ if TYPE_CHECKING:
     from actors.core.context import Mode
     from actors.core.tool_run import KillReceipt
 
-ALIASES: Mapping[str, Mapping[str, str]] = {
-    module.SPEC.name: module.ALIASES for module in (bash, read_file, read_image, search, keyword_search)
+
+THINK = ToolSpec(
+    description=(
+        "Write down reasoning that you want to keep in the conversation: a plan, what you learned, what to check next. "
+        "It has no effect and returns nothing new."
+    ),
+    input_schema={
+        "type": "object",
+        "required": ["thoughts"],
+        "properties": {"thoughts": {"type": "string", "description": "What you think."}},
+        "additionalProperties": False,
+    },
+    traits=ToolTraits("think", ToolGroup.OTHER, retry_safe=True),
+    instant=True,
+)
+
+
+class ThinkTool:
+    """The tool that acknowledges the model's thoughts (ports.Tool)."""
+
+    spec = THINK
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Return an acknowledgement."""
+        return ToolOutput("Noted.")
+
+
+PATH_ALIASES = {"file_path": "path", "filename": "path"}
+
+ALIASES = {
+    "bash": {"command": "cmd"},
+    "read_file": PATH_ALIASES,
+    "read_image": PATH_ALIASES,
+    "search": {"regex": "pattern", "query": "pattern", "glob": "include"},
+    "keyword_search": {"terms": "search_terms", "keywords": "search_terms"},
 }
-"""The alternative names that are accepted for arguments, by the name of the tool."""
+"""Wrong argument names that models often use, each with the right name, by the name of the tool."""
 
 
 class StandardToolbox:
@@ -74,7 +102,7 @@ class StandardToolbox:
         A server that has run no agent is 6 MiB smaller without these modules.
         """
         _ = self._schemas
-        shell_tree.new_parser()
+        new_parser()
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
         """Return the tools offered to a conversation or, with `sub_agent`, to a sub-agent.

@@ -100,10 +100,7 @@ _LOOKED_AT = 16 * 1024
 class ModeUpgradeTool:
     """The tool that confirms the user's approval to the model (ports.Tool)."""
 
-    @property
-    def spec(self) -> ToolSpec:
-        """Return the tool's specification."""
-        return SPEC
+    spec = SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Return the confirmation, or the reason why the wider mode is not possible in the working directory."""

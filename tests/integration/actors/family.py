@@ -7,8 +7,7 @@ import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
-from actors.adapters.tools.submit_result import ERROR_SPEC, RESULT_SPEC
+from actors.adapters.tools.sub_agent_tools import ERROR_SPEC, RESULT_SPEC, SpawnSubAgentTool
 from actors.core.content import SubAgentComplete, Text, ToolUse, Usage
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind, LlmFailure

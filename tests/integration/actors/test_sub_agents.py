@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
+from actors.adapters.tools.sub_agent_tools import SpawnSubAgentTool
 from actors.core.content import MessageType, SubAgentComplete, SystemKind
 from actors.core.context import Budget, Limits, Mode
 from actors.core.errors import ErrorKind

@@ -12,7 +12,7 @@ NOT_AT_START = {
     "multiprocessing", "xml", "psycopg", "actors.adapters.sandbox.toolhost", "difflib", "email.utils", "certifi",
     "importlib.resources", "playhouse.cockroachdb", "actors.adapters.mcp.servers",
     "actors.adapters.tools.workers.patch", "actors.adapters.tools.workers.read_file",
-    "actors.adapters.tools.workers.read_image", "actors.adapters.tools.workers.search",
+    "actors.adapters.tools.workers.search",
     "actors.adapters.tools.workers.keyword_search",
 }  # fmt: skip
 OF_AGENTS = {"jsonschema_rs", "tree_sitter", "tree_sitter_bash", "requests", "urllib3"}

@@ -13,7 +13,7 @@ import pytest
 
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.tools.patch import MAX_INPUT
-from actors.adapters.tools.workers.patching.write import TEMPORARY
+from actors.adapters.tools.workers.patch_files import TEMPORARY
 from actors.core.context import Mode
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.tool_harness import ToolHarness
@@ -29,8 +29,7 @@ CALLS = "open close read write fsync fstat stat rename mkdir readlink access fch
 KILLED_WORKER = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from actors.adapters.tools.workers.patching import safe_open
-from actors.adapters.tools.workers.patching import write as patch_write
+from actors.adapters.tools.workers import patch_files
 left = int(sys.argv[2])
 class Killer:
     def __getattr__(self, name):
@@ -42,8 +41,8 @@ class Killer:
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(*arguments, **named)
         return call if name in sys.argv[3].split() else real
-patch_write.os = safe_open.os = Killer()
-patch_write.change("new/deep/file" if sys.argv[4] == "new" else "link", [], lambda old: (old or b"") + b"x" * 100_000)
+patch_files.os = Killer()
+patch_files.change("new/deep/file" if sys.argv[4] == "new" else "link", [], lambda old: (old or b"") + b"x" * 100_000)
 """
 
 

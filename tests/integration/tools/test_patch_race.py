@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.tools.workers.patching import safe_open
-from actors.adapters.tools.workers.patching import write as patch_write
-from actors.adapters.tools.workers.patching.plan import PatchRefusedError
+from actors.adapters.tools.workers import patch_files
+from actors.adapters.tools.workers.patch_files import PatchRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,14 +81,14 @@ def field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Field]:
 @pytest.fixture(params=["openat2", "walking"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "walking":
-        monkeypatch.setattr(safe_open, "by_openat2", safe_open.by_walking)
+        monkeypatch.setattr(patch_files, "by_openat2", patch_files.by_walking)
 
 
 def attempt(field: Field, work: Callable[[], str]) -> None:
     """Note what came of it."""
     try:
         field.seen[work()] += 1
-    except safe_open.PathEscapesError:
+    except patch_files.PathEscapesError:
         field.seen["refused"] += 1
     except PatchRefusedError as refused:
         known = any(part in str(refused) for part in EXPECTED)
@@ -109,7 +108,7 @@ def which(field: Field, opened: int) -> str:
 
 def test_the_attack_gets_a_program_that_does_not_look(field: Field) -> None:
     for _ in range(RACES):
-        attempt(field, lambda: which(field, os.open("door/deep", safe_open.DIRECTORY)))
+        attempt(field, lambda: which(field, os.open("door/deep", patch_files.DIRECTORY)))
         if field.seen["outside"] and field.seen["inside"]:
             return
     pytest.fail(f"the attack is none: {field.seen}")
@@ -117,11 +116,11 @@ def test_the_attack_gets_a_program_that_does_not_look(field: Field) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_opening_is_never_led_out(field: Field) -> None:
-    root = os.open(".", safe_open.DIRECTORY)
+    root = os.open(".", patch_files.DIRECTORY)
     paths = ("door", "door/deep", "door/deep/../deep", "./door/../door/deep")
     for number in range(RACES):
         path = paths[number % len(paths)]
-        attempt(field, lambda path=path: which(field, safe_open.open_directory(root, path)))  # type: ignore[misc]
+        attempt(field, lambda path=path: which(field, patch_files.open_directory(root, path)))  # type: ignore[misc]
     os.close(root)
     assert field.seen["outside"] == 0
     assert field.seen["inside"] > 0
@@ -139,7 +138,7 @@ def test_patching_is_never_led_out(field: Field) -> None:
             assert content is None or content == b"inside"
             return b"inside"
 
-        patch_write.change(path, [], rewrite)
+        patch_files.change(path, [], rewrite)
         return "written"
 
     def look(path: str) -> str:
@@ -148,7 +147,7 @@ def test_patching_is_never_led_out(field: Field) -> None:
             raise Looked
 
         with pytest.raises(Looked):
-            patch_write.change(path, [], rewrite)
+            patch_files.change(path, [], rewrite)
         return "read"
 
     outcomes = ("written", "read", "refused")

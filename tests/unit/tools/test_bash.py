@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.tools.bash.arguments import MAX_COMMAND_BYTES
-from actors.adapters.tools.bash.job_registry import JobRegistry
+from actors.adapters.tools.bash.job import JobRegistry
 from actors.adapters.tools.bash.output_text import shown_command
-from actors.adapters.tools.bash.tool import BashTool
+from actors.adapters.tools.bash.tool import MAX_COMMAND_BYTES, BashTool
 from actors.core.context import Mode
 from actors.ports import ProcessStartError, SandboxUnavailableError, ToolTransientError
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.tools.bash import job, job_registry
+from actors.adapters.tools.bash import job
 from actors.adapters.tools.bash import tool as bash
 from actors.core.context import Mode
 from actors.core.states import BackgroundJob, JobStatus
@@ -493,7 +493,7 @@ def test_jobs_that_are_started_at_the_same_time_never_exceed_the_cap(harness: Jo
 
 
 def test_only_the_last_ended_jobs_are_kept(harness: JobHarness) -> None:
-    for _ in range(job_registry.MAX_ENDED + 2):
+    for _ in range(job.MAX_ENDED + 2):
         harness.job().end()
         everything_ends()
     assert display(harness.call(peek="b-1"))["error"] == "handle_not_found"
@@ -623,7 +623,7 @@ def test_a_command_that_starts_while_its_conversation_is_forgotten_is_killed(har
 
 
 def test_nothing_is_left_of_a_conversation_that_is_forgotten(harness: JobHarness) -> None:
-    jobs: job_registry.JobRegistry = harness.toolbox._jobs
+    jobs: job.JobRegistry = harness.toolbox._jobs
     harness.job().end()
     harness.job()
     harness.toolbox.forget("c-1")
@@ -676,10 +676,3 @@ def test_a_machine_without_threads_runs_nothing_unwatched(harness: JobHarness, m
     assert harness.process().kills == 1
     assert harness.reaped == [41, 42]
     assert harness.toolbox.jobs("c-1") == ()
-
-
-def test_the_deprecated_mode_is_answered_with_a_notice(harness: JobHarness) -> None:
-    output = harness.call(cmd="serve", mode="background")
-    assert "wait_seconds=0" in display(output)["deprecation_notice"]
-    assert "`mode` is deprecated" in output.text
-    harness.process().end()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.tools.bash.arguments import KillJob, PeekJob, Request, SpawnJob, WaitForJob, request
-from actors.adapters.tools.refusal import ToolRefusedError
+from actors.adapters.tools.bash.tool import KillJob, PeekJob, Request, SpawnJob, WaitForJob, request
+from actors.adapters.tools.program_launch import ToolRefusedError
 
 
 @pytest.mark.parametrize(
@@ -30,14 +30,6 @@ def test_one_call_asks_for_one_thing(arguments: dict[str, Any], asked: Request) 
     assert request(arguments) == asked
 
 
-@pytest.mark.parametrize(("mode", "seconds"), [("default", 30), ("slow", 900), ("background", 0)])
-def test_the_deprecated_mode_still_works_and_says_what_to_write(mode: str, seconds: int) -> None:
-    asked = request({"cmd": "ls", "mode": mode})
-    assert isinstance(asked, SpawnJob)
-    assert asked.wait_seconds == seconds
-    assert f"wait_seconds={seconds}" in asked.notice
-
-
 @pytest.mark.parametrize(
     ("arguments", "conflicting"),
     [
@@ -49,8 +41,6 @@ def test_the_deprecated_mode_still_works_and_says_what_to_write(mode: str, secon
         ({"peek": "b-1", "wait_seconds": 3}, ["peek", "wait_seconds"]),
         ({"wait": "b-1", "lines": 3}, ["wait", "lines"]),
         ({"kill": "b-1", "since": 3}, ["kill", "since"]),
-        ({"wait": "b-1", "mode": "slow"}, ["wait", "mode"]),
-        ({"cmd": "ls", "mode": "slow", "wait_seconds": 3}, ["mode", "wait_seconds"]),
     ],
 )
 def test_arguments_that_contradict_each_other_are_named(arguments: dict[str, Any], conflicting: list[str]) -> None:
@@ -60,12 +50,6 @@ def test_arguments_that_contradict_each_other_are_named(arguments: dict[str, Any
     assert refused.value.details["conflicting_args"] == conflicting
     assert all(f"`{name}`" in str(refused.value) for name in conflicting)
     assert json.loads(refused.value.output().display)["error"] == "mutually_exclusive_modes"
-
-
-def test_mode_beside_wait_seconds_says_which_to_leave_out() -> None:
-    with pytest.raises(ToolRefusedError) as refused:
-        request({"cmd": "ls", "mode": "slow", "wait_seconds": 3})
-    assert "leave out `mode`" in refused.value.details["recommended_action"]
 
 
 @pytest.mark.parametrize("seconds", [-1, 901, 10**30])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.adapters.tools.environment import tool_environment
+from actors.adapters.tools.program_launch import tool_environment
 
 
 def test_only_listed_names_pass() -> None:

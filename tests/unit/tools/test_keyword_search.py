@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.tools import keyword_search as tool
-from actors.adapters.tools.keyword_search import Findings, KeywordSearchTool, shown
-from actors.adapters.tools.search import ripgrep
+from actors.adapters.tools import search as tool
+from actors.adapters.tools.search import Findings, KeywordSearchTool, ripgrep, shown
 from actors.adapters.tools.workers import keyword_search as worker
 from actors.adapters.tools.workers.keyword_search import OutputTooLargeError
 from actors.ports import Purpose, SideQuery, SideQueryError, ToolTransientError

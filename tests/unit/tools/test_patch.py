@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.tools.clipboards import Clipboards
-from actors.adapters.tools.patch import MAX_INPUT, MAX_PATCHES, PatchTool
+from actors.adapters.tools.patch import MAX_INPUT, MAX_PATCHES, Clipboards, PatchTool
 from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.tools.request_mode_upgrade import HOW_TO_ASK
 from actors.core.context import Mode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.adapters.tools.workers.patching import diff as patch_diff
-from actors.adapters.tools.workers.patching.diff import Edit, unified
+from actors.adapters.tools.workers import patch_text as patch_diff
+from actors.adapters.tools.workers.patch_text import Edit, unified
 
 if TYPE_CHECKING:
     import pytest

@@ -6,7 +6,7 @@ from textwrap import indent
 
 import pytest
 
-from actors.adapters.tools.workers.patching.match import MOST_COUNTED, Haystack, NoMatchError, Sought, TextMatch, find
+from actors.adapters.tools.workers.patch_text import MOST_COUNTED, Haystack, NoMatchError, Sought, TextMatch, find
 
 PYTHON = "class A:\n    def one(self):\n        return 1\n\n    def two(self):\n        return 2\n"
 TABS = "void f() {\n\tif (x) {\n\t\ty();\n\t}\n}\n"

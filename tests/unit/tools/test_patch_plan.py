@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adapters.tools.workers.patching import plan as patch_plan
-from actors.adapters.tools.workers.patching.plan import PatchRefusedError, Plan, plan, reindented
+from actors.adapters.tools.workers import patch as patch_plan
+from actors.adapters.tools.workers.patch import Plan, plan, reindented
+from actors.adapters.tools.workers.patch_files import PatchRefusedError
 
 
 def apply(content: bytes | None, *patches: dict[str, Any], clipboards: dict[str, str] | None = None) -> Plan:

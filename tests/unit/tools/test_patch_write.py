@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.adapters.tools.workers.patching import safe_open
-from actors.adapters.tools.workers.patching import write as patch_write
-from actors.adapters.tools.workers.patching.plan import MAX_FILE, PatchRefusedError
-from actors.adapters.tools.workers.patching.write import change
+from actors.adapters.tools.workers import patch_files
+from actors.adapters.tools.workers.patch_files import MAX_FILE, PatchRefusedError, change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +53,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to open beneath."""
     if request.param == "walking":
-        monkeypatch.setattr(safe_open, "by_openat2", safe_open.by_walking)
+        monkeypatch.setattr(patch_files, "by_openat2", patch_files.by_walking)
 
 
 def refusal(path: str, protected: tuple[str, ...] = (), rewrite: Callable[[bytes | None], bytes] = add_x) -> str:
@@ -101,9 +99,9 @@ def test_an_owner_that_cannot_be_kept_costs_the_set_uid_bits(here: Path, monkeyp
         raise PermissionError
 
     monkeypatch.setattr(os, "fchown", no)
-    found = patch_write.FileVersion(b"a", os.stat_result((0o104755, 1, 1, 1, 4242, 4242, 1, 0, 0, 0)), {})
+    found = patch_files.FileVersion(b"a", os.stat_result((0o104755, 1, 1, 1, 4242, 4242, 1, 0, 0, 0)), {})
     opened = os.open(file, os.O_WRONLY)
-    patch_write.dress(opened, found)
+    patch_files.dress(opened, found)
     os.close(opened)
     assert stat.S_IMODE(file.stat().st_mode) == 0o755
 
@@ -274,7 +272,7 @@ def test_concurrent_changes_are_kept(here: Path) -> None:
 
 def test_a_change_within_one_tick_of_the_clock_is_noticed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "file").write_bytes(b"a")
-    monkeypatch.setattr(patch_write, "moment", lambda status: ())
+    monkeypatch.setattr(patch_files, "moment", lambda status: ())
 
     def other_writes(content: bytes | None) -> bytes:
         (here / "file").write_bytes(b"b")
@@ -286,7 +284,7 @@ def test_a_change_within_one_tick_of_the_clock_is_noticed(here: Path, monkeypatc
 
 def test_a_file_is_locked_from_reading_to_renaming(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "file").write_bytes(b"a")
-    monkeypatch.setattr(patch_write, "LOCK_SECONDS", 0)
+    monkeypatch.setattr(patch_files, "LOCK_SECONDS", 0)
 
     def another_patch(content: bytes | None) -> bytes:
         assert "locked" in refusal("file")
@@ -300,7 +298,7 @@ def test_a_file_is_locked_from_reading_to_renaming(here: Path, monkeypatch: pyte
 def test_after_the_wait_the_file_that_took_its_place_is_patched(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = here / "file"
     file.write_bytes(b"old")
-    lock, contents = patch_write.lock, iter((b"new", b"newer"))
+    lock, contents = patch_files.lock, iter((b"new", b"newer"))
 
     def lock_late(opened: int) -> int:
         for content in contents:
@@ -309,7 +307,7 @@ def test_after_the_wait_the_file_that_took_its_place_is_patched(here: Path, monk
             return lock(opened)
         return lock(opened)
 
-    monkeypatch.setattr(patch_write, "lock", lock_late)
+    monkeypatch.setattr(patch_files, "lock", lock_late)
     change("file", [], add_x)
     assert file.read_bytes() == b"newerx"
 
@@ -329,19 +327,19 @@ def test_over_nfs_a_file_that_is_open_for_writing_is_locked(here: Path, monkeypa
     assert locked == [fcntl.LOCK_EX | fcntl.LOCK_NB]
 
 
-@pytest.mark.parametrize("numbers", [safe_open.RENAMEAT2, -1])
+@pytest.mark.parametrize("numbers", [patch_files.RENAMEAT2, -1])
 def test_what_appears_at_the_last_moment_is_not_replaced(
     here: Path, monkeypatch: pytest.MonkeyPatch, numbers: int
 ) -> None:
-    monkeypatch.setattr(safe_open, "RENAMEAT2", numbers)
-    rename = safe_open.rename_new
+    monkeypatch.setattr(patch_files, "RENAMEAT2", numbers)
+    rename = patch_files.rename_new
     change("file", [], add_x)
 
     def appears(directory: int, old: str, new: str) -> None:
         (here / new).write_bytes(b"theirs")
         rename(directory, old, new)
 
-    monkeypatch.setattr(safe_open, "rename_new", appears)
+    monkeypatch.setattr(patch_files, "rename_new", appears)
     assert "another program" in refusal("other")
     assert {path.name: path.read_bytes() for path in here.iterdir()} == {"file": b"x", "other": b"theirs"}
 
@@ -353,7 +351,7 @@ def test_an_error_of_the_lock_or_of_the_patch_is_passed_on(here: Path, monkeypat
         raise OSError(errno.EBADF, "mine")
 
     assert "mine" in refusal("file", rewrite=fail)
-    monkeypatch.setattr(patch_write, "lock", lambda file: errno.ENOLCK)
+    monkeypatch.setattr(patch_files, "lock", lambda file: errno.ENOLCK)
     assert os.strerror(errno.ENOLCK) in refusal("file")
 
 
@@ -400,8 +398,7 @@ def test_whatever_call_fails_everything_is_as_it_was(
         before = snapshot(here)
         saboteur = Saboteur(number, no_space)
         with monkeypatch.context() as patched:
-            patched.setattr(patch_write, "os", saboteur)
-            patched.setattr(safe_open, "os", saboteur)
+            patched.setattr(patch_files, "os", saboteur)
             try:
                 change(path, [], add_x)
             except (OSError, PatchRefusedError):

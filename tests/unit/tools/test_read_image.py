@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.tools.read_image import ReadImageTool
-from actors.adapters.tools.workers import read_image
-from actors.adapters.tools.workers.read_file import UnreadableFileError
+from actors.adapters.tools.read_file import ReadImageTool
+from actors.adapters.tools.workers.read_file import UnreadableFileError, read_whole
 from actors.core.content import Image
 from actors.ports import ImagesUnavailableError, InvalidImageError, ToolTransientError
 
@@ -64,11 +63,11 @@ def test_a_process_that_is_lost_is_transient(call: Any) -> None:
 def test_the_worker_reads_whole_files_of_bounded_size(tmp_path: Path) -> None:
     file = tmp_path / "a.png"
     file.write_bytes(DATA)
-    assert read_image.read(str(file), len(DATA)) == DATA
+    assert read_whole(str(file), len(DATA)) == DATA
     with pytest.raises(UnreadableFileError, match="more than 7 bytes"):
-        read_image.read(str(file), len(DATA) - 1)
+        read_whole(str(file), len(DATA) - 1)
     with pytest.raises(UnreadableFileError, match="directory"):
-        read_image.read(str(tmp_path), 10)
+        read_whole(str(tmp_path), 10)
     file.write_bytes(b"")
     with pytest.raises(UnreadableFileError, match="empty"):
-        read_image.read(str(file), 10)
+        read_whole(str(file), 10)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.tools.workers.patching import safe_open
+from actors.adapters.tools.workers import patch_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def has_openat2() -> bool:
-    root = os.open("/", safe_open.DIRECTORY)
+    root = os.open("/", patch_files.DIRECTORY)
     try:
-        os.close(safe_open.by_openat2(root, "."))
-    except safe_open.UnsupportedFileError:
+        os.close(patch_files.by_openat2(root, "."))
+    except patch_files.UnsupportedFileError:
         return False
     finally:
         os.close(root)
     return True
 
 
-WAYS = [safe_open.by_walking, *([safe_open.by_openat2] if has_openat2() else [])]
+WAYS = [patch_files.by_walking, *([patch_files.by_openat2] if has_openat2() else [])]
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: way.__name__)
@@ -56,7 +56,7 @@ def root(tmp_path: Path) -> Iterator[int]:
     }
     for name, target in links.items():
         (inside / name).symlink_to(target)
-    opened = os.open(inside, safe_open.DIRECTORY)
+    opened = os.open(inside, patch_files.DIRECTORY)
     before = set(os.listdir("/proc/self/fd"))
     yield opened
     assert set(os.listdir("/proc/self/fd")) <= before, "no descriptor is left"
@@ -96,7 +96,7 @@ def test_what_is_beneath_is_opened(way: Callable[[int, str], int], root: int, pa
     "path", ["..", "a/../..", "b/../../..", "a/out", "absolute", "a/magic", "/", "/etc", "a/up/..", "a/b/top/../root"]
 )
 def test_what_leads_out_is_refused(way: Callable[[int, str], int], root: int, path: str) -> None:
-    with pytest.raises(safe_open.PathEscapesError):
+    with pytest.raises(patch_files.PathEscapesError):
         way(root, path)
 
 
@@ -120,11 +120,11 @@ def test_what_is_no_directory_fails(way: Callable[[int, str], int], root: int, p
 
 @pytest.mark.parametrize("refusal", [errno.ENOSYS, errno.EPERM])
 def test_without_openat2_it_walks(root: int, refusal: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safe_open, "_syscall", lambda *arguments: -1)
+    monkeypatch.setattr(patch_files, "_syscall", lambda *arguments: -1)
     monkeypatch.setattr(ctypes, "get_errno", lambda: refusal)
-    os.close(safe_open.open_directory(root, "chain"))
-    with pytest.raises(safe_open.PathEscapesError):
-        safe_open.open_directory(root, "a/out")
+    os.close(patch_files.open_directory(root, "chain"))
+    with pytest.raises(patch_files.PathEscapesError):
+        patch_files.open_directory(root, "a/out")
 
 
 def test_a_rename_on_the_way_is_tried_again_and_not_for_ever(root: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,8 +134,8 @@ def test_a_rename_on_the_way_is_tried_again_and_not_for_ever(root: int, monkeypa
         answers.append(-1)
         return -1
 
-    monkeypatch.setattr(safe_open, "_syscall", busy)
+    monkeypatch.setattr(patch_files, "_syscall", busy)
     monkeypatch.setattr(ctypes, "get_errno", lambda: errno.EAGAIN)
     with pytest.raises(BlockingIOError):
-        safe_open.open_directory(root, "a")
-    assert len(answers) == safe_open.ATTEMPTS
+        patch_files.open_directory(root, "a")
+    assert len(answers) == patch_files.ATTEMPTS

@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.tools import keyword_search as keyword_tool
 from actors.adapters.tools import search as tool
-from actors.adapters.tools.keyword_search import KeywordSearchTool
-from actors.adapters.tools.search import SearchTool
+from actors.adapters.tools.search import KeywordSearchTool, SearchTool
 from actors.adapters.tools.workers import ripgrep, search
 from actors.adapters.tools.workers.search import LineSearch, UnsearchableError
 
@@ -383,7 +381,7 @@ def test_out_of_time_says_what_to_change(call: Any) -> None:
     call.sandbox.ends(exit_code=None, signal=9, killed=True, limit="wall")
     output = SearchTool().run({"pattern": "x"}, call.context)
     assert output.is_error
-    assert output.text == f"The search took longer than 60 s and was ended. {tool.HINT}"
+    assert output.text == f"The search took longer than 60 s and was ended. {tool.SEARCH_HINT}"
 
 
 def test_ripgrep_is_that_of_the_server_or_of_an_absolute_path(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +399,6 @@ def test_without_ripgrep_the_answer_says_what_to_install(
     use: type[SearchTool | KeywordSearchTool], call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tool, "ripgrep", lambda: "")
-    monkeypatch.setattr(keyword_tool, "ripgrep", lambda: "")
     output = use().run({"pattern": "x", "query": "x", "search_terms": ["x"]}, call.context)
     assert output.is_error
     assert "ripgrep is not installed" in output.text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from actors.adapters.tools.bash.shell_guard import check_command
-from actors.adapters.tools.bash.shell_tree import PIECE_BYTES, _pieces
-from actors.adapters.tools.refusal import ToolRefusedError
+from actors.adapters.tools.bash.shell_syntax import PIECE_BYTES, _pieces_of
+from actors.adapters.tools.program_launch import ToolRefusedError
 
 REFUSED_ADD = ["-A", "--all", ".", "*", "-vA", "./", "-- .", "'*'", "-v ."]
 REFUSED_PUSH = ["--force", "-f", "-uf origin main", "origin main --force"]
@@ -157,7 +157,7 @@ def test_long_texts_are_judged_without_their_here_documents() -> None:
 @pytest.mark.parametrize("text", ["a|", "<<E\n", "${", "a && ", "(", "a ", "a"])
 def test_nothing_long_is_parsed_at_once(text: str) -> None:
     command = text * (120_000 // len(text))
-    assert max(map(len, _pieces(command))) <= PIECE_BYTES
+    assert max(map(len, _pieces_of(command))) <= PIECE_BYTES
     check_command(command, "/work")
 
 

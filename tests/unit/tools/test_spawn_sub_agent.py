@@ -10,7 +10,7 @@ import pytest
 from jsonschema_rs import Draft202012Validator
 
 from actors.adapters.tools.registry import StandardToolbox
-from actors.adapters.tools.spawn_sub_agent import SPEC, SpawnSubAgentTool
+from actors.adapters.tools.sub_agent_tools import SPEC, SpawnSubAgentTool
 from actors.core.states import AgentTask
 from actors.ports import InvalidToolInputError, SubAgentsRefusedError, ToolContext
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.adapters.tools.think import ThinkTool
+from actors.adapters.tools.registry import ThinkTool
 
 
 def test_thoughts_are_noted_and_nothing_runs(call: Any) -> None:

@@ -27,13 +27,12 @@ def exited(
     cwd: str,
     *,
     cancelled: bool = False,
-    notice: str = "",
     hint: str = "",
     is_error: bool = False,
 ) -> ToolOutput:
     """Return the result if the command ended during the call: its output, how it ended, and advice.
 
-    `notice` is the advice about deprecated arguments; `hint` is the advice to request a wider permission mode.
+    `hint` is the advice to request a wider permission mode.
     """
     lines = ["cancelled; the command and all it started were killed"] if cancelled else [_verdict(end)]
     if end.reaped and not end.killed:
@@ -45,15 +44,15 @@ def exited(
         display["leaked"] = True
     if hint:
         display |= FOR_AGENT
-    answer = _answer(_output(end), [*lines, notice, hint], display, notice, is_error=is_error or end.leaked)
+    answer = _answer(_output(end), [*lines, hint], display, is_error=is_error or end.leaked)
     return replace(answer, ended_job=job.handle if job.background else "")
 
 
-def still_running(job: Job, window: LineWindow, cwd: str, *, waited_ms: int, notice: str = "") -> ToolOutput:
+def still_running(job: Job, window: LineWindow, cwd: str, *, waited_ms: int) -> ToolOutput:
     """Return the result if the command is still running after the wait."""
     state = f"still running after a wait of {_seconds(waited_ms / 1000)}, as {job.handle}: {PEEK_HINT}"
     display = {"status": "still_running", **_running(job, cwd), "waited_ms": waited_ms, "window": _bounds(window)}
-    return _answer(_text(window.text), [state, _extent(window), notice], display, notice)
+    return _answer(_text(window.text), [state, _extent(window)], display)
 
 
 def stopped_waiting(job: Job, cwd: str) -> ToolOutput:
@@ -100,13 +99,9 @@ def shown_command(command: str, cwd: str) -> str:
     return command[begun.end() :] if directory.rstrip("/") == cwd.rstrip("/") else command
 
 
-def _answer(
-    output: str, lines: list[str], display: dict[str, Any], notice: str = "", *, is_error: bool = False
-) -> ToolOutput:
+def _answer(output: str, lines: list[str], display: dict[str, Any], *, is_error: bool = False) -> ToolOutput:
     separator = "" if not output or output.endswith("\n") else "\n"
     footer = "\n".join(f"[{line}]" for line in lines if line)
-    if notice:
-        display["deprecation_notice"] = notice
     return ToolOutput(output + separator + footer, is_error=is_error, display=json.dumps(display))
 
 

@@ -11,9 +11,8 @@ import posixpath
 import re
 import time
 
-from actors.adapters.tools.bash.shell_tree import IntricateTextError, commands
-from actors.adapters.tools.bash.shell_words import plain, script, unwrapped
-from actors.adapters.tools.refusal import ToolRefusedError
+from actors.adapters.tools.bash.shell_syntax import IntricateTextError, commands, plain, script, unwrapped
+from actors.adapters.tools.program_launch import ToolRefusedError
 
 PARSE_SECONDS = 0.5
 """Maximum CPU seconds for checking one command text."""
@@ -116,7 +115,7 @@ def _git(words: list[str]) -> list[str]:
 def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], list[str]]:
     """Split arguments into options and operands.
 
-    In the arguments, a backslash marks each quoted `*`, `?`, `[` and `~` (see `shell_words.unquoted`). With `marks`,
+    In the arguments, a backslash marks each quoted `*`, `?`, `[` and `~` (see `shell_syntax.unquoted`). With `marks`,
     the backslashes are kept.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)

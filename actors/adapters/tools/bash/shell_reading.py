@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from actors.adapters.tools.bash.shell_tree import IntricateTextError, commands
-from actors.adapters.tools.bash.shell_words import plain, script
+from actors.adapters.tools.bash.shell_syntax import IntricateTextError, commands, plain, script
 from actors.core.approval.approval_rules import ShellCommand
 
 if TYPE_CHECKING:

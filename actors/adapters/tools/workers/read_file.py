@@ -1,7 +1,8 @@
-"""Reads part of a text file; the arguments are its path, the number of the first line, and the number of lines.
+"""Reads a file: lines of a text, or the whole file, which should be an image and is not examined here.
 
-Runs in a process of its own, so that it can be killed if the file is huge, the disk slow or the mount hung. Prints "ok"
-or "error" on a line of its own, then the text for the model. Memory stays bounded for every file.
+The arguments are its path, the number of the first line and the number of lines; or its path and its maximum size in
+bytes. Runs in a process of its own, so that it can be killed if the file is huge, the disk slow or the mount hung.
+Prints "ok" or "error" on a line of its own, then the content or the text for the model. Memory stays bounded.
 """
 
 import os
@@ -154,14 +155,26 @@ def remark(window: WindowReader, total: int, more: bool) -> bytes:
     return f"[{at_least}{hidden} more lines not shown (total: {at_least}{total} lines)]\n".encode()
 
 
+def read_whole(path: str, max_bytes: int) -> bytes:
+    """Return the whole file. Raises OSError, or UnreadableFileError if it is empty or has more than `max_bytes`."""
+    with open(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(max_bytes + 1) if size <= max_bytes else b""
+    if size > max_bytes or len(data) > max_bytes:
+        raise UnreadableFileError(f"it has more than {max_bytes} bytes; make a smaller copy with bash")
+    if not data:
+        raise UnreadableFileError("it is empty")
+    return data
+
+
 def main(arguments: list[str]) -> None:
-    """Read the file and print the verdict and the text; `arguments` are PATH, OFFSET and LIMIT."""
-    path, offset, limit = arguments[0], int(arguments[1]), int(arguments[2])
+    """Read the file and print the verdict and the content; `arguments` are PATH MAX_BYTES, or PATH OFFSET LIMIT."""
+    path, *numbers = arguments
     try:
-        verdict, text = b"ok\n", read(path, offset, limit)
+        verdict, answer = b"ok\n", (read if len(numbers) > 1 else read_whole)(path, *map(int, numbers))
     except UnreadableFileError as error:
-        verdict, text = b"error\n", f"Cannot show {path}: {error}.".encode(errors="replace")
+        verdict, answer = b"error\n", f"Cannot show {path}: {error}.".encode(errors="replace")
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or str(error)
-        verdict, text = b"error\n", f"Cannot read {path}: {cause}.".encode(errors="replace")
-    sys.stdout.buffer.write(verdict + text)
+        verdict, answer = b"error\n", f"Cannot read {path}: {cause}.".encode(errors="replace")
+    sys.stdout.buffer.write(verdict + answer)

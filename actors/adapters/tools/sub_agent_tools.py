@@ -1,6 +1,7 @@
-"""The tool spawn_sub_agent: starts sub-agents that work on separate tasks in parallel; the result is their reports.
+"""The tools with which agents start sub-agents, and with which a sub-agent reports and ends.
 
-The tool only validates the request. The state machine starts the sub-agents, waits for them, and builds the result.
+spawn_sub_agent only validates the request: the state machine starts the sub-agents, waits for them and builds the
+result. It handles the calls of submit_result and submit_error itself, so only their specifications are here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,39 @@ from actors.ports import SubAgentsRefusedError, ToolContext, ToolOutput, ToolSpe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+RESULT_SPEC = ToolSpec(
+    description=(
+        "Give your final result to the agent that started you, and end. It must be the only call in the response. "
+        "With success=false it counts as a failure, with the result as its reason."
+    ),
+    input_schema={
+        "type": "object",
+        "required": ["result"],
+        "properties": {
+            "result": {"type": "string", "description": "Final result to return to parent conversation"},
+            "success": {"type": "boolean", "description": "Whether the task completed successfully"},
+        },
+    },
+    traits=ToolTraits("submit_result", ToolGroup.OTHER),
+    essential=True,
+)
+
+ERROR_SPEC = ToolSpec(
+    description=(
+        "Tell the agent that started you that the task cannot be done, and end. It must be the only call in the "
+        "response."
+    ),
+    input_schema={
+        "type": "object",
+        "required": ["error"],
+        "properties": {"error": {"type": "string", "description": "Why the task cannot be done, and what you tried."}},
+    },
+    traits=ToolTraits("submit_error", ToolGroup.OTHER),
+    essential=True,
+)
+
 
 MOST = 10
 NAMES = {"timeout_ms": "timeout_seconds"}
@@ -94,10 +128,7 @@ SPEC = ToolSpec(
 class SpawnSubAgentTool:
     """The tool that requests sub-agents (ports.Tool)."""
 
-    @property
-    def spec(self) -> ToolSpec:
-        """Return the tool's specification."""
-        return SPEC
+    spec = SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Check every task and read the given files. Raises ToolTransientError or SandboxUnavailableError."""

@@ -5,6 +5,7 @@ one. A crash may leave a file `.bedrock-patch-*.tmp`, or an empty new directory.
 locked (flock), so that patches of other calls, servers and machines wait for it and nothing of them is lost.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -14,8 +15,167 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
-from actors.adapters.tools.workers.patching import safe_open
-from actors.adapters.tools.workers.patching.plan import MAX_FILE, PatchRefusedError
+MAX_FILE = 8 << 20
+"""Maximum size of a file in bytes, before and after the change."""
+
+
+class PatchRefusedError(Exception):
+    """A patch cannot be applied; the text tells the model why."""
+
+
+OPENAT2 = 437
+"""The number of the system call openat2, the same on all architectures."""
+
+RENAMEAT2 = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, -1)
+RENAME_NOREPLACE = 1
+
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_BENEATH = 0x08
+
+ATTEMPTS = 100
+"""Maximum number of tries of openat2, which fails with EAGAIN while a directory on the path is being renamed."""
+
+MAX_LINKS = 40
+"""Maximum number of symbolic links that are followed, as in the kernel."""
+
+DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+LINK = DIRECTORY | os.O_NOFOLLOW
+
+
+class PathEscapesError(Exception):
+    """The path leads out of the root directory."""
+
+
+class UnsupportedFileError(Exception):
+    """The kernel, or a sandbox around this process, does not provide openat2."""
+
+
+class OpenHow(ctypes.Structure):
+    """The C struct open_how."""
+
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+_syscall = ctypes.CDLL(None, use_errno=True).syscall
+_syscall.restype = ctypes.c_long
+
+
+def open_directory(root: int, path: str) -> int:
+    """Return a descriptor of the directory `path`, relative to and below `root`. Raises PathEscapesError or OSError."""
+    try:
+        return by_openat2(root, path)
+    except UnsupportedFileError:
+        return by_walking(root, path)
+
+
+def by_openat2(root: int, path: str) -> int:
+    """Open the directory with openat2. Raises UnsupportedFileError, PathEscapesError or OSError."""
+    how = OpenHow(DIRECTORY, 0, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
+    name = os.fsencode(path or ".")
+    failure = errno.EAGAIN
+    for _ in range(ATTEMPTS):
+        opened = int(_syscall(OPENAT2, root, name, ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))))
+        if opened >= 0:
+            return opened
+        failure = ctypes.get_errno()
+        if failure in (errno.ENOSYS, errno.EPERM):
+            raise UnsupportedFileError
+        if failure == errno.EXDEV:
+            raise PathEscapesError
+        if failure not in (errno.EAGAIN, errno.EINTR):
+            break
+    raise OSError(failure, os.strerror(failure), path)
+
+
+def rename_new(directory: int, old: str, new: str) -> None:
+    """Rename `old` to `new`, both in `directory`. Raises FileExistsError if `new` exists, or another OSError."""
+    names = os.fsencode(old), os.fsencode(new)
+    if _syscall(RENAMEAT2, directory, names[0], directory, names[1], RENAME_NOREPLACE) == 0:
+        return
+    failure = ctypes.get_errno()
+    if failure not in (errno.ENOSYS, errno.EINVAL):
+        raise OSError(failure, os.strerror(failure), new)
+    with suppress(FileNotFoundError):  # the file system, such as NFS, cannot do both in one step
+        os.stat(new, dir_fd=directory, follow_symlinks=False)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+    os.rename(old, new, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def by_walking(root: int, path: str) -> int:
+    """Open the directory component by component, never through an unchecked link. Raises PathEscapesError or OSError.
+
+    `..` returns to the directory through which the walk came, not to the current parent, so moving a directory during
+    the walk cannot lead elsewhere.
+    """
+    passed = [os.open(".", DIRECTORY, dir_fd=root)]
+    try:
+        _walk(passed, path)
+        return passed.pop()
+    finally:
+        for directory in passed:
+            close_quietly(directory)
+
+
+def close_quietly(directory: int) -> None:
+    """Close a descriptor that was only used to find a path; ignore a failure, which does not affect the result."""
+    with suppress(OSError):
+        os.close(directory)
+
+
+def _walk(passed: list[int], path: str) -> None:
+    """Resolve `path` from the last directory in `passed`, which lists the open directories from the root on.
+
+    `passed` is updated: its last directory is then the one that `path` names.
+    """
+    if path.startswith("/"):
+        raise PathEscapesError
+    ahead = path.split("/")[::-1]
+    links = 0
+    while ahead:
+        name = ahead.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            if len(passed) == 1:
+                raise PathEscapesError
+            close_quietly(passed.pop())
+            continue
+        target = _step(passed, name)
+        if target is None:
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        if target.startswith("/"):
+            raise PathEscapesError
+        ahead.extend(target.split("/")[::-1])
+
+
+def _step(passed: list[int], name: str) -> str | None:
+    """Enter the directory `name` and return None, or return the target if `name` is a symbolic link. Raises OSError."""
+    try:
+        passed.append(os.open(name, LINK, dir_fd=passed[-1]))
+    except OSError as failed:
+        if failed.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        return link_target(name, passed[-1]) or _raise(failed)
+    return None
+
+
+def _raise(failed: OSError) -> str:
+    raise failed
+
+
+def link_target(name: str, directory: int) -> str | None:
+    """Return the target of the symbolic link `name` in `directory`; None if it is no link or does not exist."""
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError as failed:
+        if failed.errno in (errno.EINVAL, errno.ENOENT):
+            return None
+        raise
+
 
 TEMPORARY = ".bedrock-patch-"
 
@@ -76,18 +236,18 @@ def located(path: str) -> Generator[FileLocation]:
     Raises PatchRefusedError or OSError.
     """
     free = path.startswith("/")
-    root = os.open("/" if free else ".", safe_open.DIRECTORY)
+    root = os.open("/" if free else ".", DIRECTORY)
     try:
         place = Finder(root, free).follow(path.lstrip("/"))
-    except safe_open.PathEscapesError:
+    except PathEscapesError:
         why = "it leads out of the working directory, by a symbolic link or .."
         raise PatchRefusedError(f"{why}; if that is meant, give the absolute path") from None
     finally:
-        safe_open.close_quietly(root)
+        close_quietly(root)
     try:
         yield place
     finally:
-        safe_open.close_quietly(place.directory)
+        close_quietly(place.directory)
 
 
 class Finder:
@@ -102,7 +262,7 @@ class Finder:
 
         Raises PatchRefusedError for a directory, PathEscapesError or OSError.
         """
-        for _ in range(safe_open.MAX_LINKS):
+        for _ in range(MAX_LINKS):
             before, _, name = path.rpartition("/")
             if name in ("", ".", ".."):
                 raise PatchRefusedError("it is a directory")
@@ -130,8 +290,8 @@ class Finder:
     def open(self, path: str) -> int:
         """Open a directory. Raises PathEscapesError or OSError."""
         if self.free:
-            return os.open(path or ".", safe_open.DIRECTORY, dir_fd=self.root)
-        return safe_open.open_directory(self.root, path)
+            return os.open(path or ".", DIRECTORY, dir_fd=self.root)
+        return open_directory(self.root, path)
 
     def target(self, place: FileLocation) -> str | None:
         """Return the target of the symbolic link at this location, and close the location's directory.
@@ -140,18 +300,18 @@ class Finder:
         """
         target = None
         try:
-            target = None if place.missing else safe_open.link_target(place.name, place.directory)
+            target = None if place.missing else link_target(place.name, place.directory)
         except OSError:
-            safe_open.close_quietly(place.directory)
+            close_quietly(place.directory)
             raise
         if target is not None:
-            safe_open.close_quietly(place.directory)
+            close_quietly(place.directory)
         return target
 
     def from_top(self, path: str) -> str:
         """Return an absolute path as a path relative to `root`. Raises PathEscapesError unless `free`."""
         if not self.free:
-            raise safe_open.PathEscapesError
+            raise PathEscapesError
         return path.lstrip("/")
 
 
@@ -189,13 +349,13 @@ def passed(place: FileLocation) -> Iterator[tuple[int, int]]:
     try:
         while (one := identity(os.fstat(here))) != last:
             yield one
-            last, above = one, os.open("..", safe_open.DIRECTORY, dir_fd=here)
-            safe_open.close_quietly(here)
+            last, above = one, os.open("..", DIRECTORY, dir_fd=here)
+            close_quietly(here)
             here = above
     except PermissionError:
         return
     finally:
-        safe_open.close_quietly(here)
+        close_quietly(here)
 
 
 @contextmanager
@@ -212,7 +372,7 @@ def locked(place: FileLocation) -> Generator[int | None]:
                 yield file
                 return
         finally:
-            safe_open.close_quietly(file)
+            close_quietly(file)
         if failure == errno.EBADF and flags == READ:
             flags = READ | os.O_RDWR  # NFS locks only files that are open for writing
         elif failure not in (0, errno.EAGAIN):
@@ -334,8 +494,8 @@ def enter_new(parent: int, name: str, entered: ExitStack, undo: ExitStack) -> in
             f"its directory {name} is a symbolic link that leads nowhere, or was made this moment"
         ) from None
     undo.callback(quietly, os.rmdir, name, parent)
-    directory = os.open(name, safe_open.LINK, dir_fd=parent)
-    entered.callback(safe_open.close_quietly, directory)
+    directory = os.open(name, LINK, dir_fd=parent)
+    entered.callback(close_quietly, directory)
     sync(parent)
     return directory
 
@@ -374,7 +534,7 @@ def dress(file: int, found: FileVersion) -> None:
 def create(directory: int, temporary: str, name: str) -> None:
     """Rename the file `temporary` to `name`, unless that exists by now. Raises PatchRefusedError or OSError."""
     try:
-        safe_open.rename_new(directory, temporary, name)
+        rename_new(directory, temporary, name)
     except FileExistsError:
         raise PatchRefusedError(CHANGED) from None
 

@@ -1,1 +1,0 @@
-"""Modules of the worker program patch, which changes a text file."""
