@@ -17,7 +17,7 @@ from server.process.process_settings import tune_process
 
 tune_process()  # before gRPC is imported
 
-from actors.adapters.llm.protocols.anthropic import request as anthropic  # noqa: E402
+from actors.adapters.llm.protocols import anthropic  # noqa: E402
 from actors.adapters.store import rows  # noqa: E402
 from actors.adapters.store.sqlite.engine import Readers  # noqa: E402
 from actors.adapters.store.sqlite.store import PeeweeStore  # noqa: E402

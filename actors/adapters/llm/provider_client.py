@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from actors.adapters.llm import provider_errors
 from actors.adapters.llm.api_keys import ApiKeys
 from actors.adapters.llm.protocols.answer_builder import AnswerReader, PreparedRequest
-from actors.adapters.llm.protocols.encoded_turns import Joint, comma
+from actors.adapters.llm.protocols.encoding import Joint, comma
 from actors.adapters.llm.protocols.lenient_json import join_halves, mark_halves, open_half
 from actors.adapters.llm.transport.connections import (
     Later,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.llm.demo.sample import sample
+from actors.adapters.llm.demo import sample
 from actors.core.content import Text, ToolUse
 from actors.ports import ModelAnswer, ModelInfo
 from actors.ports.schemas.json_schema import InvalidSchemaError

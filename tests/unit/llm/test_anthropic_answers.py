@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from actors.adapters.llm import provider_client as exchange
-from actors.adapters.llm.protocols.answer_builder import MAX_BLOCKS
-from actors.adapters.llm.protocols.token_usage import prompt_tokens
+from actors.adapters.llm.protocols.answer_builder import MAX_BLOCKS, prompt_tokens
 from actors.adapters.llm.transport.sse import SseParser
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind

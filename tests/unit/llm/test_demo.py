@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from actors.adapters.llm.catalog import Catalog
-from actors.adapters.llm.demo.demo_model import DemoModel
+from actors.adapters.llm.demo import DemoModel
 from actors.core.content import Content, Reasoning, Text, ToolCancelled, ToolError, ToolOutcome, ToolSuccess, ToolUse
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind

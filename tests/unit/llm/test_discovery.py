@@ -10,9 +10,8 @@ import pytest
 
 from actors.adapters.llm import discovery
 from actors.adapters.llm.catalog import Catalog
-from actors.adapters.llm.discovery import limits_in_list
+from actors.adapters.llm.discovery import limits_in_list, listed_in
 from actors.adapters.llm.model_limits import Price, StatedLimits
-from actors.adapters.llm.model_list import listed_in
 from actors.adapters.llm.provider import Timeouts, provider_from_mapping
 from actors.core.errors import ErrorKind
 from tests.support.model_requests import RequestThread, ask, failure, model, provider
@@ -114,7 +113,7 @@ def test_a_server_that_could_not_be_asked_is_asked_again_later(monkeypatch: pyte
     with ScriptedServer(answer(503, b""), SAID, listing({"id": "x", "max_model_len": 16_384}), SAID) as server:
         asked = mine(server.url)
         ask(asked)
-        monkeypatch.setattr(discovery, "AGAIN_SECONDS", 0.0)
+        monkeypatch.setattr(discovery, "LIMITS_AGAIN_SECONDS", 0.0)
         ask(asked)
     assert asked.info.context_window == 16_384
 

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.http_model import HttpModel
-from actors.adapters.llm.protocols.encoded_turns import EncodedTurns, PrefixCache, comma
-from actors.adapters.llm.protocols.rendering import KEPT_TOOLS, EncodedTools
+from actors.adapters.llm.protocols.encoding import KEPT_TOOLS, EncodedTools, EncodedTurns, PrefixCache, comma
 from actors.core.content import Content, Message, MessageType, Text, ToolSuccess, ToolUse, text_of
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.history import GrowingView, ProviderView, Turn

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.adapters.llm.protocols.token_usage import prompt_tokens
+from actors.adapters.llm.protocols.answer_builder import prompt_tokens
 from actors.core.content import Reasoning, Text, ToolSuccess, ToolUse, Usage
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind

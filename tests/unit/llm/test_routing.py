@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.adapters.llm import model_list
+from actors.adapters.llm import discovery
 from actors.adapters.llm.catalog import Catalog
-from actors.adapters.llm.model_list import listed_in
+from actors.adapters.llm.discovery import listed_in
 from actors.adapters.llm.provider import ProviderConfig, Timeouts, provider_from_mapping, providers_from_env
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
@@ -28,7 +28,7 @@ DEAD = "http://127.0.0.1:9"
 @pytest.fixture(autouse=True)
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was asked is asked again."""
-    monkeypatch.setattr(model_list, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(discovery, "LIST_AGAIN_SECONDS", 0.0)
 
 
 def both(anthropic: str = DEAD, openai: str = DEAD, **more: str) -> Catalog:
@@ -246,7 +246,7 @@ def test_a_model_that_comes_later_is_found_and_a_server_that_goes_keeps_its_list
 
 
 def test_many_who_ask_at_once_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_list, "AGAIN_SECONDS", 3600.0)
+    monkeypatch.setattr(discovery, "LIST_AGAIN_SECONDS", 3600.0)
     with serving("qwen3") as server:
         catalog = Catalog([settings("one", base_url=server.url)])
         askers = [threading.Thread(target=catalog.learn, args=(f"m{n}", CancelToken())) for n in range(10)]
@@ -260,11 +260,11 @@ def test_many_who_ask_at_once_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_silent_server_is_waited_for_as_long_as_is_said_or_until_a_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedServer(lambda connection: connection.wait_for_close()) as server:
-        monkeypatch.setattr(model_list, "LIST_TIMEOUTS", Timeouts(connect=5, first_byte=0.2, idle=0.2))
+        monkeypatch.setattr(discovery, "LIST_TIMEOUTS", Timeouts(connect=5, first_byte=0.2, idle=0.2))
         catalog = Catalog([settings("silent", base_url=server.url)])
         assert not accepts(catalog, "qwen3")
         assert "no answer began within 0.2 s" in catalog.refusal("qwen3").message
-        monkeypatch.setattr(model_list, "LIST_TIMEOUTS", Timeouts())
+        monkeypatch.setattr(discovery, "LIST_TIMEOUTS", Timeouts())
         cancel = CancelToken()
         asker = threading.Thread(target=catalog.learn, args=("qwen3", cancel))
         asker.start()

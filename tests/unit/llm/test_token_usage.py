@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.llm.protocols.token_usage import prompt_tokens
+from actors.adapters.llm.protocols.answer_builder import prompt_tokens
 from actors.core.content import Image, Reasoning, Text, ToolSuccess, ToolUse, Usage
 from actors.core.history import Turn
 from actors.core.window import IMAGE_TOKENS

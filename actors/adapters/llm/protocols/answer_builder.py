@@ -1,9 +1,17 @@
-"""Code shared by the answer readers of all wire protocols: text buffers, size limits, final checks."""
+"""What the answer readers of all wire protocols share: tokens, tool calls, text buffers, size limits, final checks.
+
+Most providers report usage only at the end of an answer, some report counts that cannot be. What is missing is
+estimated from the size of the texts in the request and in its answer. The estimate does not know which input tokens the
+provider had in its cache, so all are counted at the full price.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeGuard
 
 import msgspec
 from msgspec import Raw, Struct
@@ -11,16 +19,139 @@ from msgspec.structs import replace
 
 from actors.adapters.llm import provider_errors
 from actors.adapters.llm.model_limits import ModelLimits
-from actors.adapters.llm.protocols import tool_calls
-from actors.adapters.llm.protocols.lenient_json import join_halves
-from actors.adapters.llm.protocols.token_usage import UsageFields, merged, prompt_tokens
+from actors.adapters.llm.protocols.lenient_json import join_halves, object_text, replace_lone_surrogates, whole_number
 from actors.adapters.llm.provider import ProviderConfig
-from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
-from actors.core.window import tokens_of, utf8_size
+from actors.adapters.llm.transport.sse import SseEvent
+from actors.core.content import Content, Reasoning, Text, ToolUse, Usage, distinct_calls
+from actors.core.window import content_tokens, tokens_of, utf8_size
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError, ModelInfo, ModelRequest, ModelSink
+from actors.ports.models import fixed_tokens
 
-if TYPE_CHECKING:
-    from actors.adapters.llm.transport.sse import SseEvent
+log = logging.getLogger(__name__)
+
+MAX_TOKENS = 1 << 40
+"""Higher token counts are reduced to this limit, so that sums of counts fit into 64 bits. No real count reaches it."""
+
+
+class UsageFields(Struct, frozen=True):
+    """Where a protocol reports its token counts, as names of fields; dots lead to fields inside of them."""
+
+    prompt: str
+    output: str
+    cache_read: tuple[str, ...]
+    """Of several, the first one with a count other than 0 is used."""
+    cache_write: str
+    reasoning: str = ""
+    """Some servers leave the reasoning out of the count of the output."""
+    prompt_has_cache: bool = True
+    """Whether the count of the prompt includes what was read from and written to the cache."""
+
+    def usage(self, reported: Mapping[str, Any], request: ModelRequest, limits: ModelLimits, received: int) -> Usage:
+        """Return the usage, without its cost, that was reported for an answer of `received` bytes to `request`.
+
+        A count that is missing, or that cannot be, is estimated; a prompt that the model has answered is not larger
+        than its window.
+        """
+        read = next(filter(None, (token_count(reported, path) for path in self.cache_read)), 0)
+        written = token_count(reported, self.cache_write) or 0
+        prompt, output = token_count(reported, self.prompt), token_count(reported, self.output)
+        if prompt is None or prompt + (0 if self.prompt_has_cache else read + written) > limits.window:
+            _note(reported, self.prompt, request)
+            prompt, read, written = prompt_tokens(request), 0, 0
+        if output is None or output > limits.window:
+            _note(reported, self.output, request)
+            output = tokens_of(received)
+        output = max(output, token_count(reported, self.reasoning) or 0)
+        if self.prompt_has_cache:
+            read = min(read, prompt)
+            written = min(written, prompt - read)
+            prompt -= read + written
+        return Usage(prompt, output, read, written)
+
+
+def _note(reported: Mapping[str, Any], field: str, request: ModelRequest) -> None:
+    if reported.get(field) is not None:
+        fields = {"request": request.request_id, "field": field}
+        log.warning("a token count cannot be right, and is estimated", extra=fields)
+
+
+def merged(known: dict[str, Any] | None, usage: object) -> dict[str, Any] | None:
+    """Return the usage after one more report, whose fields replace those of earlier ones.
+
+    A count of 0 replaces none: some servers end an answer with zeros. A report that is not an object is ignored.
+    """
+    if not isinstance(usage, dict):
+        return known
+    known = known or {}
+    return known | {field: value for field, value in usage.items() if value or not known.get(field)}
+
+
+def token_count(usage: object, path: str = "") -> int | None:
+    """Return the count at `path` in a provider's token usage, at most MAX_TOKENS; None if there is no possible count.
+
+    Whole numbers are accepted in any spelling, so that an odd usage never makes an answer fail.
+    """
+    for name in path.split(".") if path else ():
+        usage = usage.get(name) if isinstance(usage, dict) else None
+    count = whole_number(usage)
+    return None if count is None or count < 0 else min(count, MAX_TOKENS)
+
+
+def prompt_tokens(request: ModelRequest) -> int:
+    """Estimate the input tokens of a request.
+
+    The result is at least the token count that the provider last reported for the conversation (`counted_tokens`).
+    """
+    said = content_tokens(block for turn in request.turns for block in turn.content)
+    return max(request.counted_tokens, fixed_tokens(request.system, request.tools) + said)
+
+
+_FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
+_NAME_CHARS = 64
+
+
+def accepted_calls(content: tuple[Content, ...], request: ModelRequest) -> tuple[Content, ...]:
+    """Return an answer's content with calls that can be stored and sent to every provider.
+
+    The ids of the calls are unique in the conversation, and their inputs contain no lone surrogates. An input that is
+    encoded twice is decoded once.
+    """
+    view = request.view
+    recent = {block.id for turn in view.turns[view.settled :] for block in turn.content if isinstance(block, ToolUse)}
+    return distinct_calls(tuple(map(_repaired, content)), request.request_id, recent, view.settled_calls)
+
+
+def _repaired(block: Content) -> Content:
+    if not isinstance(block, ToolUse):
+        return block
+    return replace(block, input=replace_lone_surrogates(object_text(block.input)))
+
+
+def call_name(call: ToolUse) -> str:
+    """Return the call's name in a form that every provider accepts.
+
+    A model may invent a tool with any name. Such a call gets an error result, but providers would refuse every later
+    request with that name in its history.
+    """
+    return _FOREIGN.sub("_", call.name[:_NAME_CHARS]) or "unnamed"
+
+
+def call_arguments(call: ToolUse) -> bytes:
+    """Return the call's input as the JSON text of an object; unchanged if it is an object already.
+
+    An invalid input, for which the call got an error result, is wrapped in an object, because providers refuse a
+    history that contains invalid JSON.
+    """
+    raw = call.input.encode("utf-8", "replace")
+    if not raw.strip():
+        return b"{}"
+    try:
+        if isinstance(msgspec.json.decode(raw), dict):
+            return raw
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    return msgspec.json.encode({"INVALID_JSON": call.input})
+
 
 #: The default of fields of type Raw (undecoded JSON): the value if the provider did not send the field.
 ABSENT = Raw(b"")
@@ -271,7 +402,7 @@ def build_answer(
     content = tuple(map(_joined, content))
     if excess := ContentSize.of(content).excess:
         raise provider_errors.too_large(prepared.provider, excess, usage)
-    blocks = tool_calls.accepted(content, prepared.request)
+    blocks = accepted_calls(content, prepared.request)
     if stop.refusal:
         # The refusal may have interrupted a call in the middle of its input.
         blocks = tuple(block for block in blocks if not isinstance(block, ToolUse))

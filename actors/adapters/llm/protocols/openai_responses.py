@@ -1,13 +1,9 @@
-"""Reads an answer of OpenAI Responses, from all servers that implement this protocol.
-
-An answer is a sequence of items. Each is assembled from its deltas, so that its text can be shown while it streams. The
-final form of a part, of an item or of the whole answer replaces what was assembled: only the final form can be sent
-back in later requests, and some servers send no deltas.
-"""
+"""The wire protocol OpenAI Responses: encodes a conversation as a request, and reads the answer."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -21,19 +17,146 @@ from actors.adapters.llm.protocols.answer_builder import (
     PreparedRequest,
     Stop,
     TextBuffer,
+    UsageFields,
     build_answer,
+    call_arguments,
+    call_name,
     is_present,
 )
+from actors.adapters.llm.protocols.encoding import (
+    EncodedTools,
+    data_url,
+    effort_name,
+    has_visible_content,
+    images_caption,
+    is_failed,
+    json_elements,
+    json_schema_format,
+    object_with_array,
+    result_text,
+    separate_images,
+    user_parts,
+)
 from actors.adapters.llm.protocols.lenient_json import json_text, own_fields, pieces, text_in, whole_number, word
-from actors.adapters.llm.protocols.openai_responses.request import AnswerPhase
-from actors.adapters.llm.protocols.token_usage import UsageFields
-from actors.core.content import Content, Text, ToolUse
+from actors.adapters.llm.transport.sse import SseEvent
+from actors.core.content import Content, Reasoning, Text, ToolUse, is_tool_result
+from actors.core.history import Turn
+from actors.ports import ImageView, ModelAnswer, ModelSink
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+PATH = "/responses"
 
-    from actors.adapters.llm.transport.sse import SseEvent
-    from actors.ports import ModelAnswer, ModelSink
+
+class AnswerPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The phase of an answer to which one of its texts belongs, by the name that the model has given it.
+
+    It is stored as the `raw` of a Reasoning block before the text, because the history has no other field for it.
+    Models that report phases need them again in later requests.
+    """
+
+    phase: str
+
+
+_PHASE = msgspec.json.Decoder(AnswerPhase)
+_TOOLS = EncodedTools(
+    lambda tool: {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.input_schema,
+        "strict": False,
+    }
+)
+
+
+def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the body of a request as JSON, in pieces; the same turns always give the same bytes."""
+    provider, request = prepared.provider, prepared.request
+    head: dict[str, Any] = {"model": prepared.info.name, "stream": True, "store": False}
+    if provider.encrypted_reasoning and prepared.limits.reasons:
+        head["include"] = ["reasoning.encrypted_content"]
+    if prepared.info.known or request.max_output:
+        # If neither the model's limits are known nor the request has a limit, the server's default is used.
+        head["max_output_tokens"] = prepared.limits.reserved_output
+    if provider.cache_key:
+        head["prompt_cache_key"] = request.cache_key or request.conversation_id
+    if request.generation.temperature is not None:
+        head["temperature"] = request.generation.temperature
+    if effort := request.generation.reasoning_effort:
+        head["reasoning"] = {"effort": effort_name(effort)}
+    if request.output is not None:
+        head["text"] = {"format": {"type": "json_schema", **json_schema_format(request.output)}}
+    if request.system:
+        head["instructions"] = request.system
+    if request.tools:
+        head["tools"] = _TOOLS.of(request.tools)
+        if provider.tool_choice:
+            head["tool_choice"] = provider.tool_choice
+    return object_with_array(head | dict(provider.extra_body), "input", *turns)
+
+
+def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
+    """Return the encoded items of a turn, joined by commas; b"" if no part of the turn can be sent."""
+    if turn.role == "assistant":
+        return json_elements(_answered(turn.content, prepared)) if has_visible_content(turn.content) else b""
+    return json_elements(_told(turn.content, prepared))
+
+
+def _answered(content: tuple[Content, ...], prepared: PreparedRequest) -> Iterator[Any]:
+    """Yield the items of a model's answer.
+
+    Providers refuse reasoning without the output to which it has led, so reasoning at the end of the answer is omitted.
+    """
+    last = max(index for index, block in enumerate(content) if has_visible_content((block,)))
+    phase: dict[str, str] = {}
+    for block in content[: last + 1]:
+        match block:
+            case Reasoning() if prepared.can_echo(block):
+                marked = _phase_of(block.raw)
+                if marked:
+                    phase = {"phase": marked}
+                else:
+                    yield msgspec.Raw(block.raw.encode())
+            case Text() if block.text.strip():
+                yield {"type": "message", "role": "assistant", "content": block.text} | phase
+                phase = {}
+            case ToolUse():
+                yield {
+                    "type": "function_call",
+                    "call_id": block.id,
+                    "name": call_name(block),
+                    "arguments": call_arguments(block).decode(),
+                    **prepared.own_fields(block),
+                }
+            case _:
+                pass
+
+
+def _phase_of(raw: str) -> str:
+    try:
+        return _PHASE.decode(raw).phase
+    except msgspec.DecodeError:
+        return ""
+
+
+def _told(content: tuple[Content, ...], prepared: PreparedRequest) -> Iterator[Any]:
+    parts: list[str | ImageView] = []
+    for block in content:
+        if is_tool_result(block):
+            visible, views = separate_images(block, prepared)
+            # The protocol has no flag for a failed call.
+            text = ("Error: " if is_failed(block) else "") + result_text(visible)
+            yield {"type": "function_call_output", "call_id": block.tool_use_id, "output": text}
+            # Not every server accepts images in a call's output, but all accept them in a user message.
+            parts += [images_caption(block), *views] if views else []
+    parts += user_parts(content, prepared)
+    if parts:
+        yield {"type": "message", "role": "user", "content": [_part(part) for part in parts]}
+
+
+def _part(part: str | ImageView) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "input_text", "text": part}
+    return {"type": "input_image", "image_url": data_url(part), "detail": "auto"}
 
 
 class _Response(Struct):

@@ -1,4 +1,8 @@
-"""The script of the demo model: chooses the next scene (answer) of a conversation. Pure functions."""
+"""The demo model: a script that answers without a key or network, and uses real tools. Only the model is simulated.
+
+Its answers depend only on the request. The server treats them like those of other models: text streams, tool calls run
+or ask for approval, a simulated failure is retried, and everything can be cancelled.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from actors.adapters.llm.demo.sample import sample
-from actors.adapters.llm.protocols.rendering import image_placeholder, is_failed
+from actors.adapters.llm.protocols.encoding import image_placeholder, is_failed
 from actors.core.content import (
     Content,
     Image,
@@ -20,11 +24,87 @@ from actors.core.content import (
     ToolOutcome,
     ToolResult,
     ToolUse,
+    Usage,
+    call_id,
     is_tool_result,
+    text_of,
 )
+from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import Turn
+from actors.core.profile import ReasoningEffort
 from actors.core.steps.submissions import SUBMIT_OUTPUT
-from actors.ports import ModelRequest, ToolSpec
+from actors.ports import (
+    CancelToken,
+    ModelAbortedError,
+    ModelAnswer,
+    ModelFailedError,
+    ModelInfo,
+    ModelRequest,
+    ModelSink,
+    Purpose,
+    ToolSpec,
+)
+
+_DEPTH = 24
+_WIDE = 6
+"""From this nesting depth on, lists have only the items that `minItems` requires: recursive schemas stay finite."""
+
+
+def sample(schema: Any, root: Any = None, depth: int = 0) -> Any:
+    """Return a value that fits a schema, as far as its keywords are supported.
+
+    Returns None for a schema that is nested too deeply, or is not an object. `root` is the schema to which the
+    references ($ref) in `schema` refer; None for `schema` itself. `depth` is the nesting depth of `schema` in `root`.
+    """
+    root = schema if root is None else root
+    if not isinstance(schema, dict) or depth > _DEPTH:
+        return None
+    if "default" in schema or "const" in schema:
+        return schema.get("default", schema.get("const"))
+    for choices in ("examples", "enum"):
+        if schema.get(choices):
+            return schema[choices][0]
+    if "$ref" in schema:
+        return sample(_definition(root, schema["$ref"]), root, depth + 1)
+    for choices in ("anyOf", "oneOf", "allOf"):
+        if schema.get(choices):
+            return sample(schema | schema[choices][0] | {choices: []}, root, depth + 1)
+    return _of_type(schema, root, depth)
+
+
+def _of_type(schema: dict[str, Any], root: Any, depth: int) -> Any:
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    match kind[0] if isinstance(kind, list) else kind:
+        case "object":
+            wanted = schema.get("properties", {})
+            return {name: sample(wanted.get(name, {}), root, depth + 1) for name in schema.get("required", wanted)}
+        case "array":
+            usual = 1 if depth < _WIDE else 0
+            return [sample(schema.get("items", {}), root, depth + 1)] * max(schema.get("minItems", usual), usual)
+        case "integer" | "number":
+            return _number(schema)
+        case "boolean":
+            return True
+        case "null":
+            return None
+        case _:
+            words = "A text by script."
+            return words.ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength", len(words) + 10**6)]
+
+
+def _number(schema: dict[str, Any]) -> int:
+    least = schema.get("minimum", schema.get("exclusiveMinimum", 0) + ("exclusiveMinimum" in schema))
+    step = schema.get("multipleOf", 1)
+    number = -(-least // step) * step
+    return int(number) if number == int(number) else number
+
+
+def _definition(root: Any, reference: str) -> Any:
+    found = root
+    for step in reference.removeprefix("#").split("/")[1:]:
+        found = found.get(step, {}) if isinstance(found, dict) else {}
+    return found
+
 
 HELP = """I am scripted, but what I do here is real: my tools run (or ask you first), my failures are retried, and you \
 can cancel me at any time. Type one of these:
@@ -366,3 +446,156 @@ def shortened(text: str) -> str:
     """Return the text on one line of at most 80 characters."""
     line = " ".join(text.split())
     return line if len(line) <= 80 else line[:79] + "…"
+
+
+_RUN = re.compile(r"(?:^|:)\s*run\s+(.+)", re.IGNORECASE)
+_READ = re.compile(r"(?:^|:)\s*read\s+(\S+)", re.IGNORECASE)
+_COUNT = re.compile(r"^\s*count\b", re.IGNORECASE)
+_SUBMITTED_LINES = 5
+_WENT_WELL = "[exit code 0]"
+"""The line that bash appends to the output of a successful command."""
+
+
+def sub_agent_scene(request: ModelRequest) -> Scene:
+    """Return the demo model's answer as a sub-agent; the same request always gets the same answer."""
+    task = next((text for turn in request.turns for text in said_in(turn)), "")
+    last = request.turns[-1].content if request.turns else ()
+    results = [block for block in last if is_tool_result(block) and not _is_submission(block, request)]
+    if results:
+        return _submit(results[-1], request)
+    if any(turn.role == "assistant" for turn in request.turns):
+        return using("submit_result", {"result": f"Done, by script: {shortened(task)}"}, "I am done.", request)
+    return _begin(task, request)
+
+
+def _begin(task: str, request: ModelRequest) -> Scene:
+    if found := _RUN.search(task):
+        return using("bash", bash_input(request, found[1].strip()), "I will run that.", request)
+    if found := _READ.search(task):
+        return using("read_file", {"path": found[1]}, f"I will read {found[1]}.", request)
+    if _COUNT.search(task):
+        return Scene("I count, slowly. Cancel me: " + " ".join(map(str, range(1, 61))), tempo=10)
+    if any(tool.name == "think" for tool in request.tools):
+        return using("think", {"thoughts": f"My task: {shortened(task)}"}, "I have a task.", request)
+    return using("submit_result", {"result": f"Done, by script: {shortened(task)}"}, "I am done.", request)
+
+
+def _submit(result: ToolResult, request: ModelRequest) -> Scene:
+    lines = [line for line in result.output.strip().splitlines() if line != _WENT_WELL]
+    said = "\n".join(lines[:_SUBMITTED_LINES]) or "nothing"
+    if is_failed(result):
+        return using("submit_error", {"error": said}, "That did not work.", request)
+    return using("submit_result", {"result": said}, "I am done.", request)
+
+
+def _is_submission(result: ToolResult, request: ModelRequest) -> bool:
+    """Return whether `result` is the error of a refused `submit_…` call; an accepted call would end the sub-agent."""
+    blocks = (block for turn in request.turns for block in turn.content)
+    return any(
+        isinstance(block, ToolUse) and block.id == result.tool_use_id and block.name.startswith("submit_")
+        for block in blocks
+    )
+
+
+_TITLE_WORDS = 5
+_MATCH = re.compile(r"^[^\n:]+:\d+:.*$", re.MULTILINE)
+"""Matches an output line of the keyword_search tool that shows a match."""
+
+
+def side_query_scene(request: ModelRequest) -> Scene:
+    """Return the answer to a request for a title or for excerpts; the same request always gets the same answer."""
+    said = "".join(text_of(turn.content) for turn in request.turns)
+    return _excerpts(said) if request.purpose is Purpose.EXCERPTS else _title(said)
+
+
+def _title(said: str) -> Scene:
+    words = said.split()
+    return Scene(f"Demo: {' '.join(words[:_TITLE_WORDS])}{' …' if len(words) > _TITLE_WORDS else ''}")
+
+
+def _excerpts(said: str) -> Scene:
+    """Return the first lines that show a match as excerpts, because a script cannot judge which lines are useful."""
+    matches = _MATCH.findall(said.partition("Found:\n")[2])
+    return Scene("\n".join(matches[:SHOWN_LINES]) or "Nothing relevant was found.", tempo=0.1)
+
+
+#: The name of the demo model, which every server offers.
+DEMO = "demo"
+
+_WINDOW = 64_000
+_OUTPUT = 4_000
+_WORD = re.compile(r"\s*\S+|\s+")
+_CHARS_PER_TOKEN = 4
+
+
+class DemoModel:
+    """Implements ports.Model by a script. Safe to call from any thread."""
+
+    def __init__(self, pace: float = 0.03) -> None:
+        """`pace` is the pause between two words in seconds; tests set it to 0."""
+        self.info = ModelInfo(
+            name=DEMO,
+            display_name="Demo (scripted)",
+            provider=DEMO,
+            protocol=DEMO,
+            context_window=_WINDOW,
+            max_output=_OUTPUT,
+            usable_window=_WINDOW - _OUTPUT,
+            reasoning_efforts=tuple(ReasoningEffort),
+        )
+        self._pace = pace
+
+    def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        """Stream the script's answer to the request; see ports.Model."""
+        if cancel.cancelled:
+            raise ModelAbortedError
+        scene = _scene(request)
+        sink.started()
+        sink.flush()
+        self._say(scene.reasoning, scene, sink, cancel, reasoning=True)
+        self._say(scene.text, scene, sink, cancel, reasoning=False)
+        if scene.fails:
+            raise ModelFailedError(LlmFailure(ErrorKind.SERVER_ERROR, scene.fails))
+        content = _content(scene, request)
+        return ModelAnswer(content, end_turn=not scene.calls, usage=_usage(request, content))
+
+    def _say(self, text: str, scene: Scene, sink: ModelSink, cancel: CancelToken, *, reasoning: bool) -> None:
+        for word in _WORD.findall(text):
+            if cancel.wait(self._pace * scene.tempo):
+                raise ModelAbortedError
+            sink.text(word, reasoning=reasoning)
+            sink.flush()
+        if cancel.cancelled:
+            raise ModelAbortedError
+
+
+def _scene(request: ModelRequest) -> Scene:
+    if request.purpose is not Purpose.CONVERSATION:
+        return side_query_scene(request)
+    is_sub_agent = any(tool.name == "submit_result" for tool in request.tools)
+    scene = sub_agent_scene(request) if is_sub_agent else scene_for(request)
+    if not scene.calls:
+        scene = _with_output(scene, request)
+    silent = request.generation.reasoning_effort is ReasoningEffort.NONE
+    return replace(scene, reasoning="") if silent else scene
+
+
+def _with_output(scene: Scene, request: ModelRequest) -> Scene:
+    """Return `scene`, the last answer of a run; if the run has an output schema, one that submits a matching value."""
+    schema = next((tool.input_schema for tool in request.tools if tool.name == SUBMIT_OUTPUT), None)
+    return scene if schema is None else replace(scene, text="", calls=((SUBMIT_OUTPUT, sample(schema)),))
+
+
+def _content(scene: Scene, request: ModelRequest) -> tuple[Content, ...]:
+    blocks: list[Content] = [Reasoning(scene.reasoning, DEMO, DEMO)] if scene.reasoning else []
+    if scene.text or not scene.calls:
+        blocks.append(Text(scene.text))
+    for index, (name, arguments) in enumerate(scene.calls):
+        blocks.append(ToolUse(call_id(request.request_id, index), name, msgspec.json.encode(arguments).decode()))
+    return tuple(blocks)
+
+
+def _usage(request: ModelRequest, content: tuple[Content, ...]) -> Usage:
+    tools = sum(len(tool.description) + len(msgspec.json.encode(tool.input_schema)) for tool in request.tools)
+    read = len(request.system) + tools + sum(len(words_of(block)) for turn in request.turns for block in turn.content)
+    return Usage(read // _CHARS_PER_TOKEN, sum(map(len, map(words_of, content))) // _CHARS_PER_TOKEN)

@@ -1,1 +1,0 @@
-"""The wire protocol Anthropic Messages."""

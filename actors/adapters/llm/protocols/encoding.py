@@ -1,0 +1,283 @@
+"""What the encoders of all wire protocols share: parts of turns, schemas of tools, and turns that are encoded once."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from actors.adapters.llm.protocols.answer_builder import PreparedRequest
+from actors.core.content import (
+    Content,
+    Image,
+    SubAgentComplete,
+    Text,
+    ToolCancelled,
+    ToolError,
+    ToolResult,
+    ToolSuccess,
+    ToolUse,
+)
+from actors.core.history import Prefix, ProviderView, Turn
+from actors.core.profile import ReasoningEffort
+from actors.ports import ImageView, ToolSpec
+from actors.ports.schemas.output_schema import NativeOutput
+
+NOT_AT_THE_TOP = ("oneOf", "anyOf", "allOf", "not", "enum")
+"""Keywords that providers refuse at the top level of a schema, but accept inside it."""
+
+
+def for_providers(tool: ToolSpec) -> ToolSpec:
+    """Return the tool as providers accept it: keywords that they refuse at the top of its schema go to its description.
+
+    Most tools are returned unchanged. No check is lost, because Bedrock or the client that runs the tool validates the
+    input by the whole schema.
+    """
+    moved = {key: tool.input_schema[key] for key in NOT_AT_THE_TOP if key in tool.input_schema}
+    if not moved:
+        return tool
+    kept = {key: value for key, value in tool.input_schema.items() if key not in moved}
+    words = f"The input must also fit this JSON Schema: {json.dumps(moved, ensure_ascii=False)}"
+    return replace(tool, description=f"{tool.description}\n\n{words}".lstrip(), input_schema=kept)
+
+
+ENCODER = msgspec.json.Encoder()
+KEPT_TOOLS = 64
+"""The maximum number of tool lists whose encoded form is cached, per protocol; each takes about 10 KB."""
+
+
+class EncodedTools:
+    """Caches the encoded tools of one protocol, since most requests offer the same tools.
+
+    Safe to call from any thread.
+    """
+
+    def __init__(self, form: Callable[[ToolSpec], dict[str, Any]]) -> None:
+        self._form = form
+        self._kept: dict[tuple[int, ...], tuple[tuple[ToolSpec, ...], msgspec.Raw]] = {}
+        """Encoded tools, by the `id()` of each tool. The tools are kept, too, so that their ids are not reused."""
+
+    def of(self, tools: tuple[ToolSpec, ...]) -> msgspec.Raw:
+        """Return the JSON array of these tools. The result must not be modified, because requests share it."""
+        key = tuple(map(id, tools))
+        kept = self._kept.get(key)
+        if kept is None:
+            if len(self._kept) >= KEPT_TOOLS:
+                self._kept.clear()
+            encoded = ENCODER.encode([self._form(for_providers(tool)) for tool in tools])
+            kept = self._kept[key] = tools, msgspec.Raw(encoded)
+        return kept[1]
+
+
+def is_failed(result: ToolResult) -> bool:
+    """Return whether the model is told that the call with this result has failed."""
+    match result:
+        case ToolSuccess():
+            return False
+        case SubAgentComplete():
+            return not result.success
+        case ToolError() | ToolCancelled():
+            return True
+
+
+def result_text(result: ToolResult) -> str:
+    """Return a result as text for the model; never empty, since some providers refuse empty results."""
+    images = result.images if isinstance(result, ToolSuccess) else ()
+    parts = [result.output] if result.output.strip() else []
+    return "\n".join((*parts, *map(image_placeholder, images))) or "(no output)"
+
+
+def image_placeholder(image: Image) -> str:
+    """Return the text that replaces an image for models that do not accept images."""
+    return f"[an image, {image.media_type} {image.width}x{image.height}, that could not be sent to you]"
+
+
+def view_of(image: Image, prepared: PreparedRequest) -> ImageView | None:
+    """Return the scaled-down image that the model gets; None if `image_placeholder` has to replace the image."""
+    return prepared.request.view_of(image) if prepared.info.images else None
+
+
+def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[ToolResult, tuple[ImageView, ...]]:
+    """Return a tool result without the images that the model can see, and the scaled-down copies of these images."""
+    if not isinstance(result, ToolSuccess) or not result.images:
+        return result, ()
+    views = [(image, view_of(image, prepared)) for image in result.images]
+    hidden = tuple(image for image, view in views if view is None)
+    return replace(result, images=hidden), tuple(view for _, view in views if view is not None)
+
+
+def user_parts(content: Iterable[Content], prepared: PreparedRequest) -> list[str | ImageView]:
+    """Return the texts and images of a user turn in their order, without blank texts and without tool results."""
+    parts: list[str | ImageView] = []
+    for block in content:
+        if isinstance(block, Image):
+            parts.append(view_of(block, prepared) or image_placeholder(block))
+        elif isinstance(block, Text) and block.text.strip():
+            parts.append(block.text)
+    return parts
+
+
+def base64_text(view: ImageView) -> str:
+    """Return the bytes of an image in base64."""
+    return base64.b64encode(view.data).decode()
+
+
+def data_url(view: ImageView) -> str:
+    """Return an image as a "data:" URL."""
+    return f"data:{view.media_type};base64,{base64_text(view)}"
+
+
+def images_caption(result: ToolResult) -> str:
+    """Return the text that introduces a result's images if these cannot be part of the result."""
+    return f"What tool call {result.tool_use_id} shows:"
+
+
+def has_visible_content(content: Iterable[Content]) -> bool:
+    """Return whether an assistant turn contains more than reasoning and blank texts."""
+    return any(isinstance(b, ToolUse) or (isinstance(b, Text) and b.text.strip()) for b in content)
+
+
+def json_elements(parts: Iterable[Any]) -> bytes:
+    """Encode `parts` as the elements of a JSON array, without the brackets; b"" if there are none."""
+    return b",".join(map(ENCODER.encode, parts))
+
+
+def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes) -> Sequence[bytes]:
+    """Encode the object `head` with one more member `key`, an array of `elements`, which are encoded already.
+
+    The result is a list of pieces, which are not joined, because a body may have megabytes.
+    """
+    return ENCODER.encode(head)[:-1] + b',"' + key.encode() + b'":[', *elements, b"]}"
+
+
+def effort_name(effort: ReasoningEffort) -> str:
+    """Return the name of a reasoning effort in OpenAI's API and in APIs like it."""
+    return "xhigh" if effort is ReasoningEffort.MAX else effort.value
+
+
+def json_schema_format(output: NativeOutput) -> dict[str, Any]:
+    """Return the JSON Schema that a run's final answer must fit, in the form of OpenAI's API and of APIs like it."""
+    return {"name": "output", "schema": output.schema, "strict": output.strict}
+
+
+Joint = Callable[[str, str], bytes]
+"""Returns the separator before an encoded turn, given the roles of the previous turn ("" for none) and of this turn."""
+Encode = Callable[["Turn"], bytes]
+"""Encodes a turn; returns b"" if no part of the turn can be sent."""
+
+
+def comma(before: str, _role: str) -> bytes:
+    """Return the separator before a turn that is an element of a JSON array: b"" before the first one."""
+    return b"," if before else b""
+
+
+class EncodedTurns:
+    """Encoded turns of one protocol, joined with their separators, in few pieces. Turns can be appended.
+
+    Requests share the pieces, which never change, instead of copying them. A new piece is merged with the previous one,
+    repeatedly, until the previous one is at least twice as long. So there are few pieces, and bytes are copied rarely.
+    """
+
+    def __init__(self, joint: Joint, role: str = "") -> None:
+        self._joint = joint
+        self.pieces: list[bytes] = []
+        self.role = role
+        """The role of the last added turn; before the first `add`, that of the turn before these turns, "" for none."""
+
+    def add(self, turns: Iterable[Turn], encode: Encode) -> None:
+        """Encode further turns and append them. Raises what `encode` raises."""
+        added: list[bytes] = []
+        for turn in turns:
+            if encoded := encode(turn):
+                added += self._joint(self.role, turn.role), encoded
+                self.role = turn.role
+        if added:
+            self._append(b"".join(added))
+
+    def _append(self, piece: bytes) -> None:
+        begin, size = len(self.pieces), len(piece)
+        while begin and len(self.pieces[begin - 1]) < 2 * size:
+            begin -= 1
+            size += len(self.pieces[begin])
+        self.pieces[begin:] = [b"".join((*self.pieces[begin:], piece))]
+
+
+class EncodedPrefix:
+    """The encoded beginning of a conversation: those turns of its last request that no longer change."""
+
+    def __init__(self, form: Hashable, joint: Joint) -> None:
+        self.form = form
+        self.encoded = EncodedTurns(joint)
+        self.turns = Prefix()
+
+    @property
+    def held(self) -> int:
+        """The size of the encoded turns in bytes. The turns before encoding do not count: other objects hold them."""
+        return sum(map(sys.getsizeof, self.encoded.pieces))
+
+    def grow(self, view: ProviderView, encode: Encode) -> None:
+        """Append the turns of `view` that no longer change and are not in this prefix yet.
+
+        `view` must begin with the turns of this prefix. Raises what `encode` raises.
+        """
+        self.encoded.add(view.turns[self.turns.settled : view.settled], encode)
+        self.turns = view.prefix
+
+
+class PrefixCache:
+    """Keeps one encoded prefix per conversation, so that a request encodes only its new turns.
+
+    Safe to call from any thread. `forget` drops the prefix of a conversation. If all prefixes together exceed
+    `max_bytes`, the least recently used ones are dropped.
+    """
+
+    def __init__(self, max_bytes: int = 64 << 20) -> None:
+        self._max = max_bytes
+        # Guards _kept and _held. A prefix is taken out of the cache before it grows, so encoding does not need the
+        # lock.
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, EncodedPrefix] = OrderedDict()
+        self._held = 0
+
+    @property
+    def held(self) -> int:
+        """The memory that all kept prefixes use, in bytes."""
+        return self._held
+
+    def take(self, conversation_id: str, form: Hashable, joint: Joint, view: ProviderView) -> EncodedPrefix:
+        """Remove the conversation's prefix from the cache, and return it; if it does not fit, return an empty prefix.
+
+        It fits if the turns of `view` begin with it, and if it was encoded for the same `form`: a value that stands for
+        everything else on which the encoding depends.
+        """
+        with self._lock:
+            kept = self._remove(conversation_id)
+        if kept is None or kept.form != form or not view.begins_with(kept.turns):
+            return EncodedPrefix(form, joint)
+        return kept
+
+    def put(self, conversation_id: str, prefix: EncodedPrefix) -> None:
+        """Keep a prefix for the next request of the conversation."""
+        with self._lock:
+            self._remove(conversation_id)
+            self._kept[conversation_id] = prefix
+            self._held += prefix.held
+            while self._held > self._max:
+                self._remove(next(iter(self._kept)))
+
+    def forget(self, conversation_id: str) -> None:
+        """Drop the prefix of a conversation."""
+        with self._lock:
+            self._remove(conversation_id)
+
+    def _remove(self, conversation_id: str) -> EncodedPrefix | None:
+        kept = self._kept.pop(conversation_id, None)
+        self._held -= kept.held if kept is not None else 0
+        return kept

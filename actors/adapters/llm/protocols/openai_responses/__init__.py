@@ -1,1 +1,0 @@
-"""The wire protocol OpenAI Responses, with the differences of other servers that implement it."""
