@@ -21,10 +21,7 @@ from actors.adapters.llm.discovery import Discovery, ModelList
 from actors.adapters.llm.http_model import HttpModel
 from actors.adapters.llm.model_limits import known_limits, limits_of, operator_limits
 from actors.adapters.llm.protocols import anthropic, openai_chat, openai_responses
-from actors.adapters.llm.protocols.anthropic import AnthropicReader
 from actors.adapters.llm.protocols.encoding import PrefixCache
-from actors.adapters.llm.protocols.openai_chat import OpenAiChatReader
-from actors.adapters.llm.protocols.openai_responses import OpenAiResponsesReader
 from actors.adapters.llm.provider import (
     ANTHROPIC,
     NO_MODEL,
@@ -226,10 +223,15 @@ def _is_name(name: str) -> bool:
 
 
 _WIRE_PROTOCOLS = {
-    ANTHROPIC: WireProtocol(anthropic.PATH, anthropic.turn_of, anthropic.body_of, AnthropicReader, anthropic.joint),
-    OPENAI_CHAT: WireProtocol(openai_chat.PATH, openai_chat.turn_of, openai_chat.body_of, OpenAiChatReader),
+    ANTHROPIC: WireProtocol(
+        anthropic.PATH, anthropic.turn_of, anthropic.body_of, anthropic.AnthropicReader, anthropic.joint
+    ),
+    OPENAI_CHAT: WireProtocol(openai_chat.PATH, openai_chat.turn_of, openai_chat.body_of, openai_chat.OpenAiChatReader),
     OPENAI_RESPONSES: WireProtocol(
-        openai_responses.PATH, openai_responses.turn_of, openai_responses.body_of, OpenAiResponsesReader
+        openai_responses.PATH,
+        openai_responses.turn_of,
+        openai_responses.body_of,
+        openai_responses.OpenAiResponsesReader,
     ),
 }
 
