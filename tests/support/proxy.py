@@ -31,23 +31,24 @@ class Held:
         """Set once the word is on its way, and held."""
         self._released = threading.Event()
         self.answered = threading.Event()
-        """Set once the server has answered what was held."""
+        """Set once the server has answered what was held, or no longer waits for it."""
 
     def release(self) -> None:
         """Let it reach the server."""
         self._released.set()
 
-    def stop(self, sent: bytes) -> bool:
-        """Wait for the release if this is the first that has the word in it; returns whether it is."""
-        if self.arrived.is_set() or self._word not in sent or not self._taken.acquire(blocking=False):
-            return False
+    def takes(self, sent: bytes) -> bool:
+        """Return whether this is the first that has the word in it."""
+        return not self.arrived.is_set() and self._word in sent and self._taken.acquire(blocking=False)
+
+    def wait(self) -> None:
+        """Wait for the release."""
         self.arrived.set()
         self._released.wait()
-        return True
 
     def note_answer(self) -> None:
-        """Take what the server says for an answer, if it was released."""
-        if self._released.is_set():
+        """Take what the server says for an answer, also if it says that it no longer waits."""
+        if self.arrived.is_set():
             self.answered.set()
 
     def rest(self, sent: bytes) -> bytes:
@@ -168,8 +169,9 @@ class _Line:
         if held is None:
             return
         self._rest += data
-        if held.stop(self._rest):
+        if held.takes(self._rest):
             self._stopped = held
+            held.wait()
         self._rest = held.rest(self._rest)
 
     def answers(self, _data: bytes) -> None:
