@@ -41,7 +41,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("older")
     with tarfile.open(OLD) as archive:
         archive.extractall(folder, filter="data")
-    names = {file.stem for file in (folder / "server/actors/adapters/store/postgres/migrations").glob("0*.py")}
+    names = {file.stem for file in (folder / "server/actors/adapters/store/postgres/schema/migrations").glob("0*.py")}
     assert names == OLD_MIGRATIONS
     return f"{folder / 'server'}:{folder / 'client'}"
 

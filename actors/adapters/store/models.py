@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from peewee import SQL, AutoField, BigIntegerField, BlobField, Column, CompositeKey, Field, Model, TextField
+from peewee import SQL, AutoField, BigIntegerField, BlobField, Column, Field, Model, TextField
 
 
 class Timestamp(Field):
@@ -30,10 +30,24 @@ class Count(BigIntegerField):
     field_type = "INTEGER"
 
 
-class Records(Model):
+def _table_name(model: Any) -> str:
+    return "conversations" if model.__name__ == "Records" else str(model.__name__).lower()
+
+
+class Table(Model):
+    """A table. Its primary key is in the migrations, too: peewee needs it for none of our statements."""
+
+    class Meta:
+        """Options of peewee."""
+
+        table_function = _table_name
+        primary_key = False
+
+
+class Records(Table):
     """The record of a conversation (see ConversationRecord): what never changes, what each commit writes, the rest."""
 
-    id = TextField(primary_key=True)
+    id = TextField()
     cwd = TextField()
     parent_conversation_id = TextField(null=True)
     user_initiated = Flag()
@@ -66,42 +80,27 @@ class Records(Model):
     slug = TextField(null=True)
     log_hash = TextField()
 
-    class Meta:
-        """Options of peewee."""
 
-        table_name = "conversations"
-
-
-class Prompts(Model):
+class Prompts(Table):
     """A conversation's system prompt, which never changes; transitions rewrite the conversation's row."""
 
-    conversation_id = TextField(primary_key=True)
+    conversation_id = TextField()
     text = TextField()
     text_digest = TextField()
 
-    class Meta:
-        """Options of peewee."""
 
-        table_name = "prompts"
-
-
-class Profiles(Model):
+class Profiles(Table):
     """The settings that the creator of a conversation chose for it; a conversation with default settings has no row."""
 
-    conversation_id = TextField(primary_key=True)
+    conversation_id = TextField()
     profile = TextField()
     profile_digest = TextField()
 
-    class Meta:
-        """Options of peewee."""
 
-        table_name = "profiles"
-
-
-class Messages(Model):
+class Messages(Table):
     """A message. Rows are never changed; they are deleted only with their conversation."""
 
-    id = TextField(primary_key=True)
+    id = TextField()
     conversation_id = TextField()
     sequence_id = Count()
     message_type = TextField()
@@ -115,13 +114,8 @@ class Messages(Model):
     through_sequence = Count()
     digest = TextField()
 
-    class Meta:
-        """Options of peewee."""
 
-        table_name = "messages"
-
-
-class Log(Model):
+class Log(Table):
     """One transition of a conversation: its events, its inputs for replay, and its hash.
 
     The hash covers the hash of the previous row. Revisions grow with the steps, so the primary key sorts rows by
@@ -141,14 +135,8 @@ class Log(Model):
     context = TextField(null=True)
     audit = TextField(null=True)
 
-    class Meta:
-        """Options of peewee."""
 
-        table_name = "log"
-        primary_key = CompositeKey("conversation_id", "first_revision", "step")
-
-
-class Runs(Model):
+class Runs(Table):
     """How a run (the work from a user's message to the end of the answer) ended; kept when the log is pruned."""
 
     conversation_id = TextField()
@@ -161,14 +149,8 @@ class Runs(Model):
     at = Timestamp()
     digest = TextField()
 
-    class Meta:
-        """Options of peewee."""
 
-        table_name = "runs"
-        primary_key = CompositeKey("conversation_id", "revision")
-
-
-class Fates(Model):
+class Fates(Table):
     """What became of a message that waited in the queue of a busy agent; kept when the log is pruned."""
 
     conversation_id = TextField()
@@ -181,28 +163,17 @@ class Fates(Model):
     at = Timestamp()
     digest = TextField()
 
-    class Meta:
-        """Options of peewee."""
 
-        table_name = "fates"
-        primary_key = CompositeKey("conversation_id", "revision")
-
-
-class Prunings(Model):
+class Prunings(Table):
     """Where an event log begins: after the last row that was pruned or, for a fork, after the copied history."""
 
-    conversation_id = TextField(primary_key=True)
+    conversation_id = TextField()
     step = Count()
     revision = Count()
     hash = TextField()
 
-    class Meta:
-        """Options of peewee."""
 
-        table_name = "prunings"
-
-
-class Commands(Model):
+class Commands(Table):
     """An accepted command of a conversation or, for a create command, of a principal.
 
     With this row, a command that is sent again is recognised and gets the same answer.
@@ -216,14 +187,8 @@ class Commands(Model):
     at = Timestamp()
     digest = TextField()
 
-    class Meta:
-        """Options of peewee."""
 
-        table_name = "commands"
-        primary_key = False
-
-
-class Attachments(Model):
+class Attachments(Table):
     """The bytes of an uploaded image, or of its scaled-down copy for models; `id` contains the hash of the upload."""
 
     conversation_id = TextField()
@@ -235,14 +200,8 @@ class Attachments(Model):
     created_at = Timestamp()
     digest = TextField()
 
-    class Meta:
-        """Options of peewee."""
 
-        table_name = "attachments"
-        primary_key = CompositeKey("conversation_id", "id")
-
-
-class Spendings(Model):
+class Spendings(Table):
     """What a principal has spent on model requests on one day; `day` is counted from 1970-01-01."""
 
     principal = TextField()
@@ -250,30 +209,19 @@ class Spendings(Model):
     tokens = Count()
     cost_micros = Count()
 
-    class Meta:
-        """Options of peewee."""
 
-        table_name = "spendings"
-        primary_key = CompositeKey("day", "principal")
-
-
-class Deletions(Model):
+class Deletions(Table):
     """A deleted conversation whose rows are not yet removed.
 
     `depth` is 0 for the conversation that a client deleted, and greater for its sub-agents; the greatest depth is
     removed first. In the row of an unfinished fork, it is the negative number of the server that makes the fork.
     """
 
-    conversation_id = TextField(primary_key=True)
+    conversation_id = TextField()
     depth = Count()
 
-    class Meta:
-        """Options of peewee."""
 
-        table_name = "deletions"
-
-
-class Audit(Model):
+class Audit(Table):
     """An audit entry that no event log contains, such as that of a refused call or of a conversation's deletion."""
 
     id = AutoField()
@@ -285,24 +233,14 @@ class Audit(Model):
     count = Count()
     origin = TextField()
 
-    class Meta:
-        """Options of peewee."""
 
-        table_name = "audit"
-
-
-class Nodes(Model):
+class Nodes(Table):
     """A server that shares a PostgreSQL database; only the columns that statements of the store need."""
 
-    incarnation = Count(primary_key=True)
+    incarnation = Count()
     name = TextField()
     address = TextField()
     dead = Field()
-
-    class Meta:
-        """Options of peewee."""
-
-        table_name = "nodes"
 
 
 TABLES: tuple[Any, ...] = (

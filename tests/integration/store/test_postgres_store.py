@@ -325,6 +325,11 @@ def test_commits_are_on_disk_whatever_the_database_is_set_to(database: str, stor
         query(database, f'ALTER DATABASE "{name}" RESET synchronous_commit')
 
 
+def test_what_is_verified_may_take_longer_than_a_server_may_keep_rows_locked(store: PostgresStore) -> None:
+    with store._readers.lend() as session:
+        assert session.run("SHOW idle_in_transaction_session_timeout").fetchone() == ("1min",)
+
+
 def test_a_number_that_is_too_large_fails_its_own_commit_only(store: PostgresStore, gate: Gate) -> None:
     good, bad = CommitBuilder("c1"), CommitBuilder("c2")
     store.commit(good.create(), bad.create())

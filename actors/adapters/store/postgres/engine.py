@@ -213,7 +213,7 @@ class _Rows:
         return map(_plain, self._cursor)
 
 
-def connect(address: Address, me: int = 0) -> PostgresConnection:
+def connect(address: Address, me: int = 0, *, idle_seconds: int = IDLE_SECONDS) -> PostgresConnection:
     """Open a connection. Raises psycopg.Error if that fails, StoreUnusableError if the database is not suitable.
 
     Raises DatabaseAwayError if the database is read-only.
@@ -224,6 +224,8 @@ def connect(address: Address, me: int = 0) -> PostgresConnection:
         for fitness in connection.execute(f"SELECT {FITNESS}".encode()):
             refuse_unfit(*fitness)
         connection.execute(_SETTINGS.encode())
+        if idle_seconds != IDLE_SECONDS:
+            connection.execute(f"SET idle_in_transaction_session_timeout = '{idle_seconds}s'".encode())
     except BaseException:
         connection.close()
         raise
@@ -347,7 +349,8 @@ class Readers(ReaderPool[PostgresConnection]):
             if not session.ended:
                 return session
             session.close()  # the connection was lost while it was in the pool
-        return connect(self._address, self._me)
+        # Reads lock nothing, and what they read is verified between two statements of a transaction.
+        return connect(self._address, self._me, idle_seconds=STATEMENT_SECONDS)
 
     def _after_error(self, session: PostgresConnection, error: BaseException) -> None:
         """Keep the connection if the store refused the request and the connection itself works; else close it."""
