@@ -18,7 +18,7 @@ from actors.adapters.store.sqlite.engine import open_writer, raw
 from actors.adapters.store.sqlite.store import PeeweeStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from peewee import SqliteDatabase
 
@@ -32,7 +32,7 @@ _scopes: list[tuple[ExitStack, Path]] = []
 
 
 @contextmanager
-def closing_stores(directory: Path | None = None) -> Iterator[None]:
+def closing_stores(directory: Path | None = None) -> Generator[None]:
     """Close what `new_store` opens meanwhile, and remove its files.
 
     The files are in temporary directories beneath `directory`, by default that of the surrounding call. Each test is in

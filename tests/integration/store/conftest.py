@@ -15,7 +15,7 @@ from tests.support.patience import eventually
 from tests.support.stores import ME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
     from actors.ports import FaultPoints, Store
@@ -91,6 +91,6 @@ def wait_until_removed(store: PeeweeStore) -> None:
 
 
 @contextmanager
-def reading(store: PeeweeStore) -> Iterator[sqlite3.Connection]:
+def reading(store: PeeweeStore) -> Generator[sqlite3.Connection]:
     with store._readers.lend() as database:
         yield raw(database)
