@@ -118,7 +118,7 @@ class TwoNodes:
     ) -> None:
         """Without `shared`, both use one store, which knows no owners."""
         self._opened = ExitStack()
-        stores: tuple[Store, Store] = (shared.node(1), shared.node(2)) if shared else (new_store(),) * 2
+        stores: tuple[Store, Store] = (shared.node(1), shared.node(2)) if shared else (one := new_store(), one)
         self.data = stores[0]
         self.a, self.b = (
             RunningNode(loop, store, number, token, self._opened, **settings)
