@@ -130,6 +130,13 @@ class Supervisor:
         """
         self._waking.wake(ids)
 
+    def wait_until_woken(self, seconds: float) -> bool:
+        """Wait until all conversations given to `wake` are idle or of another server; return whether they are in time.
+
+        Those that cannot be recovered, because they are damaged, are not waited for.
+        """
+        return self._waking.wait(seconds)
+
     def live_count(self) -> int:
         """Return the number of conversations with a running actor."""
         with self._lock:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
+from collections import Counter
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING
 
@@ -40,9 +42,21 @@ class Waking:
     def __init__(self, services: Services, wake_one: Callable[[str], Future[None]]) -> None:
         self._services = services
         self._wake_one = wake_one
+        self._changed = threading.Condition()
+        self._left: Counter[str] = Counter()
 
     def wake(self, ids: tuple[str, ...]) -> None:
         """Wake conversations; retry until each is recovered, deleted, or owned by another server."""
+        with self._changed:
+            self._left.update(ids)
+        self._begin(ids)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until no conversation is left to wake, but for at most `seconds`; return whether none is left."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._left, seconds)
+
+    def _begin(self, ids: tuple[str, ...]) -> None:
         if not ids:
             return
         try:
@@ -59,12 +73,16 @@ class Waking:
         for first in range(0, len(ids), AT_ONCE):
             asked = {id_: self._wake_one(id_) for id_ in ids[first : first + AT_ONCE]}
             wait(asked.values())
-            left += (id_ for id_, answer in asked.items() if _to_try_again(id_, answer))
+            again = [id_ for id_, answer in asked.items() if _to_try_again(id_, answer)]
+            left += again
+            with self._changed:
+                self._left -= Counter(asked.keys() - again)
+                self._changed.notify_all()
         if left:
             self._later(tuple(left))
 
     def _later(self, ids: tuple[str, ...]) -> None:
-        self._services.timers.after(PAUSE_MS, functools.partial(self.wake, ids))
+        self._services.timers.after(PAUSE_MS, functools.partial(self._begin, ids))
 
 
 def _to_try_again(conversation_id: str, answer: Future[None]) -> bool:

@@ -47,7 +47,8 @@ STOP_SECONDS = 15.0
 
 Nothing is lost: the next start recovers all conversations.
 """
-
+WAKING_SECONDS = 30.0
+"""How long the line "ready" waits until the conversations of an earlier server are idle."""
 
 GOES_ON = b"bedrock goes on\n"
 LOOK_SECONDS = 0.1
@@ -124,6 +125,8 @@ async def _serve(
         where = _listen(endpoint, config, wired.socket)
         await endpoint.start()
         await asyncio.to_thread(wired.cluster.start)
+        if not await asyncio.to_thread(wired.supervisor.wait_until_woken, WAKING_SECONDS):
+            log.warning("some conversations of an earlier server are not idle yet: the store does not answer")
         _tell_of(wired.services.sandbox.report, wired.exposed)
         with published(config.data_dir, Path(wired.socket.path)):
             if exposed := [each.target for each in where if each.insecure_behind_proxy and not each.where.local]:

@@ -44,7 +44,7 @@ def test_a_killed_server_recovers_everything_at_its_next_start(nodes: Nodes, fak
     again = nodes.start_alone("alone")
     with again.client() as client:
         conversation = client.conversation(chat.name)
-        eventually(lambda: conversation.get().state.kind == "idle", "it was recovered")
+        assert conversation.get().state.kind == "idle", "before the server said that it is ready"
         assert not processes.running(forever)
         assert within(conversation.send(f"And now? {part.key}").answer) == "Here."
 

@@ -319,6 +319,19 @@ def test_a_waking_of_many_ends_all_and_leaves_nothing(pair: Pair, caplog: pytest
     all_gone(pair.first)
 
 
+def test_a_start_can_wait_until_all_that_was_taken_over_is_idle(pair: Pair, hold: Hold) -> None:
+    talk = pair.first.create()
+    talk.send("go")
+    talk.exchange()
+    pair.second.faults.arm("commit.before", hold)
+    pair.take_over(talk.id)
+    hold.wait()
+    assert not pair.second.supervisor.wait_until_woken(0)
+    hold.release()
+    assert pair.second.supervisor.wait_until_woken(PATIENCE)
+    assert isinstance(talk.state, Idle)
+
+
 def test_what_was_taken_before_the_start_is_recovered_at_the_start_by_its_actor(pair: Pair, hold: Hold) -> None:
     talk = pair.first.create()
     talk.send("go")

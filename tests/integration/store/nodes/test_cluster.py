@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -172,6 +172,21 @@ def test_nothing_is_left_of_a_node(database: Database) -> None:
     assert len(os.listdir("/proc/self/fd")) <= files
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'bedrock %'"
     eventually(lambda: database.ask(sessions) == [(0,)], "its sessions have ended")
+
+
+def test_a_start_ends_after_the_conversations_of_its_predecessor_were_passed_on(
+    database: Database, ending: ExitStack
+) -> None:
+    predecessor = Stepped(ending, database.url, "mine:1")
+    database.add(predecessor.me.incarnation, "busy")
+    predecessor.beats.close()  # as its process does that dies
+    with closing(PostgresCluster(database.url, NewNode("me", "mine:1"), SHORT)) as cluster:
+        started, seen = threading.Event(), []
+        cluster.on_taken = lambda ids: seen.append((ids, started.wait(0.5)))
+        cluster.start()
+        started.set()
+        eventually(lambda: len(seen) == 1, "the predecessor's conversation is taken over")
+        assert seen == [(("busy",), False)]
 
 
 def test_whoever_fails_when_told_keeps_nothing_from_being_taken(

@@ -94,8 +94,8 @@ class PostgresCluster:
     def start(self) -> None:
         """Begin to watch the other nodes. Call this when this node listens and the callbacks (`on_…`) are set.
 
-        Blocks until an earlier node at this address has been declared dead, so that its conversations can be taken
-        over, but for at most PREDECESSOR_SECONDS. Raises StoreUnavailableError.
+        Blocks until an earlier node at this address has been declared dead and its interrupted conversations were
+        passed to `on_taken`, but for at most PREDECESSOR_SECONDS. Raises StoreUnavailableError.
         """
         self._heartbeat.listening = True
         self._looks.rows(said.LISTENS, {"me": self._me.incarnation, "session": self._beats.direct})
@@ -104,7 +104,7 @@ class PostgresCluster:
             return
         self._threads[1].start()
         until = time.monotonic() + PREDECESSOR_SECONDS
-        while time.monotonic() < until and any(each.address == self._me.address for each in self.others()):
+        while time.monotonic() < until and not self._watch.succeeded:
             self._ended.wait(self._timing.confirm / 4)
 
     @property

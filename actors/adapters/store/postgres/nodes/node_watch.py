@@ -48,7 +48,7 @@ class NodeWatch:
     ) -> None:
         """`on_dead` is called for each node that has died or left, before its conversations are taken over."""
         self._session = session
-        self._me = me.incarnation
+        self._me, self._address = me.incarnation, me.address
         self._timing = timing
         self._judge = judge
         self._take_over = take_over
@@ -56,6 +56,8 @@ class NodeWatch:
         self._monotonic = monotonic
         self._living = {me.incarnation: me}
         self._abandoned_at: float | None = None
+        self.succeeded = False
+        """Whether no earlier node at this node's address lives, and what such nodes left was taken over."""
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes that lived when `look` was last called, including this one."""
@@ -86,6 +88,7 @@ class NodeWatch:
         for node in gone:
             self._on_dead(node)
         self._take(dead.values(), left=bool(gone))
+        self.succeeded = not any(row.address == self._address for each, row in rows.items() if each in living)
         return True
 
     def _declared(self, row: NodeRow) -> bool:
