@@ -196,7 +196,7 @@ class EffectExecutor:
                 self._tool_runner.stop(block=False)
 
     def read_history(self, record: ConversationRecord) -> None:
-        """Read all messages now, so that a run begins only if they are readable. Raises StoreError."""
+        """Read all messages now, so that nothing changes if they are not readable. Raises StoreError."""
         self._requests.builder.read_history(record)
 
     def history(self, record: ConversationRecord) -> tuple[Message, ...]:

@@ -296,6 +296,7 @@ class CommandDispatch:
 
     def _set_mode(self, loaded: LoadedConversation, request: SetModeCommand) -> SetModeResult:
         """Change the mode. The rights of tools are narrowed first: none starts in a wider mode during the change."""
+        self._pipeline.executor.read_history(loaded.record)
         rights, mode = self._pipeline.executor.rights, request.mode
         if mode is not loaded.context.mode and not loaded.context.is_sub_agent:
             check_mode(self._services, mode, loaded.record.cwd, loaded.record.principal)
@@ -346,6 +347,7 @@ class CommandDispatch:
         self, loaded: LoadedConversation, request: UpdateConversationCommand
     ) -> ConversationRecord:
         _check_etag(loaded, request.etag)
+        self._pipeline.executor.read_history(loaded.record)
         unit = loaded.begin()
         settings.update(self._services, unit, request, self._pipeline.now())
         self._pipeline.perform(loaded, unit)

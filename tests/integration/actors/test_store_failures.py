@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from actors.core.content import ToolUse
+from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QueueChanged, RunStop, ToolTreeReaped
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
@@ -15,6 +16,7 @@ from actors.messages.commands import (
     ArchiveConversationCommand,
     CancelConversationCommand,
     SendMessageCommand,
+    SetModeCommand,
     SpawnSubAgentsCommand,
     SpawnSubAgentsTask,
     TriggerContinuationCommand,
@@ -335,10 +337,16 @@ class Unreadable:
 
 @pytest.mark.parametrize(
     "request_",
-    [SendMessageCommand("hello"), TriggerContinuationCommand(), SpawnSubAgentsCommand((SpawnSubAgentsTask("look"),))],
+    [
+        SendMessageCommand("hello"),
+        TriggerContinuationCommand(),
+        SpawnSubAgentsCommand((SpawnSubAgentsTask("look"),)),
+        SetModeCommand(Mode.UNRESTRICTED),
+        UpdateConversationCommand(title="Other"),
+    ],
     ids=lambda one: type(one).__name__,
 )
-def test_no_run_begins_over_a_history_that_cannot_be_read(world: World, request_: Any) -> None:
+def test_nothing_changes_over_a_history_that_cannot_be_read(world: World, request_: Any) -> None:
     talk = world.create()
     talk.send("go")
     talk.exchange().say("gone")
