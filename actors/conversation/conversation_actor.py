@@ -39,6 +39,7 @@ from actors.conversation.retry_queue import (
     may_share_commit,
 )
 from actors.core.errors import Reason, Rejected
+from actors.core.events import UserCancel
 from actors.core.states import AwaitingToolApproval, Ledger
 from actors.core.summary import run_id
 from actors.core.tool_run import KillReceipt
@@ -265,22 +266,33 @@ class ConversationActor(Actor):
         return None
 
     def _carry_out(self, request: Any, origin: CommandOrigin | None) -> object:
-        """Carry out a command once the entries of the retry queue are committed; a cancel does not wait for them.
+        """Carry out a command once the entries of the retry queue are committed.
 
-        A cancel has already stopped the work. If the store fails now, the same cancel is retried before everything
-        else; otherwise the aborted work would be handled as a failure and tried again.
+        A cancel, and a deletion by force, do not wait for them: they stop the work. If the store fails now, the same
+        cancel is retried before everything else; otherwise the aborted work would be handled as a failure and tried
+        again.
         """
-        if not isinstance(request, CancelConversationCommand):
-            if not self._retry_queue.flush():
+        match request:
+            case CancelConversationCommand():
+                event = cancel_event(request, self._pipeline.now())
+                with self._pipeline.attributed_to(origin):
+                    receipt = self._commands.cancel_conversation(request, event)
+                if not receipt.recorded:
+                    self._cancel_later(event, origin)
+                return receipt
+            case DeleteConversationCommand(force=True):
+                self._retry_queue.flush()
+            case _ if not self._retry_queue.flush():
                 raise Rejected(Reason.STORE_UNAVAILABLE)
-            with self._pipeline.attributed_to(origin):
-                return self._commands.carry_out(request)
-        event = cancel_event(request, self._pipeline.now())
         with self._pipeline.attributed_to(origin):
-            receipt = self._commands.cancel_conversation(request, event)
-        if not receipt.recorded and not any(covers_cancel(entry, event) for entry in self._retry_queue):
+            answer = self._commands.carry_out(request)
+        if isinstance(answer, UserCancel):
+            self._cancel_later(answer, origin)
+        return answer
+
+    def _cancel_later(self, event: UserCancel, origin: CommandOrigin | None) -> None:
+        if not any(covers_cancel(entry, event) for entry in self._retry_queue):
             self._retry_queue.requeue(EffectOutcome(event, origin=origin), first=True)
-        return receipt
 
     # --- commits that no caller awaits ------------------------------------------------------------------------
 

@@ -129,8 +129,7 @@ class CommandDispatch:
             case DeleteConversationCommand(force=force, archived_before=before, etag=etag):
                 _check_archived(loaded, before)
                 _check_etag(loaded, etag)
-                self._stop(force)
-                return None
+                return self._stop(force)
             case _:
                 return self._set(loaded, request)
 
@@ -376,20 +375,25 @@ class CommandDispatch:
             self._services.mcp.stop(loaded.record.id)
         return loaded.record
 
-    def _stop(self, force: bool) -> None:
-        """Cancel the run and stop all work, before the conversation is deleted.
+    def _stop(self, force: bool) -> UserCancel | None:
+        """Cancel the run and stop all work, before the conversation is deleted; return the cancel if it is not stored.
 
-        Raises Rejected if a run is open and `force` is False.
+        A full disk has no room for the cancel, but the deletion makes some. Raises Rejected if a run is open and
+        `force` is False.
         """
+        unstored = None
         if not self._pipeline.idle:
             if not force:
                 raise Rejected(
                     Reason.AGENT_BUSY, "agent is busy: cancel it first, or delete the conversation with force"
                 )
-            self._pipeline.advance(
-                UserCancel(self._pipeline.now(), discard_queued=True, kill_jobs=True, reason="deleted")
-            )
+            cancel = UserCancel(self._pipeline.now(), discard_queued=True, kill_jobs=True, reason="deleted")
+            try:
+                self._pipeline.advance(cancel)
+            except StoreUnavailableError:
+                unstored = cancel
         self.stop_everything()
+        return unstored
 
     def stop_everything(self) -> None:
         """Stop everything that runs for the conversation: tools, jobs, MCP servers, and model requests."""

@@ -15,6 +15,7 @@ from actors.core.states import Idle, LlmRequesting, ToolExecuting
 from actors.messages.commands import (
     ArchiveConversationCommand,
     CancelConversationCommand,
+    DeleteConversationCommand,
     SendMessageCommand,
     SetModeCommand,
     SpawnSubAgentsCommand,
@@ -320,6 +321,32 @@ def test_a_damaged_conversation_affects_no_other_one_and_keeps_no_thread(
         after.rest(Idle)
     finally:
         successor.close()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_forced_deletion_needs_no_room_for_a_cancel(shaky: World, cancelled: bool) -> None:
+    """On a full disk it is what makes room: deletions are taken where nothing else can be written."""
+    talk = shaky.create()
+    talk.send("go")
+    talk.exchange().call(BASH)
+    talk.tool().reap.set()
+    shaky.store.down = True
+    if cancelled:
+        assert not talk.cancel().recorded
+    assert shaky.supervisor.ask(talk.id, DeleteConversationCommand(force=True)).result(PATIENCE) == ()
+    assert shaky.truth.load(talk.id) is None
+    all_gone(shaky)
+
+
+def test_a_forced_deletion_that_is_not_stored_has_cancelled_the_run(shaky: World) -> None:
+    talk = shaky.create()
+    talk.send("go")
+    talk.exchange()
+    shaky.store.deaf = True
+    deletion = shaky.supervisor.ask(talk.id, DeleteConversationCommand(force=True))
+    assert isinstance(deletion.exception(PATIENCE), Rejected)
+    shaky.store.deaf = False
+    talk.rest(Idle)
 
 
 class Unreadable:
