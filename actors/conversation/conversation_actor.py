@@ -282,8 +282,9 @@ class ConversationActor(Actor):
                 return receipt
             case DeleteConversationCommand(force=True):
                 self._retry_queue.flush()
-            case _ if not self._retry_queue.flush():
-                raise Rejected(Reason.STORE_UNAVAILABLE)
+            case _:
+                if not self._retry_queue.flush():
+                    raise Rejected(Reason.STORE_UNAVAILABLE)
         with self._pipeline.attributed_to(origin):
             answer = self._commands.carry_out(request)
         if isinstance(answer, UserCancel):
