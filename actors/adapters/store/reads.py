@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -37,12 +39,13 @@ from actors.ports import (
     StoreDamagedError,
     StoredEvent,
     StoredTransition,
+    StoreError,
     StoreUnavailableError,
 )
 from actors.ports.store.conditions import Listed, ListPosition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from actors.core.content import Message
     from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace
@@ -157,8 +160,8 @@ _STORED_BYTES = tuple(
 )
 
 
-class ReaderPool(Generic[ConnectionT]):
-    """Keeps connections for reads by any thread.
+class ReaderPool(ABC, Generic[ConnectionT]):
+    """Keeps connections, of which any thread may borrow one at a time for a read.
 
     Connections do not belong to threads, so none is left open when a thread ends.
     """
@@ -171,6 +174,38 @@ class ReaderPool(Generic[ConnectionT]):
         self._idle: list[ConnectionT] = []
         self._lock = threading.Lock()  # guards _idle and _closed; not held while a connection is opened or used
         self._closed = False
+
+    @contextmanager
+    def lend(self) -> Generator[ConnectionT]:
+        """Lend a connection for the duration of the `with` block. Raises StoreUnavailableError or StoreDamagedError."""
+        with self._places:
+            connection = None
+            try:
+                connection = self._take()
+                yield connection
+                self._end_read(connection)
+            except BaseException as error:
+                if connection is not None:
+                    self._after_error(connection, error)
+                explained = self._explained(error)
+                if explained is None or explained is error:
+                    raise
+                raise explained from error
+            self._give_back(connection)
+
+    @abstractmethod
+    def _take(self) -> ConnectionT:
+        """Return an idle connection, or open another one."""
+
+    @abstractmethod
+    def _explained(self, error: BaseException) -> StoreError | None:
+        """Convert an error to an exception of the store port; return None for one that is none of the database's."""
+
+    def _end_read(self, connection: ConnectionT) -> None:
+        """Make a connection ready for the next read."""
+
+    def _after_error(self, connection: ConnectionT, error: BaseException) -> None:
+        self._close_one(connection)
 
     def _take_idle(self) -> ConnectionT | None:
         """Return a connection that is not in use; None if the pool has none.

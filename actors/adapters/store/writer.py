@@ -8,6 +8,7 @@ of all its changes get the error.
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,29 @@ class Writer(ChangeQueue[Change]):
 
     def _committed(self) -> None:
         """Check that the transaction was written to where it belongs. Raises StoreUnavailableError."""
+
+    @abstractmethod
+    def _remove_slice(self, session: Session) -> bool:
+        """Do some background work in a transaction; return whether any is left."""
+
+    @abstractmethod
+    def _not_removed(self, error: Exception) -> None:
+        """Recover after background work failed, which is repeated later and for which no caller waits."""
+
+    def _tidy(self, batch: int) -> bool:
+        """Do a slice of background work if that is due; return whether it was."""
+        due = self._may_tidy(batch)
+        if due:
+            try:
+                session = self._ready()
+                session.run(self._begin)
+                self._tidying = self._remove_slice(session)
+                session.run("COMMIT")
+            except Exception as error:  # noqa: BLE001 -- logged, and repeated later
+                self._tidying = False
+                self._not_removed(error)
+            self._tidied_at = time.monotonic()
+        return due
 
     def _serve(self, batch: list[Ticket[Change]]) -> None:
         """Write the changes in one transaction, and wake their callers."""

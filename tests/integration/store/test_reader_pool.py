@@ -11,9 +11,19 @@ from actors.ports import StoreUnavailableError
 from tests.support.patience import eventually
 
 
+class Pool(ReaderPool[str]):
+    """Connections that are names."""
+
+    def _take(self) -> str:
+        return self._take_idle() or "opened"
+
+    def _explained(self, error: BaseException) -> None:
+        return None
+
+
 def test_a_connection_that_is_lent_while_the_pool_closes_is_closed_when_it_is_given_back() -> None:
     closed: list[str] = []
-    pool = ReaderPool(closed.append)
+    pool = Pool(closed.append)
     with ThreadPoolExecutor(1) as threads:
         with pool._places:
             pool._give_back("idle")

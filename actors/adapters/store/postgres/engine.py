@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import select
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
@@ -19,7 +19,7 @@ from actors.ports import DatabaseAwayError, StoreDamagedError, StoreError, Store
 from actors.ports.store.outage_log import OutageLog
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _log = logging.getLogger(__name__)
 
@@ -324,26 +324,6 @@ class Readers(ReaderPool[PostgresConnection]):
         self._me = me
         self._outages = outages
 
-    @contextmanager
-    def lend(self) -> Generator[PostgresConnection]:
-        """Lend a connection for the duration of the `with` block. Raises StoreUnavailableError or StoreDamagedError."""
-        with self._places:
-            session = None
-            try:
-                session = self._take()
-                yield session
-            except BaseException as error:
-                if session is not None:
-                    self._after_error(session, error)
-                cause = explained(error)
-                if isinstance(cause, DatabaseAwayError):
-                    self._outages.failed(str(cause))
-                if cause is None or cause is error:
-                    raise
-                raise cause from error
-            self._outages.worked()
-            self._give_back(session)
-
     def _take(self) -> PostgresConnection:
         while (session := self._take_idle()) is not None:
             if not session.ended:
@@ -352,15 +332,24 @@ class Readers(ReaderPool[PostgresConnection]):
         # Reads lock nothing, and what they read is verified between two statements of a transaction.
         return connect(self._address, self._me, idle_seconds=STATEMENT_SECONDS)
 
-    def _after_error(self, session: PostgresConnection, error: BaseException) -> None:
+    def _explained(self, error: BaseException) -> StoreError | None:
+        cause = explained(error)
+        if isinstance(cause, DatabaseAwayError):
+            self._outages.failed(str(cause))
+        return cause
+
+    def _end_read(self, connection: PostgresConnection) -> None:
+        self._outages.worked()
+
+    def _after_error(self, connection: PostgresConnection, error: BaseException) -> None:
         """Keep the connection if the store refused the request and the connection itself works; else close it."""
-        if isinstance(error, StoreError) and not session.lost:
-            if session.in_transaction:
-                try:
-                    session.run("ROLLBACK")
-                except psycopg.Error:
-                    session.close()
-                    return
-            self._give_back(session)
+        if not isinstance(error, StoreError) or connection.lost:
+            connection.close()
+            return
+        try:
+            if connection.in_transaction:
+                connection.run("ROLLBACK")
+        except psycopg.Error:
+            connection.close()
         else:
-            session.close()
+            self._give_back(connection)

@@ -83,26 +83,17 @@ class PostgresWriter(Writer):
         self._thread.start()
 
     def _between(self, batch: int) -> None:
-        """Remove some rows of deleted conversations, if no change waits or the last removal was TIDY_SECONDS ago."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_SECONDS:
             self._tidying, self._looked_at = True, now
-        if not self._may_tidy(batch):
-            return
-        try:
-            self._tidying = self._removed_slice()
-        except Exception as error:  # noqa: BLE001 -- nobody waits for background work, and it is repeated later
-            self._outages.failed(f"what was deleted could not be removed yet: {_said(error)}")
-            self._disconnect()
-            self._tidying = False
-        self._tidied_at = time.monotonic()
+        self._tidy(batch)
 
-    def _removed_slice(self) -> bool:
-        session = self._connected()
-        session.run("BEGIN")
-        more = remove_slice(session)
-        session.run("COMMIT")
-        return more
+    def _remove_slice(self, session: Session) -> bool:
+        return remove_slice(session)
+
+    def _not_removed(self, error: Exception) -> None:
+        self._outages.failed(f"what was deleted could not be removed yet: {_said(error)}")
+        self._disconnect()
 
     def _ready(self) -> Session:
         return self._connected()

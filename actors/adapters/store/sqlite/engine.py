@@ -196,24 +196,6 @@ class Readers(ReaderPool[peewee.SqliteDatabase]):
         self._path = path
         self._files = files
 
-    @contextmanager
-    def lend(self) -> Generator[peewee.SqliteDatabase]:
-        """Lend a connection for the duration of the `with` block. Raises StoreUnavailableError or StoreDamagedError."""
-        with self._places:
-            database = None
-            try:
-                database = self._take()
-                yield database
-                reader_of(database).end_reads()
-            except BaseException as error:
-                if database is not None:
-                    database.close()
-                explained = _explained(error)
-                if explained is None:
-                    raise
-                raise explained from error
-            self._give_back(database)
-
     def _take(self) -> peewee.SqliteDatabase:
         self._files.refuse_if_missing()
         if (idle := self._take_idle()) is not None:
@@ -228,6 +210,18 @@ class Readers(ReaderPool[peewee.SqliteDatabase]):
             database.close()
             raise StoreUnavailableError("the database was removed or replaced")
         return database
+
+    def _end_read(self, connection: peewee.SqliteDatabase) -> None:
+        reader_of(connection).end_reads()
+
+    def _explained(self, error: BaseException) -> StoreError | None:
+        match error:
+            case sqlite3.OperationalError() | peewee.OperationalError() if "decode" not in str(error):
+                return StoreUnavailableError(f"the database cannot be read: {error}")
+            case sqlite3.Error() | peewee.DatabaseError() | DecodeError() | ValueError() | KeyError():
+                return StoreDamagedError(f"what is stored cannot be read: {error}")
+            case _:
+                return None
 
 
 def _close(database: peewee.SqliteDatabase) -> None:
@@ -250,17 +244,6 @@ def read_again(read: Callable[P, T]) -> Callable[P, T]:
             return read(*args, **named)
 
     return reading
-
-
-def _explained(error: BaseException) -> StoreError | None:
-    """Convert an error of SQLite or of a decoder to an exception of the store port; None for any other error."""
-    match error:
-        case sqlite3.OperationalError() | peewee.OperationalError() if "decode" not in str(error):
-            return StoreUnavailableError(f"the database cannot be read: {error}")
-        case sqlite3.Error() | peewee.DatabaseError() | DecodeError() | ValueError() | KeyError():
-            return StoreDamagedError(f"what is stored cannot be read: {error}")
-        case _:
-            return None
 
 
 # --- the open files ---------------------------------------------------------------------------------------

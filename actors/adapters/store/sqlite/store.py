@@ -94,29 +94,20 @@ class SqliteWriter(Writer):
         self._thread.start()
 
     def _between(self, batch: int) -> None:
-        self._tidy_if_due(batch)
+        if self._tidy(batch) and self._space is not None and self._space.scarce:
+            self._log.cut(self._space)
         self._log.move_if_due(self._space)
         self._watch_if_due()
 
-    def _tidy_if_due(self, batch: int) -> None:
-        """Do a slice of background work if that is due; after a failure, retry after TIDY_AGAIN_SECONDS."""
-        if not self._may_tidy(batch):
-            return
-        try:
-            session = self._ready()
-            session.run(self._begin)
-            self._tidying = self._tidy_slice(session)
-            session.run("COMMIT")
-            self._log.count(1)
-        except Exception as error:  # noqa: BLE001 -- background work is repeated, and no caller waits for it
-            _log.warning("what was deleted could not be removed yet: %s", error)
-            self._roll_back()
-            self._make_room()
-            self._tidying = False
-            self._tidy_again_at = time.monotonic() + TIDY_AGAIN_SECONDS
-        if self._space is not None and self._space.scarce:
-            self._log.cut(self._space)
-        self._tidied_at = time.monotonic()
+    def _remove_slice(self, session: Session) -> bool:
+        self._log.count(1)
+        return self._tidy_slice(session)
+
+    def _not_removed(self, error: Exception) -> None:
+        _log.warning("what was deleted could not be removed yet: %s", error)
+        self._roll_back()
+        self._make_room()
+        self._tidy_again_at = time.monotonic() + TIDY_AGAIN_SECONDS
 
     def _watch_if_due(self) -> None:
         now = time.monotonic()
