@@ -80,7 +80,7 @@ class TimedCall:
         """The seconds that the call may still run after its questions to a person are answered."""
 
     @contextmanager
-    def standing_still(self) -> Generator[None]:
+    def paused(self) -> Generator[None]:
         """Suspend the call's time limit during the `with` block, in which a question waits for a person's answer."""
         now = asyncio.get_running_loop().time
         if not self._questions and (when := self.limit.when()) is not None:
@@ -101,7 +101,7 @@ class TimedCall:
             self._left = 0.0
 
 
-async def put_to_person(
+async def ask_person(
     server: McpServer, call: TimedCall | None, params: ElicitRequestParams
 ) -> ElicitResult | ErrorData:
     """Ask a person what a server wants to know, and return the message with which to answer the server.
@@ -117,7 +117,7 @@ async def put_to_person(
         waiting = call.ask(question_of(server, params))
     except (RefusedQuestionError, TooManyQuestionsError) as refused:
         return _refusal(str(refused))
-    with call.standing_still():
+    with call.paused():
         answer = await asyncio.wrap_future(waiting)
     match answer.status:
         case QuestionStatus.ANSWERED:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from actors.adapters.mcp.kept_logins import KeptLogins
-from actors.adapters.mcp.loop_thread import LoopThread
+from actors.adapters.mcp.logins import LoginTokens
 from actors.adapters.mcp.server_settings import FromClients, server_of, servers_of
-from actors.adapters.mcp.session import ENDED, McpSession, ServerError, SessionForgottenError, needs_login
+from actors.adapters.mcp.session import ENDED, LoopThread, McpSession, ServerError, SessionForgottenError, needs_login
 from actors.adapters.mcp.tools import full_name, parted
 from actors.core.context import Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ToolOutput
@@ -84,7 +83,7 @@ class McpServerHub:
         self._idle_seconds = idle_seconds
         self._loop = LoopThread()
         urls = {server.name: server.url for server in self._operators.values() if server.login is not None}
-        self._logins = KeptLogins(logins, self._loop, urls, self._login_changed) if logins and urls else None
+        self._logins = LoginTokens(logins, self._loop.blocking, urls, self._login_changed) if logins and urls else None
         self._watching: Future[None] | None = None
         self._lock = threading.Lock()  # guards everything below; never held while something blocks
         self._servers = {("", name): server for name, server in self._operators.items()}
@@ -136,7 +135,7 @@ class McpServerHub:
             for key in gone:
                 self._forget(key)
             if own and not any(key in self._servers for key in own):
-                self._make_room()
+                self._evict_oldest()
             for key, server in own.items():
                 self._servers.setdefault(key, server)
             self._states.update(refused)
@@ -167,7 +166,7 @@ class McpServerHub:
                 refused[key] = McpState.FAILED, str(error)
         return own, refused
 
-    def _make_room(self) -> None:
+    def _evict_oldest(self) -> None:
         """Forget the servers of the oldest conversation without an open connection, if too many servers are remembered.
 
         The caller holds the lock.
@@ -470,15 +469,15 @@ class McpTool:
             return _error(refusal)
         try:
             try:
-                return self._called(self._server, arguments, context)
+                return self._call(self._server, arguments, context)
             except SessionForgottenError:
-                return self._called(self._server, arguments, context)
+                return self._call(self._server, arguments, context)
         except CancelledError:
             return _error("The call was cancelled.")
         except (ServerError, RuntimeError) as error:
             return _error(str(error))
 
-    def _called(self, server: McpServer, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+    def _call(self, server: McpServer, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Call the tool once. Raises CancelledError, ServerError, and RuntimeError at shutdown."""
         session = self._hub.session(self._key, server, context)
         calling = session.call(self._tool, dict(arguments), context)

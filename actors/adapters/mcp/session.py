@@ -7,31 +7,117 @@ import functools
 import logging
 import os
 import re
+import threading
 import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.adapters.mcp import tools
 from actors.adapters.mcp.bounded_messages import FORGOTTEN_SESSION, bounded_transport
-from actors.adapters.mcp.elicitation import TimedCall, put_to_person
+from actors.adapters.mcp.elicitation import TimedCall, ask_person
+from actors.adapters.mcp.logins import LoginTokens
+from actors.adapters.mcp.server_settings import McpServer
 from actors.core.context import Mode
-from actors.ports import Launch, ProcessLimits, ProcessStartError, SandboxUnavailableError, ServiceStreams
-from actors.ports.mcp import McpState
+from actors.ports import (
+    Launch,
+    ProcessLimits,
+    ProcessStartError,
+    RunningProcess,
+    Sandbox,
+    SandboxUnavailableError,
+    ServiceStreams,
+    ToolContext,
+)
+from actors.ports.machine.threads import run_in_thread
+from actors.ports.mcp import McpState, McpToolLeftOut
+from actors.ports.models import ToolSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from concurrent.futures import Future
-
     import anyio
     from mcp import Client
     from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorData
 
-    from actors.adapters.mcp.kept_logins import KeptLogins
-    from actors.adapters.mcp.loop_thread import LoopThread
-    from actors.adapters.mcp.server_settings import McpServer
-    from actors.ports import RunningProcess, Sandbox, ToolContext
-    from actors.ports.mcp import McpToolLeftOut
-    from actors.ports.models import ToolSpec
+Found = TypeVar("Found")
+
+END_SECONDS = 3.0
+"""Seconds to wait for coroutines to end when the loop is closed, and once more after they were cancelled."""
+
+
+class LoopThread:
+    """Runs coroutines on a thread of its own, which starts with the first coroutine. Safe to call from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def run(self, work: Coroutine[object, object, Found]) -> Future[Found]:
+        """Start a coroutine and return its future.
+
+        Raises RuntimeError if the loop is closed or no thread can be started.
+        """
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._running())
+        except BaseException:
+            work.close()
+            raise
+
+    async def blocking(self, work: Callable[[], Found]) -> Found:
+        """Run blocking work on another thread and return its result. The work goes on if the caller is cancelled."""
+        done: Future[Found] = Future()
+        done.set_running_or_notify_cancel()  # so that a cancel of the coroutine leaves it to the work
+
+        def job() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as raised:  # noqa: BLE001 -- raised again in the coroutine that waits
+                done.set_exception(raised)
+
+        run_in_thread(job, "bedrock-mcp-work")
+        return await asyncio.wrap_future(done)
+
+    def close(self) -> None:
+        """Wait a few seconds for all coroutines, cancel those that still run, and end the thread. Idempotent."""
+        with self._lock:
+            self._closed = True
+            loop, thread, self._loop = self._loop, self._thread, None
+        if loop is None or thread is None:
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the server is shutting down")
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=_serve, args=(loop,), name="bedrock-mcp", daemon=True)
+                thread.start()
+                self._loop, self._thread = loop, thread
+            return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+        _finish(loop)
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        _finish(loop)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+def _finish(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until all tasks have ended, but for at most END_SECONDS."""
+    if tasks := asyncio.all_tasks(loop):
+        loop.run_until_complete(asyncio.wait(tasks, timeout=END_SECONDS))
+
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +179,7 @@ class McpSession:
         mode: Mode,
         idle_seconds: float,
         changed: Callable[[McpSession], None],
-        logins: KeptLogins | None = None,
+        logins: LoginTokens | None = None,
     ) -> None:
         """Begin to connect. Raises RuntimeError if no thread can be started, or during shutdown.
 
@@ -399,7 +485,7 @@ class McpSession:
         """
         del context  # the library's signature requires this argument
 
-        return await put_to_person(self.server, self._calls[-1] if self._calls else None, params)
+        return await ask_person(self.server, self._calls[-1] if self._calls else None, params)
 
     async def _call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> CallToolResult:
         from mcp import MCPError  # noqa: PLC0415 -- slow to import

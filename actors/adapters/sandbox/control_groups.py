@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
+from actors.adapters.sandbox.host.kernel import Opened
 from actors.ports import ProcessLimits
 
 if TYPE_CHECKING:
@@ -278,18 +279,13 @@ def _kill(pid: int, trace: CallMarks) -> bool:
     A pidfd is used, so that the pid cannot be reused between the check and the kill.
     """
     try:
-        process = os.pidfd_open(pid)
+        with Opened(os.pidfd_open(pid)) as process:
+            if _is_of(pid, trace):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+                return True
     except OSError:
-        return False
-    try:
-        if not _is_of(pid, trace):
-            return False
-        signal.pidfd_send_signal(process, signal.SIGKILL)
-    except OSError:
-        return False
-    finally:
-        os.close(process)
-    return True
+        pass
+    return False
 
 
 def _is_of(pid: int, trace: CallMarks) -> bool:

@@ -86,14 +86,8 @@ class HostProcess:
         """Wait at most `seconds` for the host's end; return whether it has ended, and if so, reap it."""
         if self.ended():
             return True
-        with suppress(OSError):
-            descriptor = os.pidfd_open(self.pid)
-            try:
-                poll = select.poll()
-                poll.register(descriptor, select.POLLIN)
-                poll.poll(seconds * 1000)
-            finally:
-                os.close(descriptor)
+        with suppress(OSError), kernel.Opened(os.pidfd_open(self.pid)) as descriptor:
+            _ends_within(descriptor, seconds)
         return self.ended()
 
     def kill(self, *, group: bool = False) -> None:
@@ -173,31 +167,29 @@ class InitProcess:
         else:
             self._ours = _parent(pid) == host
 
-    def kill(self) -> None:
-        """Send SIGKILL to init, if it is certain that the pid still belongs to the host's child."""
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal to init, if it is certain that the pid still belongs to the host's child."""
         if self._pidfd is not None and self._ours:
             with suppress(OSError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-
-    def resume(self) -> None:
-        """Send SIGCONT to init, because a stopped init would not clean up; like `kill`, only if the pid is certain."""
-        if self._pidfd is not None and self._ours:
-            with suppress(OSError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def ended_within(self, seconds: float) -> bool:
         """Wait for at most `seconds`; return whether init has certainly ended."""
         if self._pidfd is None:
             return self._vanished
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+        return _ends_within(self._pidfd, seconds)
 
     def close(self) -> None:
         """Close the pidfd."""
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
+
+
+def _ends_within(pidfd: int, seconds: float) -> bool:
+    poll = select.poll()  # unlike select, for any number of open files
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 OnEnd: TypeAlias = "Callable[[ProcessTree, HostProcess | None, control_groups.CallMarks | None], None]"
@@ -411,7 +403,7 @@ class ProcessTree:
         if init.namespace or confirmed:
             init.kill()
             return init.ended_within(CONFIRM_SECONDS)
-        init.resume()
+        init.kill(signal.SIGCONT)  # a stopped init would not clean up
         killed, certain = control_groups.kill_orphans(self._trace, CONFIRM_SECONDS, grouped=self._grouped)
         self._reaped.update(killed)
         return init.ended_within(CONFIRM_SECONDS) and (certain or self._cleared)

@@ -51,7 +51,7 @@ class ServerFiles:
             found.add(real)
             if not os.path.isdir(real):
                 found |= {each for each in _directories(path, real) if _apart(each, kept)}
-        return tuple(sorted(path for path in found if not any(_within(path, other) for other in found)))
+        return tuple(outermost(found))
 
     def in_shared_directories(self) -> tuple[str, ...]:
         """Return the files that are hidden without their directory: tools could see a new file that replaces one."""
@@ -69,11 +69,12 @@ def _directories(path: str, real: str) -> set[str]:
 
 def _apart(folder: str, kept: Iterable[str]) -> bool:
     """Return whether the directory is used by the server only, and contains none of the paths `kept`."""
-    if not os.path.isdir(folder) or any(each == folder or _within(each, folder) for each in kept):
+    if not os.path.isdir(folder) or any(within(each, folder) for each in kept):
         return False
     if os.path.basename(folder) == OWN_NAME or os.path.lexists(os.path.join(folder, REPLACED_TOGETHER)):
         return True
-    return not _within(folder, os.path.expanduser("~")) and not os.stat(folder).st_mode & stat.S_IRWXO
+    home = os.path.expanduser("~")
+    return (folder == home or not within(folder, home)) and not os.stat(folder).st_mode & stat.S_IRWXO
 
 
 def own_programs() -> tuple[str, ...]:
@@ -92,10 +93,6 @@ def _shared() -> tuple[str, ...]:
     home, source = os.path.expanduser("~"), str(Path(__file__).parents[3])
     places = (home, source, tempfile.gettempdir(), sys.prefix, sys.base_prefix, sys.executable)
     return tuple(map(os.path.realpath, places))
-
-
-def _within(path: str, folder: str) -> bool:
-    return path != folder and path.startswith(folder.rstrip("/") + "/")
 
 
 ALWAYS = (".git",)
@@ -136,14 +133,14 @@ class Workspaces:
         """
         root = os.path.realpath(directory)
         home = os.path.realpath(os.path.expanduser("~"))
-        if root == "/" or root in OF_THE_SYSTEM or any(_at_or_below(root, each) for each in OF_THE_SYSTEM_WITH_ALL):
+        if root == "/" or root in OF_THE_SYSTEM or any(within(root, each) for each in OF_THE_SYSTEM_WITH_ALL):
             return f"{root} belongs to the system: choose the directory of a project"
-        if _at_or_below(home, root):
+        if within(home, root):
             return f"{root} is or contains the home directory, with what programs run at their start: choose one in it"
-        if any(_at_or_below(root, path) for path in (*denied, self._programs)):
+        if any(within(root, path) for path in (*denied, self._programs)):
             return f"{root} belongs to the server itself, or keys are kept there"
-        if within := next((path for path in unmasked if _at_or_below(path, root)), None):
-            return f"{within} lies in it, which tools may not read: choose another directory, or move that elsewhere"
+        if inner := next((path for path in unmasked if within(path, root)), None):
+            return f"{inner} lies in it, which tools may not read: choose another directory, or move that elsewhere"
         if kind := _other_names(root):
             return f"files in {root} have further names there ({kind}), so that names like .git cannot be protected"
         return writable_trees.why_not(os.fsencode(root), list(self._names))
@@ -156,7 +153,7 @@ class Workspaces:
         kept = {
             *denied,
             self._programs,
-            *(path for path in (sys.prefix, sys.base_prefix) if not _at_or_below(directory, path)),
+            *(path for path in (sys.prefix, sys.base_prefix) if not within(directory, path)),
         }
         return {
             "root": os.fsencode(os.path.realpath(directory)),
@@ -166,8 +163,15 @@ class Workspaces:
         }
 
 
-def _at_or_below(path: str, folder: str) -> bool:
+def within(path: str, folder: str) -> bool:
+    """Return whether `path` is `folder` or below it."""
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def outermost(paths: Iterable[str]) -> list[str]:
+    """Return the paths, sorted, without those below another one."""
+    found = sorted(set(paths))
+    return [path for path in found if not any(path != other and within(path, other) for other in found)]
 
 
 class _FileSystem(ctypes.Structure):

@@ -14,7 +14,14 @@ from actors.adapters.sandbox.fork_server import ForkServer
 from actors.adapters.sandbox.host import confinement
 from actors.adapters.sandbox.private_dirs import PrivateDirectories, remove
 from actors.adapters.sandbox.process_tree import STAGES, ForkUnsupportedError, HostLostError, ProcessTree
-from actors.adapters.sandbox.server_files import ServerFiles, Workspaces, listed_by_programs, own_programs
+from actors.adapters.sandbox.server_files import (
+    ServerFiles,
+    Workspaces,
+    listed_by_programs,
+    outermost,
+    own_programs,
+    within,
+)
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
 from actors.ports.cluster import FOREVER
@@ -118,7 +125,7 @@ class ToolHostSandbox:
         """Raise SandboxUnavailableError if programs that start in a directory may not read it."""
         real = os.path.realpath(directory)
         for path in self.unreadable:
-            if real == path or _inside(real, path):
+            if within(real, path):
                 raise SandboxUnavailableError(f"the working directory lies in {path}, which tools may not read")
 
     def _check_separation(self, launch: Launch, readable: tuple[str, ...]) -> None:
@@ -133,7 +140,7 @@ class ToolHostSandbox:
                 f"this machine cannot keep several principals apart ({self._report.separation_reason})"
             )
         real = os.path.realpath(launch.cwd)
-        if not any(real == root or _inside(real, root) for root in readable):
+        if not any(within(real, root) for root in readable):
             raise SandboxUnavailableError("the working directory is not within the roots of its principal")
 
     def _readable(self, roots: tuple[str, ...]) -> list[bytes]:
@@ -143,7 +150,7 @@ class ToolHostSandbox:
         read.
         """
         found = {*(root for root in roots if os.path.realpath(root) == root), *self._system}
-        return [os.fsencode(path) for path in sorted(found) if not any(_inside(path, other) for other in found)]
+        return [os.fsencode(path) for path in outermost(found)]
 
     def _path_of(self, launch: Launch) -> dict[str, str]:
         """Return the variable PATH of a program that reads only some paths, without the directories it cannot read.
@@ -155,7 +162,7 @@ class ToolHostSandbox:
             return {}
         readable = [os.fsdecode(path) for path in self._readable(launch.readable)]
         named = ((folder, os.path.realpath(folder)) for folder in launch.env["PATH"].split(":"))
-        found = [folder for folder, real in named if any(real == path or _inside(real, path) for path in readable)]
+        found = [folder for folder, real in named if any(within(real, path) for path in readable)]
         return {"PATH": ":".join(found) or os.defpath}
 
     def mode_refusal(self, mode: Mode, directory: str) -> str:
@@ -176,8 +183,8 @@ class ToolHostSandbox:
 
     def _to_hide(self, directory: str) -> tuple[str, ...]:
         """Return the paths to hide from a call in this directory; none of these paths lies inside another one."""
-        found = {*self._files.to_hide(directory), *(path for path in self.unreadable if os.path.lexists(path))}
-        return tuple(sorted(path for path in found if not any(_inside(path, other) for other in found)))
+        unreadable = (path for path in self.unreadable if os.path.lexists(path))
+        return tuple(outermost((*self._files.to_hide(directory), *unreadable)))
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
         """Start `launch` and wait until it runs, which takes some ten milliseconds. Called on the tool's thread.
@@ -195,11 +202,11 @@ class ToolHostSandbox:
         if launch.mode is Mode.WORKSPACE and (why := self._workspace_refusal(launch.cwd)):
             raise SandboxUnavailableError(f"workspace mode cannot be kept here ({why})")
         try:
-            return self._begun(launch, on_output)
+            return self._start_once(launch, on_output)
         except (HostLostError, ForkUnsupportedError):  # the program was not started, so another host can try
-            return self._begun(launch, on_output)
+            return self._start_once(launch, on_output)
 
-    def _begun(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
+    def _start_once(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
         """Start `launch` in a new tool host. Raises ProcessStartError or SandboxUnavailableError."""
         tree, description, number = self._spawn(launch, on_output)
         try:
@@ -384,10 +391,6 @@ def _memory_file(content: bytes) -> Generator[BinaryIO]:
 def _at_home_in(directory: str) -> dict[str, str]:
     """Return the environment variables that make programs use `directory` as their home and for temporary files."""
     return {"HOME": directory, "TMPDIR": directory, "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def _inside(path: str, folder: str) -> bool:
-    return path != folder and path.startswith(f"{folder.rstrip('/')}/")
 
 
 def _bytes(text: str) -> bytes:

@@ -11,6 +11,8 @@ import logging
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from msgspec.structs import asdict
+
 from actors.adapters.telemetry import metrics
 from actors.core.content import (
     Message,
@@ -209,29 +211,15 @@ class Observer(Telemetry):
         run, used, first = self._runs.get(attempt.conversation), end.usage, end.first_chunk_seconds
         if run is not None and used is not None:
             run.usage += used
-        tokens: dict[str, int] = {}
-        if used is not None:
-            tokens = {
-                "input_tokens": used.input_tokens,
-                "output_tokens": used.output_tokens,
-                "cache_read_tokens": used.cache_read_tokens,
-                "cache_write_tokens": used.cache_write_tokens,
-                "cost_micros": used.cost_micros,
-            }
         _log(
             logging.INFO,
             "model request ended",
-            conversation=attempt.conversation,
+            **asdict(attempt),
             run=run.run if run else "",
-            request=attempt.request,
-            attempt=attempt.attempt,
-            model=attempt.model,
-            provider=attempt.provider,
-            purpose=attempt.purpose,
             outcome=end.outcome,
             duration_ms=_milliseconds(end.seconds),
             first_chunk_ms=_milliseconds(first),
-            **tokens,
+            **({} if used is None else asdict(used)),
         )
         labels = ("chat", attempt.provider, self._bounded(attempt.model))
         self._add(metrics.ATTEMPTS, end.seconds, *labels, "" if end.outcome == "ok" else end.outcome)
@@ -240,10 +228,9 @@ class Observer(Telemetry):
         if used is not None:
             self._add(metrics.TOKENS, used.context_tokens - used.output_tokens, *labels, "input")
             self._add(metrics.TOKENS, used.output_tokens, *labels, "output")
-            if used.cache_read_tokens:
-                self._add(metrics.TOKENS, used.cache_read_tokens, *labels, "cache_read")
-            if used.cache_write_tokens:
-                self._add(metrics.TOKENS, used.cache_write_tokens, *labels, "cache_creation")
+            for kind, tokens in (("cache_read", used.cache_read_tokens), ("cache_creation", used.cache_write_tokens)):
+                if tokens:
+                    self._add(metrics.TOKENS, tokens, *labels, kind)
             if used.cost_micros:
                 self._add(metrics.COST, used.cost_micros / 1e6, *labels)
         if self._spans is not None:
@@ -344,16 +331,8 @@ class Observer(Telemetry):
 
     def _report_call(self, call: ToolStart, outcome: str, seconds: float | None) -> None:
         run = self._runs.get(call.conversation)
-        _log(
-            logging.INFO,
-            "tool call ended",
-            conversation=call.conversation,
-            run=run.run if run else "",
-            call=call.call,
-            tool=call.tool,
-            outcome=outcome,
-            duration_ms=_milliseconds(seconds),
-        )
+        facts = {"conversation": call.conversation, "run": run.run if run else "", "call": call.call, "tool": call.tool}
+        _log(logging.INFO, "tool call ended", **facts, outcome=outcome, duration_ms=_milliseconds(seconds))
         self._add(metrics.TOOLS, seconds or 0.0, self._counted_as(call), outcome)
 
     def _counted_as(self, call: ToolStart) -> str:
@@ -378,13 +357,7 @@ def _run_of(record: ConversationRecord, run: str) -> Run:
 
 
 def _facts(run: Run) -> dict[str, str]:
-    return {
-        "conversation": run.conversation,
-        "run": run.run,
-        "model": run.model,
-        "principal": run.principal,
-        "parent": run.parent,
-    }
+    return {name: getattr(run, name) for name in ("conversation", "run", "model", "principal", "parent")}
 
 
 def _log(level: int, line: str, /, **fields: str | float | None) -> None:

@@ -142,15 +142,15 @@ def test_the_time_of_a_call_stands_still_while_a_person_is_asked() -> None:
         async with call.limit:
             before = call.limit.when()
             assert before is not None
-            with call.standing_still():
+            with call.paused():
                 assert call.limit.when() is None
-                with call.standing_still():
+                with call.paused():
                     pass
                 assert call.limit.when() is None, "another question waits still"
             after = call.limit.when()
             assert after is not None
             assert after >= before
-            expired = call.standing_still()
+            expired = call.paused()
             expired.__enter__()
         expired.__exit__(None, None, None)  # a question that outlives its call
 

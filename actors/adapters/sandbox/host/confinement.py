@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import suppress
 
-from actors.adapters.sandbox.host import kernel, reported_calls, syscall_filter
+from actors.adapters.sandbox.host import kernel, reported_calls, syscall_filter, writable_trees
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -336,19 +336,14 @@ def grant_reading(ruleset: int, section: "dict[str, Any]") -> None:
 
 def around(folder: bytes, protected: list[bytes]) -> "Iterator[bytes]":
     """Yield the fewest paths that cover `folder` without the protected ones; none if `folder` itself is protected."""
-    if any(within(folder, path) for path in protected):
+    if any(writable_trees.within(folder, path) for path in protected):
         return
-    if not any(within(path, folder) for path in protected):
+    if not any(writable_trees.within(path, folder) for path in protected):
         yield folder
         return
     for entry in os.scandir(folder):
         if not entry.is_symlink():
             yield from around(entry.path, protected)
-
-
-def within(path: bytes, folder: bytes) -> bool:
-    """Return whether `path` is `folder` or below it."""
-    return (path + b"/").startswith(folder.rstrip(b"/") + b"/")
 
 
 def grant(ruleset: int, path: bytes, rights: int) -> bool:
@@ -357,11 +352,9 @@ def grant(ruleset: int, path: bytes, rights: int) -> bool:
         place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
-    try:
+    with kernel.Opened(place):
         if not (add_rule(ruleset, place, rights) or add_rule(ruleset, place, rights & FILE_RIGHTS)):
             raise OSError(errno.EINVAL, "neither a directory nor a file can have these rights")
-    finally:
-        os.close(place)
     return True
 
 

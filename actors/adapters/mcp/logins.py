@@ -6,14 +6,10 @@ import asyncio
 import functools
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from actors.ports.mcp import LoginUnavailableError, McpLogin, McpLogins, McpLoginsError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from actors.adapters.mcp.loop_thread import LoopThread
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +23,7 @@ PAUSE_SECONDS = 5.0
 """Seconds after a failed renewal during which calls do not try to renew the tokens again."""
 
 
-class KeptLogins:
+class LoginTokens:
     """Provides access tokens from the stored logins at MCP servers; `urls` contains the servers' URLs by name.
 
     Used on the thread of the event loop only.
@@ -36,11 +32,15 @@ class KeptLogins:
     """
 
     def __init__(
-        self, stored: McpLogins, loop: LoopThread, urls: Mapping[str, str], changed: Callable[[str, bool], None]
+        self,
+        stored: McpLogins,
+        blocking: Callable[[Callable[[], Any]], Awaitable[Any]],
+        urls: Mapping[str, str],
+        changed: Callable[[str, bool], None],
     ) -> None:
-        """Keep the arguments. Nothing is read yet."""
+        """Keep the arguments; nothing is read yet. `blocking` runs blocking work on another thread (LoopThread)."""
         self._stored = stored
-        self._loop = loop
+        self._blocking = blocking
         self._urls = urls
         self._changed = changed
         self._looking = asyncio.Lock()
@@ -104,19 +104,19 @@ class KeptLogins:
                 return
             first, self._version = self._version is None, version
             try:
-                found = await self._loop.blocking(self._stored.read)
+                found = await self._blocking(self._stored.read)
             except McpLoginsError as error:  # the logins read before stay in use
                 log.warning("logins at MCP servers: %s", error)
                 self._fault = str(error)
                 return
             self._fault = ""
-            self._take(found, tell=not first)
+            self._use(found, notify=not first)
 
-    def _take(self, found: Mapping[str, McpLogin], *, tell: bool = True) -> None:
+    def _use(self, found: Mapping[str, McpLogin], *, notify: bool = True) -> None:
         """Use the logins that were read from the store.
 
         The store still contains outdated logins for the servers in `_unsaved`, so their renewed logins stay in use. If
-        `tell` is True, `changed` is called for each server whose login is another one now.
+        `notify` is True, `changed` is called for each server whose login is another one now.
         """
         before = self._logins
         self._unsaved = {name: spent for name, spent in self._unsaved.items() if found.get(name) == spent}
@@ -125,7 +125,7 @@ class KeptLogins:
         self._logins = {name: login for name, login in found.items() if self._urls.get(name) == login.url}
         for name in self._urls:
             old, new = before.get(name), self._logins.get(name)
-            if (old.id if old else "") != (new.id if new else "") and tell:
+            if (old.id if old else "") != (new.id if new else "") and notify:
                 self._failed.pop(name, None)
                 self._changed(name, new is not None)
 
@@ -169,7 +169,7 @@ class KeptLogins:
         """
         spent = self._unsaved.get(name, login)
         try:
-            replaced = await self._loop.blocking(functools.partial(self._stored.replace, name, spent, after))
+            replaced: bool = await self._blocking(functools.partial(self._stored.replace, name, spent, after))
         except McpLoginsError as error:
             now = self._logins.get(name)
             if now is not None and now.id != login.id:  # another login was stored just before
