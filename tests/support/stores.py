@@ -15,12 +15,13 @@ from actors.adapters.store.postgres.schema import migrate
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.adapters.store.sqlite import store as sqlite_store
 from actors.adapters.store.sqlite.engine import open_writer, raw
-from actors.adapters.store.sqlite.store import PeeweeStore
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from peewee import SqliteDatabase
+
+    from actors.adapters.store.sqlite.store import PeeweeStore
 
     _Store = PeeweeStore
 else:

@@ -11,8 +11,7 @@ no provider was found yet, so that known models never wait for a server.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -33,9 +32,13 @@ from actors.adapters.llm.provider import (
     presets,
 )
 from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
-from actors.adapters.llm.transport.connections import Later
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.ports import CancelToken, Model, ModelInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from actors.adapters.llm.transport.connections import Later
+    from actors.ports import CancelToken, Model, ModelInfo
 
 #: The pattern that matches every name.
 ANY = "*"

@@ -9,18 +9,21 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 
 from actors.adapters.llm.model_limits import Price, StatedLimits
 from actors.adapters.llm.protocols.answer_builder import token_count
 from actors.adapters.llm.provider import Timeouts
-from actors.adapters.llm.provider_client import ProviderClient
 from actors.adapters.llm.transport.connections import TransportError
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from actors.adapters.llm.provider_client import ProviderClient
 
 log = logging.getLogger(__name__)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.adapters.llm.discovery import Discovery
 from actors.adapters.llm.model_limits import (
     RESERVED_OUTPUT,
     ModelLimits,
@@ -17,12 +16,17 @@ from actors.adapters.llm.model_limits import (
 from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.adapters.llm.protocols.encoding import EncodedTurns, PrefixCache
 from actors.adapters.llm.provider import ANTHROPIC, OPENAI_CHAT, ProviderConfig
-from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
 from actors.adapters.llm.provider_errors import ImagesRefusedError
 from actors.core.content import Usage, has_image
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.core.history import Turn
 from actors.ports import CancelToken, ModelAnswer, ModelFailedError, ModelInfo, ModelRequest, ModelSink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from actors.adapters.llm.discovery import Discovery
+    from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
+    from actors.core.history import Turn
 
 _WITHOUT_IMAGES = (
     "Send a message to go on without them, since {name} now gets a text in their place; or choose another model. "

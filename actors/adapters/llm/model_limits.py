@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from actors.adapters.llm.provider import ANTHROPIC, ProviderConfig
-from actors.core.content import Usage
 from actors.core.profile import ReasoningEffort
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.core.content import Usage
 
 Row = TypeVar("Row")
 

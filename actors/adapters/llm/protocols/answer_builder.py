@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 import msgspec
 from msgspec import Raw, Struct
@@ -21,11 +20,15 @@ from actors.adapters.llm import provider_errors
 from actors.adapters.llm.model_limits import ModelLimits
 from actors.adapters.llm.protocols.lenient_json import join_halves, object_text, replace_lone_surrogates, whole_number
 from actors.adapters.llm.provider import ProviderConfig
-from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage, distinct_calls
 from actors.core.window import content_tokens, tokens_of, utf8_size
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError, ModelInfo, ModelRequest, ModelSink
 from actors.ports.models import fixed_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.adapters.llm.transport.sse import SseEvent
 
 log = logging.getLogger(__name__)
 

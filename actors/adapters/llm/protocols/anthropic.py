@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -36,7 +35,6 @@ from actors.adapters.llm.protocols.encoding import (
     view_of,
 )
 from actors.adapters.llm.protocols.lenient_json import json_text, own_fields, text_in, whole_number, word
-from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import (
     Content,
     Image,
@@ -50,9 +48,14 @@ from actors.core.content import (
     ToolUse,
     is_tool_result,
 )
-from actors.core.history import Turn
 from actors.core.profile import ReasoningEffort
-from actors.ports import ImageView, ModelAnswer, ModelSink
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.adapters.llm.transport.sse import SseEvent
+    from actors.core.history import Turn
+    from actors.ports import ImageView, ModelAnswer, ModelSink
 
 PATH = "/v1/messages"
 

@@ -8,12 +8,11 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
-from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.core.content import (
     Content,
     Image,
@@ -27,8 +26,11 @@ from actors.core.content import (
 )
 from actors.core.history import Prefix, ProviderView, Turn
 from actors.core.profile import ReasoningEffort
-from actors.ports import ImageView, ToolSpec
-from actors.ports.schemas.output_schema import NativeOutput
+
+if TYPE_CHECKING:
+    from actors.adapters.llm.protocols.answer_builder import PreparedRequest
+    from actors.ports import ImageView, ToolSpec
+    from actors.ports.schemas.output_schema import NativeOutput
 
 NOT_AT_THE_TOP = ("oneOf", "anyOf", "allOf", "not", "enum")
 """Keywords that providers refuse at the top level of a schema, but accept inside it."""

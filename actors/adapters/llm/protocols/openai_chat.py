@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -48,10 +47,14 @@ from actors.adapters.llm.protocols.lenient_json import (
     whole_number,
     word,
 )
-from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Text, ToolUse, Usage, is_tool_result
-from actors.core.history import Turn
-from actors.ports import ImageView, ModelAnswer, ModelSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from actors.adapters.llm.transport.sse import SseEvent
+    from actors.core.history import Turn
+    from actors.ports import ImageView, ModelAnswer, ModelSink
 
 PATH = "/chat/completions"
 

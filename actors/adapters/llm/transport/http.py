@@ -12,16 +12,14 @@ import logging
 import math
 import re
 import select
-import socket
 import ssl
 import threading
 import time
 import weakref
-from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -29,7 +27,6 @@ from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
-from actors.adapters.llm.provider import ProviderConfig, Timeouts
 from actors.adapters.llm.transport.connections import (
     Exchange,
     Later,
@@ -40,10 +37,16 @@ from actors.adapters.llm.transport.connections import (
     open_socket,
 )
 from actors.core.errors import ErrorKind
-from actors.ports import CancelToken
 from actors.ports.machine.resources import exhausted_resource, max_open_files
 from actors.ports.machine.trust_store import client_tls
 from actors.ports.settings.settings_checks import read_named
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Generator, Mapping, Sequence
+
+    from actors.adapters.llm.provider import ProviderConfig, Timeouts
+    from actors.ports import CancelToken
 
 #: Maximum bytes of one response body.
 MAX_ANSWER_BYTES = 64 << 20

@@ -13,7 +13,7 @@ from msgspec import DecodeError
 from peewee import PostgresqlDatabase, Psycopg3Adapter
 from psycopg.conninfo import conninfo_to_dict
 
-from actors.adapters.store.query import Rows, Session
+from actors.adapters.store.query import Rows, Session, Statement
 from actors.adapters.store.reads import ReaderPool
 from actors.ports import DatabaseAwayError, StoreDamagedError, StoreError, StoreUnavailableError, StoreUnusableError
 from actors.ports.store.outage_log import OutageLog
@@ -148,14 +148,14 @@ class PostgresConnection(Session):
                 copy.write_row(_stored(values))
         return count
 
-    def read_all(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """Run a query and yield its rows through a server-side cursor, so that they need not fit in memory.
+    def read_all(self, statement: Statement) -> Iterator[tuple[Any, ...]]:
+        """Run a query without parameters and yield its rows through a server-side cursor: they may not fit in memory.
 
         Call this inside a transaction. Raises psycopg.Error.
         """
         with self._connection.cursor(name="all_rows") as cursor:
             cursor.itersize = 200
-            yield from map(_plain, cursor.execute(sql.encode(), binary=True))
+            yield from map(_plain, cursor.execute(statement.on(self.dialect)[0].encode(), binary=True))
 
     @property
     def lost(self) -> bool:

@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 from msgspec import DecodeError, Struct, json
+from peewee import SQL, fn
 
 from actors.adapters.store import models
 from actors.adapters.store.postgres.engine import address_of, connect, words
 from actors.adapters.store.postgres.schema import migrate
-from actors.adapters.store.sqlite.engine import FILE, raw
+from actors.adapters.store.query import Statement
+from actors.adapters.store.sqlite.engine import FILE, SqliteSession, raw
 from actors.adapters.store.sqlite.store import open_store
 from actors.ports import StoreDamagedError, StoreError
 from actors.ports.store.audit import LogAudit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from actors.adapters.store.postgres.engine import PostgresConnection
-    from actors.adapters.store.sqlite.engine import sqlite3
 
 
 class MoveError(StoreError):
@@ -36,43 +37,26 @@ class Moved(NamedTuple):
     to: str  # the URL of the PostgreSQL database, without the password
 
 
-class _Table(NamedTuple):
-    """A table to copy: its columns in SQLite, columns that only PostgreSQL has (`more`), and the columns to sort by."""
-
-    name: str
-    columns: Sequence[str]
-    order: str
-    more: tuple[str, ...] = ()
-
-
 class _Forked(Struct):
     """The only field that this module reads of a stored profile."""
 
     forked_from: str = ""
 
 
-# The tables to copy, with the columns to sort by; the columns that only PostgreSQL has are computed from the others.
-_ORDERS: dict[Any, str] = {
-    models.Records: "id",
-    models.Prompts: "conversation_id",
-    models.Profiles: "conversation_id",
-    models.Messages: "id",
-    models.Log: "conversation_id, first_revision, step",
-    models.Runs: "conversation_id, revision",
-    models.Fates: "conversation_id, revision",
-    models.Prunings: "conversation_id",
-    models.Commands: "coalesce(conversation_id, ''), coalesce(principal, ''), request_id",
-    models.Attachments: "conversation_id, id",
-    models.Spendings: "day, principal",
-    models.Deletions: "conversation_id",
-    models.Audit: "id",
+# The columns by which a table is sorted, if not by its first one.
+_KEYS: dict[Any, tuple[Any, ...]] = {
+    models.Log: (models.Log.conversation_id, models.Log.first_revision, models.Log.step),
+    models.Runs: (models.Runs.conversation_id, models.Runs.revision),
+    models.Fates: (models.Fates.conversation_id, models.Fates.revision),
+    models.Commands: (
+        fn.coalesce(models.Commands.conversation_id, SQL("''")),
+        fn.coalesce(models.Commands.principal, SQL("''")),
+        models.Commands.request_id,
+    ),
+    models.Attachments: (models.Attachments.conversation_id, models.Attachments.id),
+    models.Spendings: (models.Spendings.day, models.Spendings.principal),
 }
-TABLES = [
-    _Table(
-        model._meta.table_name, models.columns(model), order, tuple(each.name for each in models.SHARED.get(model, ()))
-    )
-    for model, order in _ORDERS.items()
-]
+_PARENTS = Statement(models.Records.select(models.Records.id, models.Records.parent_conversation_id))
 _LOG_AUDIT = json.Decoder(LogAudit)
 _FORKED = json.Decoder(_Forked)
 _NO_LIMITS = """
@@ -103,9 +87,10 @@ def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
             migrate(address)
             _refuse_used(session, address.shown)
             with store._readers.lend() as database:
-                raw(database).execute("BEGIN")
-                counts = _copied(raw(database), session, documents)
-                raw(database).execute("COMMIT")
+                source = SqliteSession(raw(database))
+                source.run("BEGIN")
+                counts = _copied(source, session, documents)
+                source.run("COMMIT")
             store.mark_moved(address.shown)
         except psycopg.OperationalError as error:
             raise MoveError(f"{address.shown} cannot be opened or does not answer: {words(error)}") from None
@@ -124,18 +109,19 @@ def _refuse_used(session: PostgresConnection, shown: str) -> None:
         raise MoveError(f"{shown} is not empty: name a new database")
 
 
-def _copied(source: sqlite3.Connection, session: PostgresConnection, documents: Mapping[str, bytes]) -> dict[str, int]:
+def _copied(source: SqliteSession, session: PostgresConnection, documents: Mapping[str, bytes]) -> dict[str, int]:
     """Copy and compare all tables in one transaction; return the number of rows by table."""
     more = _more(source)
     session.run(_NO_LIMITS)
     session.run("BEGIN")
     counts: dict[str, int] = {}
-    for table in TABLES:
-        extra = more.get(table.name, lambda _row: ())
-        read = (tuple(row) + extra(row) for row in source.execute(_select(table, table.columns)))
-        counts[table.name] = session.copy_in(table.name, (*table.columns, *table.more), read)
-    for table in TABLES:
-        _compare(source, session, table)
+    for model in models.TABLES:
+        name, extra = model._meta.table_name, more.get(model, lambda _row: ())
+        columns = *models.columns(model), *(each.name for each in models.SHARED.get(model, ()))
+        read = (tuple(row) + extra(row) for row in source.execute(_sorted(model)))
+        counts[name] = session.copy_in(name, columns, read)
+    for model in models.TABLES:
+        _compare(source, session, model)
     session.run("DELETE FROM documents")
     for name, content in documents.items():
         session.run("INSERT INTO documents VALUES (%s, 1, %s)", (name, content))
@@ -145,25 +131,24 @@ def _copied(source: sqlite3.Connection, session: PostgresConnection, documents: 
     return counts
 
 
-def _select(table: _Table, columns: Sequence[str]) -> str:
-    return f"SELECT {', '.join(columns)} FROM {table.name} ORDER BY {table.order}"  # noqa: S608 -- only constant names
+def _sorted(model: Any) -> Statement:
+    return Statement(model.select().order_by(*_KEYS.get(model, models.fields(model)[:1])))
 
 
-def _compare(source: sqlite3.Connection, session: PostgresConnection, table: _Table) -> None:
+def _compare(source: SqliteSession, session: PostgresConnection, model: Any) -> None:
     """Raise MoveError unless a table has the same values in both databases, in the columns that SQLite has."""
-    query = _select(table, table.columns)
-    count = 0
-    written = session.read_all(_select(table, table.columns))
-    for count, row in enumerate(source.execute(query), 1):
+    name, statement, count = model._meta.table_name, _sorted(model), 0
+    written = session.read_all(statement)
+    for count, row in enumerate(source.execute(statement), 1):
         if tuple(row) != next(written, None):
-            raise MoveError(f"row {count} of {table.name} is not what was copied; nothing was moved")
+            raise MoveError(f"row {count} of {name} is not what was copied; nothing was moved")
     if next(written, None) is not None:
-        raise MoveError(f"{table.name} has more rows than were copied; nothing was moved")
+        raise MoveError(f"{name} has more rows than were copied; nothing was moved")
 
 
-def _more(source: sqlite3.Connection) -> dict[str, Callable[[Any], tuple[str | None, ...]]]:
+def _more(source: SqliteSession) -> dict[Any, Callable[[Any], tuple[str | None, ...]]]:
     """For each table with columns that only PostgreSQL has, return a function that computes them from a SQLite row."""
-    parents: dict[str, str | None] = dict(source.execute("SELECT id, parent_conversation_id FROM conversations"))
+    parents: dict[str, str | None] = dict(source.execute(_PARENTS))
 
     def family(row: Any) -> tuple[str | None, ...]:
         top = str(row[0])
@@ -184,4 +169,4 @@ def _more(source: sqlite3.Connection) -> dict[str, Callable[[Any], tuple[str | N
             return ("",)
         return (found.origin.principal if found.origin else "",)
 
-    return {"conversations": family, "profiles": forked_from, "log": principal}
+    return {models.Records: family, models.Profiles: forked_from, models.Log: principal}
