@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
-from actors.core.approval.rule_matching import allows_part
+from actors.core.approval import allows_part
 from actors.core.content import distinct_calls, tool_uses
-from actors.core.context import ApprovalPolicy, ConvContext
+from actors.core.context import Action, ApprovalPolicy, ApprovalRule, ConvContext, Origin
 from actors.core.events import ApprovalResponse, LlmResponse
 from actors.core.states import (
     AwaitingLlm,
@@ -21,8 +20,8 @@ from actors.core.steps.approvals import CallVerdict, Judgement, judge
 from actors.ports.store.audit import CallDecision
 
 if TYPE_CHECKING:
-    from actors.core.approval.approval_rules import CallSubject
     from actors.core.content import ToolUse
+    from actors.core.context import CallSubject
     from actors.core.events import Event
 
 

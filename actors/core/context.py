@@ -9,7 +9,94 @@ from enum import IntEnum, StrEnum
 
 from msgspec import Struct
 
-from actors.core.approval.approval_rules import ApprovalRule
+
+class Action(StrEnum):
+    """What a rule does with the calls that it matches."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+
+class Origin(StrEnum):
+    """Who made a rule: a client, for one conversation, or the operator of the server."""
+
+    CONVERSATION = "conversation"
+    OPERATOR = "operator"
+
+
+class ApprovalRule(Struct, frozen=True, omit_defaults=True):
+    """A rule for tool calls. Exactly one of `tool`, `command`, `command_prefix`, `path` and `mcp_server` is set."""
+
+    id: str
+    """The id, unique among a conversation's rules of the same origin; "" for a rule that is only suggested."""
+    action: Action
+    tool: str = ""
+    """The rule is for calls of the tool with this name."""
+    command: str = ""
+    """The rule is for this command: the whole text of a call, or one simple command with exactly these words."""
+    command_prefix: str = ""
+    """The rule is for simple commands that begin with these words."""
+    path: str = ""
+    """An absolute directory without symbolic links: the rule is for tools that read or write files beneath it."""
+    mcp_server: str = ""
+    """The rule is for calls of all tools of the MCP server with this name."""
+    words: tuple[str, ...] = ()
+    """The words of `command_prefix`, or of `command` if that is one simple command, without the shell's quoting."""
+    created_at: int = 0
+    """When the rule was made, in milliseconds since the epoch; 0 if unknown."""
+    creator: str = ""
+    """The principal (person or service) that made the rule; "" if unknown."""
+    origin: Origin = Origin.CONVERSATION
+
+    @property
+    def subject(self) -> tuple[str, str, str, str, str]:
+        """The fields that decide which calls match. Rules with the same subject and action are duplicates."""
+        return self.tool, self.command, self.command_prefix, self.path, self.mcp_server
+
+
+class ShellCommand(Struct, frozen=True, omit_defaults=True):
+    """One simple command (a program with arguments) within the text of a shell call."""
+
+    words: tuple[str, ...]
+    """The words of the command without quotes, up to the first word that is known only when the command runs."""
+    open: bool = False
+    """Whether more words follow that are known only when the command runs, such as variables and patterns."""
+    runs_others: bool = False
+    """Whether the command may run others that `words` does not name; only in logs before `Rules.NOTHING_LOST`."""
+
+
+class CallSubject(Struct, frozen=True, omit_defaults=True):
+    """What a call would do, as far as the tool's adapter can tell before the call runs."""
+
+    text: str = ""
+    """The text of the whole command; "" for tools that run no command."""
+    commands: tuple[ShellCommand, ...] = ()
+    """All simple commands in the text; incomplete if `opaque` is set."""
+    inner: tuple[ShellCommand, ...] = ()
+    """Simple commands inside the arguments of other commands, or inside an opaque text; there may be more."""
+    opaque: bool = False
+    """Whether the text may run commands that could not be determined."""
+    paths: tuple[str, ...] = ()
+    """The absolute paths, without symbolic links, that the tool reads or writes."""
+    trees: tuple[str, ...] = ()
+    """The directories that the tool reads with everything beneath them; absolute, without symbolic links."""
+    also_reads: tuple[str, ...] = ()
+    """Further paths that the tool reads. A rule that allows these paths alone does not allow the call."""
+    workspace: bool = False
+    """Whether the call asks for the unrestricted mode where a person can grant the workspace mode instead."""
+
+
+class Suggested(Struct, frozen=True, omit_defaults=True):
+    """The suggested approval rules for one call that waits for a person."""
+
+    tool_use_id: str
+    rules: tuple[ApprovalRule, ...]
+    """Rules that would allow calls like this one, the narrowest first. Their `id` is ""."""
+    asked_by: ApprovalRule | None = None
+    """The rule that made approval necessary; None if no rule did."""
+    workspace: bool = False
+    """Whether a person can grant the workspace mode instead of the mode that the call asks for."""
 
 
 class Mode(StrEnum):
@@ -165,3 +252,114 @@ class ConvContext(Struct, frozen=True):
     takes_images: bool = True
     """Whether requests contain images. If not, they contain a text in place of each image."""
     rules: Rules = max(Rules)
+
+
+class ClientTool(Struct, frozen=True, omit_defaults=True):
+    """A tool that clients run."""
+
+    name: str
+    description: str = ""
+    input_schema: str = '{"type":"object","properties":{}}'
+    """A JSON Schema of type object, as JSON text."""
+    group: ToolGroup = ToolGroup.OTHER
+    timeout_ms: int = 300_000
+    """How long a call waits for a client's answer, in milliseconds."""
+    read_only: bool = False
+    requires_approval: bool = False
+    """Whether calls need approval under every approval policy."""
+
+    @property
+    def traits(self) -> ToolTraits:
+        """The tool's properties that the state machine uses."""
+        return ToolTraits(
+            self.name,
+            self.group,
+            writes=not self.read_only,
+            always_asks=self.requires_approval,
+            client=True,
+            timeout_ms=self.timeout_ms,
+        )
+
+
+NOT_OFFERED = (
+    "restricted mode offers only those tools of clients that are read-only: declare it so if it changes nothing, or "
+    "choose the mode workspace or unrestricted"
+)
+"""Why a tool is one of those that `unoffered` returns, and what to change."""
+
+
+def unoffered(tools: tuple[ClientTool, ...], mode: Mode) -> tuple[str, ...]:
+    """Return the names of those client tools that a run which begins in this mode does not offer."""
+    return tuple(tool.name for tool in tools if not tool.traits.offered_in(mode))
+
+
+class ReasoningEffort(StrEnum):
+    """How much a model reasons before it answers."""
+
+    NONE = "none"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    MAX = "max"
+    """The highest effort that the model supports."""
+
+
+class Generation(Struct, frozen=True, omit_defaults=True):
+    """Settings for a model's answers; a setting that is unset is left to the model."""
+
+    reasoning_effort: ReasoningEffort | None = None
+    temperature: float | None = None
+    """From 0 to 2."""
+    max_output_tokens: int = 0
+    """The limit of one answer in tokens, reasoning included; 0: the server's default."""
+
+    def over(self, other: Generation) -> Generation:
+        """Return these settings; where a setting is not set, take the value from `other`."""
+        return Generation(
+            self.reasoning_effort or other.reasoning_effort,
+            other.temperature if self.temperature is None else self.temperature,
+            self.max_output_tokens or other.max_output_tokens,
+        )
+
+
+class ChosenMcpServer(Struct, frozen=True, omit_defaults=True):
+    """An MCP server that a client configures for one conversation: a program or a URL. Contains no secret."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    """The program and its arguments; () for a server with a URL."""
+    environment: dict[str, str] = {}
+    url: str = ""
+    headers: dict[str, str] = {}
+    """References to the operator's secrets (`secret:NAME`), by the name of the HTTP header that sends them."""
+    read_only: tuple[str, ...] = ()
+    """The names of the server's tools that change nothing."""
+
+
+class Profile(Struct, frozen=True, omit_defaults=True):
+    """What the creator of a conversation chose; the defaults mean that nothing was chosen.
+
+    Profiles have a table of their own, because a conversation's row is rewritten at every transition, and its profile
+    seldom changes.
+    """
+
+    instructions: str = ""
+    """Instructions for the agent; "" if there are none."""
+    replaces_prompt: bool = False
+    """Whether the instructions replace Bedrock's system prompt instead of following it."""
+    tools: tuple[str, ...] | None = None
+    """The names of the built-in tools that are offered; None: all of them."""
+    generation: Generation = Generation()
+    """Settings for the model's answers. Those of a message take precedence in the run that the message begins."""
+    forked_from: str = ""
+    """The id of the conversation from which this one was forked; "" if it is not a fork."""
+    forked_at: str = ""
+    """The id, in the original conversation, of the last run that was copied to this fork; "" if it is not a fork."""
+    cache_key: str = ""
+    """The key by which providers find cached prompts; a fork has that of its original. "" means the conversation id."""
+    client_tools: tuple[ClientTool, ...] = ()
+    """The tools that clients run; they can change only while no run is open."""
+    mcp_servers: tuple[ChosenMcpServer, ...] = ()
+    """The MCP servers in addition to those of the operator; they can change only while no run is open."""
+    auto_continue: bool = False
+    """Whether the successor is created in the commit with which the context is used up."""

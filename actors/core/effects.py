@@ -199,3 +199,15 @@ ActEffect: TypeAlias = (
     | StartTimer
 )
 Effect: TypeAlias = CommitEffect | NotifyClient | ActEffect
+
+
+class TransitionResult(Struct, frozen=True):
+    """The new state, and the effects of the transition in the order in which they were added."""
+
+    new_state: State
+    effects: tuple[Effect, ...]
+
+
+def ignored(state: State) -> TransitionResult:
+    """Return the result for an event that no longer applies: the same state object, no effects."""
+    return TransitionResult(state, ())

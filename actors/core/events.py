@@ -12,11 +12,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from actors.core.approval.approval_rules import CallSubject
 from actors.core.content import Content, Delivery, Image, Text, ToolError, ToolResult, ToolSuccess, Usage
-from actors.core.context import Mode
+from actors.core.context import CallSubject, Generation, Mode
 from actors.core.errors import LlmFailure
-from actors.core.profile import Generation
 from actors.core.states import AgentOutcome, AgentTask, BackgroundJob
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from actors.core.content import Message, MessageType
 from actors.core.context import ConvContext, Limits, Mode
-from actors.core.fsm import ContextState, project, stray_edge
 from actors.core.history import ChainCheck
 from actors.core.notifications import (
     ApprovalRequested,
@@ -39,7 +38,7 @@ from actors.core.states import (
     ToolExecuting,
     open_calls,
 )
-from actors.core.summary import run_id, summarize
+from actors.core.summary import ContextState, project, run_id, stray_edge, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

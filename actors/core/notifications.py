@@ -10,13 +10,11 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import Message, ToolUse, Usage
-from actors.core.context import Mode
+from actors.core.context import ApprovalRule, Mode
 from actors.core.errors import LlmFailure
-from actors.core.fsm import ContextState
 from actors.core.states import AgentReport, ApprovalKind, BackgroundJob, Question, QuestionStatus, QueuedInput
-from actors.core.summary import AgentSummary, StateSummary
+from actors.core.summary import AgentSummary, ContextState, StateSummary
 
 
 class StateChanged(Struct, frozen=True, tag="state_changed"):

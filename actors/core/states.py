@@ -7,11 +7,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from actors.core.approval.approval_rules import Suggested
 from actors.core.content import Image, SystemKind, ToolResult, ToolUse, Usage
-from actors.core.context import Mode
+from actors.core.context import Generation, Mode, Suggested
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.core.profile import Generation
 
 STATE_VERSION = 1
 """The version of the stored JSON. A state with an unknown version is restored as Idle, and logged as an alarm."""

@@ -40,7 +40,7 @@ How the history stays valid
 ===========================
 
 A model provider refuses a history in which a tool call has no result, or in which another message stands between a call
-and its result. So a transition that skips or stops tool calls adds a result to each of them (`steps/tool_results.py`),
+and its result. So a transition that skips or stops tool calls adds a result to each of them (`steps/tool_rounds.py`),
 and messages that arrive before the results are queued: those of people as steers, changes of the mode as notices. Both
 are added to the history at one point, the inference boundary (`steps/inference.py`), where the next request is built.
 Stored messages never change.
@@ -49,7 +49,7 @@ How the code is laid out
 ========================
 
 `transition` handles the events that have the same effect in every state, and calls one function per state for all
-others: `when_<state>` in `rules/<state>.py`. Each of these functions lists every event, with one `case` per class, `if`
+others: `when_<state>` in `rules/`. Each of these functions lists every event, with one `case` per class, `if`
 inside the `case` where the fields of the event decide, and no `case _`. If an event is forgotten, both type checkers
 report an error, instead of a conversation that is stuck in production. (One match over pairs of state and event would
 read better, but mypy cannot see that it is complete; a table is impossible, because the next state depends on the
@@ -65,7 +65,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.core.context import ConvContext
-from actors.core.effects import Effect, PersistMode
+from actors.core.effects import Effect, PersistMode, TransitionResult, ignored
 from actors.core.errors import InvalidTransition, Reason, Rejected
 from actors.core.events import (
     AnswerQuestion,
@@ -87,19 +87,16 @@ from actors.core.events import (
     UserMessage,
     WithdrawMessage,
 )
-from actors.core.result import TransitionResult, ignored
-from actors.core.rules.awaiting_continuation import when_awaiting_continuation
-from actors.core.rules.awaiting_llm import when_awaiting_llm
-from actors.core.rules.awaiting_sub_agents import when_awaiting_sub_agents
-from actors.core.rules.awaiting_tool_approval import when_awaiting_tool_approval
-from actors.core.rules.cancelling import when_cancelling
-from actors.core.rules.error import when_error
-from actors.core.rules.idle import when_idle
-from actors.core.rules.internal_faults import handle_fault
-from actors.core.rules.llm_requesting import when_llm_requesting
-from actors.core.rules.terminal import when_terminal
-from actors.core.rules.tool_executing import when_tool_executing
-from actors.core.rules.tool_questions import ask_question, drop_question, take_decision
+from actors.core.rules.agent_states import when_awaiting_sub_agents, when_cancelling
+from actors.core.rules.idle_states import handle_fault, when_error, when_idle, when_terminal
+from actors.core.rules.llm_states import when_awaiting_continuation, when_awaiting_llm, when_llm_requesting
+from actors.core.rules.tool_states import (
+    ask_question,
+    drop_question,
+    take_decision,
+    when_awaiting_tool_approval,
+    when_tool_executing,
+)
 from actors.core.states import (
     AwaitingContinuation,
     AwaitingLlm,
@@ -116,10 +113,10 @@ from actors.core.states import (
     State,
     ToolExecuting,
 )
-from actors.core.steps.client_tools import end_wait, take_answer
 from actors.core.steps.command_steps import withdraw_message
 from actors.core.steps.notices import change_job, notice_mcp_restart
-from actors.core.steps.usage import add_reported_usage
+from actors.core.steps.runs import add_reported_usage
+from actors.core.steps.tool_rounds import end_wait, take_answer
 from actors.core.summary import run_id
 
 __all__ = [

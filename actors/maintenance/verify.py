@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from actors.core.content import Message
-    from actors.core.result import TransitionResult
+    from actors.core.effects import TransitionResult
 
 PAGE = 200
 """The number of events or messages that are read at a time."""

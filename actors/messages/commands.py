@@ -12,11 +12,20 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import Image, Message, ToolError, ToolSuccess, Usage
-from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.context import (
+    ApprovalPolicy,
+    ApprovalRule,
+    Budget,
+    ChosenMcpServer,
+    ClientTool,
+    FollowUpPolicy,
+    Generation,
+    Mode,
+    Profile,
+    ReasoningEffort,
+)
 from actors.core.notifications import QueueChanged
-from actors.core.profile import ChosenMcpServer, ClientTool, Generation, Profile, ReasoningEffort
 from actors.core.states import QueuedInput
 from actors.core.summary import StateSummary
 from actors.ports import ConversationRecord

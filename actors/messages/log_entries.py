@@ -6,8 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from actors.core.approval.approval_rules import ApprovalRule
-from actors.core.profile import Profile
+from actors.core.context import ApprovalRule, Profile
 from actors.core.states import Ledger
 
 

@@ -11,8 +11,7 @@ from actors.core.errors import REFUSAL_TEXTS, Reason
 from actors.ports.models import ToolSpec
 
 if TYPE_CHECKING:
-    from actors.core.context import Mode
-    from actors.core.profile import ChosenMcpServer
+    from actors.core.context import ChosenMcpServer, Mode
     from actors.ports.store.records import ConversationRecord
     from actors.ports.tools import Tool
 

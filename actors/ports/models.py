@@ -11,10 +11,9 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from actors.core.content import Content, Image, Usage
-from actors.core.context import ToolTraits
+from actors.core.context import Generation, ReasoningEffort, ToolTraits
 from actors.core.history import ProviderView, Turn
-from actors.core.profile import Generation, ReasoningEffort
-from actors.core.window import tokens_of, utf8_size
+from actors.core.thresholds import tokens_of, utf8_size
 from actors.ports.images import ImageView
 from actors.ports.schemas.output_schema import NativeOutput
 

@@ -19,7 +19,7 @@ from actors.ports.sandbox.processes import RunningProcess, Sandbox
 from actors.ports.schemas.json_schema import parse_json, shortened
 
 if TYPE_CHECKING:
-    from actors.core.approval.approval_rules import ApprovalRule, CallSubject
+    from actors.core.context import ApprovalRule, CallSubject
     from actors.core.errors import Reason
     from actors.core.tool_run import KillReceipt
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec.structs import replace
 from pykka import ActorDeadError
 
-from actors.core.approval.approval_rules import CallSubject
 from actors.core.content import Content, Text, Usage
+from actors.core.context import CallSubject
 from actors.core.effects import RequestContinuation
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamChunk, LlmStreamStarted

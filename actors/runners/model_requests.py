@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from actors.core.context import Generation
 from actors.core.effects import RequestContinuation, RequestLlm
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import (
@@ -22,7 +23,6 @@ from actors.core.history import (
     summary_view,
     within_limits,
 )
-from actors.core.profile import Generation
 from actors.messages.commands import (
     ConversationCommand,
     CreateConversationCommand,

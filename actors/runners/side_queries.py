@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from actors.core import tags
 from actors.core.content import Text, Usage, text_of
 from actors.core.errors import ErrorKind
 from actors.core.events import UsageReported
 from actors.core.history import ProviderView, Turn
+from actors.core.steps import texts
 from actors.messages.commands import SetGeneratedTitleCommand
 from actors.messages.outcomes import EffectOutcome
 from actors.ports import (
@@ -181,7 +181,7 @@ def _request(conversation_id: str, query: SideQuery) -> ModelRequest:
         attempt=1,
         system=query.system,
         tools=(),
-        view=ProviderView((Turn("user", (Text(tags.escape(query.text)),)),)),
+        view=ProviderView((Turn("user", (Text(texts.escape(query.text)),)),)),
         max_output=query.max_output,
         purpose=query.purpose,
     )

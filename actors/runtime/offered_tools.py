@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from actors.core.approval.rule_matching import MCP_PREFIX
+from actors.core.approval import MCP_PREFIX
 from actors.core.content import ToolUse, text_of, tool_uses
-from actors.core.context import ToolGroup, ToolTraits
+from actors.core.context import Generation, ToolGroup, ToolTraits
 from actors.core.errors import Reason, Rejected
-from actors.core.profile import Generation
-from actors.core.steps.submissions import SUBMIT_OUTPUT
+from actors.core.steps.runs import SUBMIT_OUTPUT
 from actors.ports import InvalidToolInputError, ToolSpec
 from actors.ports.schemas.json_schema import MAX_FAULTS, InvalidSchemaError, JsonSchema, shortened
 from actors.ports.schemas.output_schema import judged_output, native_output, object_schema
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
 
     from actors.core.content import Content
-    from actors.core.context import Mode
-    from actors.core.profile import ClientTool
+    from actors.core.context import ClientTool, Mode
     from actors.ports import ModelAnswer, ModelInfo
     from actors.ports.schemas.output_schema import NativeOutput
 

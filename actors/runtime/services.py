@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
 
-from actors.core.approval.approval_rules import ApprovalRule, CallSubject
 from actors.core.content import ToolUse, tool_uses
-from actors.core.context import ApprovalPolicy, ConvContext, Limits, Mode, wider
+from actors.core.context import ApprovalPolicy, ApprovalRule, CallSubject, ConvContext, Limits, Mode, wider
 from actors.core.errors import LlmFailure, Reason, Rejected
 from actors.core.steps.approvals import REQUEST_MODE_UPGRADE, requested_mode
-from actors.core.steps.submissions import SUBMISSIONS, SUBMIT_OUTPUT
+from actors.core.steps.runs import SUBMISSIONS, SUBMIT_OUTPUT
 from actors.ports import (
     Clock,
     ConversationRecord,

@@ -12,7 +12,7 @@ from bedrock.local_server import NotPrivateError
 from actors.adapters.store.sqlite.data_directory import refuse_moved
 from actors.adapters.tools.call_subjects import prepared_rule
 from actors.adapters.tools.registry import StandardToolbox
-from actors.core.approval.rule_matching import MCP_PREFIX, describe
+from actors.core.approval import MCP_PREFIX, describe
 from actors.ports import (
     SandboxUnavailableError,
     StoreError,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from actors.adapters.mcp.server_settings import McpServer
-    from actors.core.approval.approval_rules import ApprovalRule
+    from actors.core.context import ApprovalRule
     from actors.runtime.quotas import QuotaSettings
     from server.auth.principals import Principal
     from server.config import Config

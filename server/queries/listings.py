@@ -24,8 +24,8 @@ from server.wire.conversations.approval_rules import approval_rule
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.core.approval.approval_rules import ApprovalRule
     from actors.core.content import Message
+    from actors.core.context import ApprovalRule
     from actors.ports import ConversationRecord, StoreReader
     from server.wire.context import ConversionContext
     from server.wire.cycles import View

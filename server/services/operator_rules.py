@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
+from actors.core.context import Action, ApprovalRule, Origin
 from actors.ports import InvalidApprovalRuleError
 
 if TYPE_CHECKING:

@@ -11,8 +11,17 @@ from bedrock import v1
 from google.protobuf.message import Message
 
 from actors.core.content import Delivery, Image, ToolError, ToolSuccess
-from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode, ToolGroup
-from actors.core.profile import ClientTool, Generation, Profile, ReasoningEffort
+from actors.core.context import (
+    ApprovalPolicy,
+    Budget,
+    ClientTool,
+    FollowUpPolicy,
+    Generation,
+    Mode,
+    Profile,
+    ReasoningEffort,
+    ToolGroup,
+)
 from actors.messages import commands as requests
 from actors.ports.terminal_text import without_escapes
 from server.contract import limits

@@ -8,12 +8,11 @@ from __future__ import annotations
 from bedrock import v1
 
 from actors.core.content import MessageType, SystemKind, ToolOutcome
-from actors.core.context import ApprovalPolicy, FollowUpPolicy, Mode, ToolGroup
+from actors.core.context import ApprovalPolicy, FollowUpPolicy, Mode, ReasoningEffort, ToolGroup
 from actors.core.errors import ErrorKind
-from actors.core.fsm import ContextState
 from actors.core.notifications import ApprovalDecision, CallStatus, Fate, StopReason
-from actors.core.profile import ReasoningEffort
 from actors.core.states import JobStatus, LlmPhase, QuestionStatus
+from actors.core.summary import ContextState
 
 STATE_KIND = {
     "idle": v1.STATE_KIND_IDLE,

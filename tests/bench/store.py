@@ -15,10 +15,9 @@ import msgspec
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.content import Message, MessageType, ToolSuccess
 from actors.core.context import Mode
-from actors.core.fsm import ContextState
 from actors.core.notifications import MessageAdded, StateChanged
 from actors.core.states import Idle, Ledger
-from actors.core.summary import StateSummary
+from actors.core.summary import ContextState, StateSummary
 from actors.ports import Commit, ConversationRecord, LogEntry
 from tests.bench.figures import Report, spread
 from tests.bench.group_commit import committed

@@ -26,7 +26,6 @@ from actors.core.events import (
     UserMessage,
     WithdrawMessage,
 )
-from actors.core.fsm import DIAGRAM_EDGES, EXTENSION_EDGES, ContextState
 from actors.core.states import (
     TERMINAL,
     AwaitingContinuation,
@@ -40,6 +39,7 @@ from actors.core.states import (
     State,
     ToolExecuting,
 )
+from actors.core.summary import DIAGRAM_EDGES, EXTENSION_EDGES, ContextState
 from actors.core.transition import transition
 from tests.machine.columns import BASH_1, BASH_2, NOW, Column, agent, parent_columns, sub_agent_columns
 from tests.machine.rows import ROWS, Case
@@ -58,12 +58,12 @@ HEAD = """\
 
 The state machine of a conversation: its data (`states.py`, `content.py`, `context.py`), what can happen (`events.py`),
 what the machine orders (`effects.py`, `notifications.py`) and how it moves (`transition.py`, which begins with the
-theory of operation). `rules/` has one module per state, `steps/` what several states do alike.
+theory of operation). `rules/` has one function per state, `steps/` what several states do alike.
 
-Beside the machine: `retry.py`, `window.py` and `budget.py` (waits and thresholds), `fsm.py` (the path through the
-Context Manager FSM), `request_cycles/` (the Request Cycle Model), `history/` (validity of a history, and the
-provider's view of it), `invariants.py` (a check of what a log says against the rules), `tool_run.py` (the tool
-runner's own small machine), `summary.py` (a state as clients see it).
+Beside the machine: `thresholds.py` (waits, the context window, budgets), `request_cycles.py` (the Request Cycle Model),
+`history/` (validity of a history, and the provider's view of it), `approval.py` (approval rules and tool calls),
+`invariants.py` (a check of what a log says against the rules), `tool_run.py` (the tool runner's own small machine),
+`summary.py` (a state as clients see it, and its path through the Context Manager FSM).
 
 Nothing in here waits, reads a clock, draws a random number, logs or does I/O; `lint-imports` and ruff enforce that.
 

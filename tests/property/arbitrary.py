@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from actors.core.content import Delivery, SystemKind, Text, ToolError, ToolResult, ToolSuccess, ToolUse, Usage
-from actors.core.context import ConvContext, Mode
+from actors.core.context import ConvContext, Generation, Mode
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import (
     AgentsSpawned,
@@ -46,7 +46,6 @@ from actors.core.events import (
     UserMessage,
     WithdrawMessage,
 )
-from actors.core.profile import Generation
 from actors.core.states import (
     AgentFailed,
     AgentOutcome,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject, Origin, ShellCommand
 from actors.core.content import (
     Content,
     Delivery,
@@ -20,7 +19,21 @@ from actors.core.content import (
     Usage,
     tool_uses,
 )
-from actors.core.context import ApprovalPolicy, Budget, ConvContext, FollowUpPolicy, Limits, Mode, ToolGroup, ToolTraits
+from actors.core.context import (
+    Action,
+    ApprovalPolicy,
+    ApprovalRule,
+    Budget,
+    CallSubject,
+    ConvContext,
+    FollowUpPolicy,
+    Limits,
+    Mode,
+    Origin,
+    ShellCommand,
+    ToolGroup,
+    ToolTraits,
+)
 from actors.core.effects import ExecuteTool, RequestContinuation, RequestLlm, SpawnSubAgent
 from actors.core.errors import ErrorKind, LlmFailure, Reason
 from actors.core.events import (

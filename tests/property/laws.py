@@ -90,7 +90,7 @@ from actors.core.states import (
     ToolExecuting,
     ToolPhase,
 )
-from actors.core.steps.modes import KINDS
+from actors.core.steps.notices import KINDS
 from actors.core.summary import run_id, summarize
 from actors.core.transition import Step, context_after, transition
 from tests.property.step_laws import IN_FLIGHT, check, check_transition, names, notifications

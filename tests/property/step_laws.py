@@ -3,9 +3,8 @@
 import msgspec
 from msgspec.structs import replace
 
-from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject
 from actors.core.content import MessageType, ToolSuccess, ToolUse, distinct_calls, tool_uses
-from actors.core.context import ConvContext, Mode, wider
+from actors.core.context import Action, ApprovalRule, CallSubject, ConvContext, Mode, wider
 from actors.core.effects import (
     AwaitToolResult,
     Effect,

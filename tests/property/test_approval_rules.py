@@ -22,10 +22,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from actors.adapters.tools import call_subjects
-from actors.core.approval.approval_rules import Action, ApprovalRule, ShellCommand
-from actors.core.approval.prefix_commands import HARMLESS, SUBCOMMANDS, runs_no_other
+from actors.core.approval import HARMLESS, SUBCOMMANDS, runs_no_other
 from actors.core.content import ToolUse
-from actors.core.context import ApprovalPolicy
+from actors.core.context import Action, ApprovalPolicy, ApprovalRule, ShellCommand
 from actors.core.steps.approvals import CallVerdict, judge
 from actors.ports import InvalidApprovalRuleError
 from tests.machine.columns import PARENT

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from actors.adapters.store import listing
 from actors.adapters.store.postgres.store import open_postgres
 from actors.adapters.store.sqlite.store import open_store
-from actors.core.context import Mode
+from actors.core.context import Mode, Profile
 from actors.core.errors import ErrorKind
-from actors.core.profile import Profile
 from actors.core.states import Completed, ContextExhausted, Error, Idle, Ledger, LlmPhase, LlmRequesting
 from actors.ports.store.conditions import Order, OrderKey, Selection, matches
 from server.contract.filters.fields import FIELDS, meaning

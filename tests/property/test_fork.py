@@ -11,11 +11,11 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from actors.conversation.commands.forking import forked_conversation
-from actors.core import window
+from actors.core import thresholds
 from actors.core.content import MessageType, SystemKind
 from actors.core.errors import Reason, Rejected
 from actors.core.history import ProviderView, provider_view
-from actors.core.history.fork import SUMMARIES, used_tokens
+from actors.core.history.chain import SUMMARIES, used_tokens
 from actors.core.notifications import StopReason
 from actors.core.states import ContextExhausted
 from actors.messages.commands import ForkConversationCommand
@@ -94,7 +94,7 @@ def same_prefix(origin: WrittenWorld, forked: ForkedWorld, through: int) -> None
 def why_not(world: WrittenWorld, history: list[Message]) -> Reason | None:
     """Why the end of such a history cannot be forked at, if so."""
     used_up = isinstance(world.state, ContextExhausted) and history[-1].kind in SUMMARIES
-    full = window.full(used_tokens(history), world.context)
+    full = thresholds.full(used_tokens(history), world.context)
     after = isinstance(world.state, ContextExhausted) and any(one.kind in SUMMARIES for one in history)
     return Reason.NOT_FORKABLE if used_up or full or after else None
 

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from actors.adapters.store import models as schema
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
+from actors.core.context import Profile
 from actors.core.invariants import InvariantChecker
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, Durable, MessageAdded, QueueChanged, RunStop
-from actors.core.profile import Profile
 from actors.maintenance.verify import findings
 from actors.ports import Attachment, CommandRecord, Store, StoreDamagedError
 from tests.property.drive import a_context, happen

@@ -8,10 +8,9 @@ from msgspec.structs import replace
 
 from actors.core.content import Message, MessageType, Text, ToolUse, Usage
 from actors.core.context import Mode
-from actors.core.fsm import ContextState
 from actors.core.notifications import Durable, MessageAdded, StateChanged
 from actors.core.states import Idle, Ledger, State
-from actors.core.summary import StateSummary
+from actors.core.summary import ContextState, StateSummary
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry
 
 CHANGED = StateChanged(StateSummary("idle"), (ContextState.IDLE,))

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import (
     Image,
     Message,
@@ -22,7 +21,7 @@ from actors.core.content import (
     ToolUse,
     Usage,
 )
-from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Limits, ToolGroup
+from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Budget, FollowUpPolicy, Limits, ToolGroup
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.states import (
     AgentFailed,

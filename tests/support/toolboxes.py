@@ -12,9 +12,8 @@ from actors.ports import ToolSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from actors.core.approval.approval_rules import ApprovalRule, CallSubject
     from actors.core.content import ToolUse
-    from actors.core.context import Mode
+    from actors.core.context import ApprovalRule, CallSubject, Mode
     from actors.core.tool_run import KillReceipt
     from actors.ports import ToolContext, ToolOutput
 

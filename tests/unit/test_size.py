@@ -31,7 +31,7 @@ def test_only_lines_that_hold_code_count() -> None:
 @pytest.mark.parametrize(
     ("file", "folder"),
     [
-        ("actors/core/rules/idle.py", "actors/core"),
+        ("actors/core/rules/idle_states.py", "actors/core"),
         ("actors/adapters/llm/transport/http.py", "actors/adapters/llm"),
         ("clients/bedrock/cli/chat/chat.py", "clients/bedrock/cli"),
         ("server/cli.py", "server"),

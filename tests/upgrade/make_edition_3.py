@@ -19,9 +19,20 @@ from msgspec.structs import replace
 
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.adapters.store.sqlite.store import open_store
-from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
 from actors.core.content import Delivery, Text, ToolError, ToolSuccess, ToolUse
-from actors.core.context import ApprovalPolicy, Budget, ConvContext, Limits, Mode, Rules, ToolGroup, ToolTraits
+from actors.core.context import (
+    Action,
+    ApprovalPolicy,
+    ApprovalRule,
+    Budget,
+    ConvContext,
+    Limits,
+    Mode,
+    Origin,
+    Rules,
+    ToolGroup,
+    ToolTraits,
+)
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import (
     AgentsSpawned,

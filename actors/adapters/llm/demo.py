@@ -29,10 +29,10 @@ from actors.core.content import (
     is_tool_result,
     text_of,
 )
+from actors.core.context import ReasoningEffort
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import Turn
-from actors.core.profile import ReasoningEffort
-from actors.core.steps.submissions import SUBMIT_OUTPUT
+from actors.core.steps.runs import SUBMIT_OUTPUT
 from actors.ports import (
     CancelToken,
     ModelAbortedError,

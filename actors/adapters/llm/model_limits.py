@@ -12,7 +12,7 @@ from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from actors.adapters.llm.provider import ANTHROPIC, ProviderConfig
-from actors.core.profile import ReasoningEffort
+from actors.core.context import ReasoningEffort
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
 from actors.ports.settings.settings_checks import check_keys, expanded, is_loopback, read_named
 
 if TYPE_CHECKING:
-    from actors.core.profile import ChosenMcpServer
+    from actors.core.context import ChosenMcpServer
 
 HANDSHAKE_PROTOCOL = "2025-11-25"
 """The last version of the MCP protocol in which connections begin with a handshake, and servers can send requests."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from actors.adapters.mcp.server_settings import McpServer
-    from actors.core.profile import ChosenMcpServer
+    from actors.core.context import ChosenMcpServer
     from actors.ports import ConversationRecord, Sandbox, Tool, ToolContext
     from actors.ports.mcp import McpLogins, McpToolLeftOut
 

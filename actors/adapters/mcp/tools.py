@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from actors.adapters.mcp.bounded_messages import UNREAD
 from actors.core.context import ToolGroup, ToolTraits
-from actors.core.tags import escape
+from actors.core.steps.texts import escape
 from actors.ports import ImagesUnavailableError, InvalidImageError, ToolOutput
 from actors.ports.mcp import McpToolLeftOut
 from actors.ports.models import ToolSpec

@@ -19,7 +19,7 @@ from actors.adapters.store.log_rows import (
 )
 from actors.adapters.store.owners import ALIVE, OWNED, Head, heads, not_owner, owned_head
 from actors.adapters.store.query import Insert, Param, PerDatabase, Session, Statement, undeleted
-from actors.core.profile import Profile
+from actors.core.context import Profile
 from actors.ports import FencedError, StoreError
 
 if TYPE_CHECKING:

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import DecodeError, Struct, json
 
 from actors.adapters.store import models
-from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import LATEST_MS, Content, Message, MessageType, SystemKind, Usage
-from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
-from actors.core.profile import Profile
+from actors.core.context import ApprovalPolicy, ApprovalRule, Budget, FollowUpPolicy, Mode, Profile
 from actors.core.states import STATE_VERSION, Idle, Ledger, State, name_of
 from actors.ports import ConversationRecord
 

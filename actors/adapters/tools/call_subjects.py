@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from actors.adapters.tools.bash import shell_reading
-from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject
-from actors.core.approval.prefix_commands import prefix_allows, runs_no_other
+from actors.core.approval import prefix_allows, runs_no_other
+from actors.core.context import Action, ApprovalRule, CallSubject
 from actors.ports import InvalidApprovalRuleError
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from actors.adapters.tools.read_file import ReadFileTool, ReadImageTool
 from actors.adapters.tools.request_mode_upgrade import ModeUpgradeTool
 from actors.adapters.tools.search import KeywordSearchTool, SearchTool
 from actors.adapters.tools.sub_agent_tools import ERROR_SPEC, RESULT_SPEC, SpawnSubAgentTool
-from actors.core.approval.approval_rules import CallSubject
-from actors.core.context import ToolGroup, ToolTraits
+from actors.core.context import CallSubject, ToolGroup, ToolTraits
 from actors.ports import InvalidToolInputError, Tool, ToolContext, ToolOutput, ToolSpec
 from actors.ports.schemas.json_schema import JsonSchema, shortened
 from actors.ports.tools import input_misfit, parse_arguments
@@ -23,9 +22,8 @@ from actors.ports.tools import input_misfit, parse_arguments
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from actors.core.approval.approval_rules import ApprovalRule
     from actors.core.content import ToolUse
-    from actors.core.context import Mode
+    from actors.core.context import ApprovalRule, Mode
     from actors.core.tool_run import KillReceipt
 
 

@@ -10,9 +10,8 @@ from actors.conversation.commands import creation, new_conversations, replies, r
 from actors.conversation.commands.client_answers import late_answer
 from actors.conversation.commands.idempotency import command_record, known_command
 from actors.conversation.commands.question_answers import filled_in
-from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import Delivery
-from actors.core.context import Mode
+from actors.core.context import ApprovalRule, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.events import (
     AnswerQuestion,
@@ -27,11 +26,10 @@ from actors.core.events import (
     WithdrawMessage,
 )
 from actors.core.notifications import QuestionChanged, QueueChanged
-from actors.core.rules.tool_questions import open_question
+from actors.core.rules.tool_states import open_question
 from actors.core.states import QUIET
 from actors.core.steps.approvals import traits_of
-from actors.core.steps.client_tools import waiting_call
-from actors.core.steps.tool_rounds import current_call
+from actors.core.steps.tool_rounds import current_call, waiting_call
 from actors.messages.commands import (
     AnswerQuestionCommand,
     ArchiveConversationCommand,

@@ -12,14 +12,13 @@ import msgspec
 from actors.conversation.commands import profiles, replies, settings
 from actors.conversation.commands.system_prompt import left_out, sub_agent_prompt, system_prompt
 from actors.conversation.pipeline import LoadedConversation
-from actors.core import budget, window
+from actors.core import thresholds
 from actors.core.content import Message, MessageType, SystemKind, Text, text_of
-from actors.core.context import Budget, Mode
+from actors.core.context import Budget, Mode, Profile
 from actors.core.errors import Reason, Rejected
 from actors.core.events import SpawnSubAgents, StartSubAgent
 from actors.core.history import cut_text, shares
 from actors.core.notifications import MessageAdded
-from actors.core.profile import Profile
 from actors.core.states import AgentTask, AwaitingSubAgents, Idle, Ledger
 from actors.messages.log_entries import Created
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, SubAgentsRefusedError
@@ -148,7 +147,7 @@ def _unanswered(services: Services, unit: UnitOfWork, most_tokens: int) -> str:
         if message.type is not MessageType.USER:
             break
         texts.append(text_of(message.content) or "(an image)")
-    given = shares([window.most_tokens(text) for text in texts], most_tokens)
+    given = shares([thresholds.most_tokens(text) for text in texts], most_tokens)
     fitting = [cut_text(text, share) for text, share in zip(texts, given, strict=True)]
     return "\n\n".join(f"- {text}" for text in reversed(fitting))
 
@@ -200,9 +199,9 @@ def _share(parent: ConversationRecord) -> Budget:
     Raises Rejected if the parent has nothing left.
     """
     ledger, state = parent.state.ledger, parent.state
-    if spent := budget.spent(parent.budget, ledger):
+    if spent := thresholds.spent(parent.budget, ledger):
         raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent")
-    return budget.share(parent.budget, ledger, len(state.pending) if isinstance(state, AwaitingSubAgents) else 1)
+    return thresholds.share(parent.budget, ledger, len(state.pending) if isinstance(state, AwaitingSubAgents) else 1)
 
 
 def _created(
@@ -248,7 +247,7 @@ def spawn_from_command(
         raise task_refusal(refused) from None
     unit, message_id = loaded.begin(), pipeline.services.ids.message()
     unit.run(SpawnSubAgents(at, message_id, tasks))
-    if spent := budget.spent_for_good(record.budget, record.state.ledger):
+    if spent := thresholds.spent_for_good(record.budget, record.state.ledger):
         raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent: raise it to go on")
     return unit, replies.spawned(unit, message_id)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from actors.core import window
+from actors.core import thresholds
 from actors.core.content import Image, MessageType, ToolSuccess
 from actors.core.errors import Reason, Rejected
-from actors.core.history import fork
+from actors.core.history import chain
 from actors.core.states import ContextExhausted, Idle
 from actors.messages.log_entries import Forked
 from actors.messages.refusals import InvalidFieldError, UnknownConversationError
@@ -60,14 +60,14 @@ def forked_conversation(
     history = services.store.history(origin.id, last.last_sequence)
     if len(history) != last.last_sequence:
         raise UnknownConversationError("the conversation to fork has been deleted")
-    messages = tuple(fork.copied_message(message, origin.id, conversation_id) for message in history)
+    messages = tuple(chain.copied_message(message, origin.id, conversation_id) for message in history)
     _check_room(services, origin, messages)
     later = tuple(_later(services, origin, last))
-    notices = fork.first_notices(origin.mode, messages, last.stop.reason, later, at)
+    notices = chain.first_notices(origin.mode, messages, last.stop.reason, later, at)
     record = _record(services, origin, conversation_id, request, at)
     stops = tuple(_copied_run(run, origin.id, conversation_id) for run in runs)
     date = date_of(max(message.created_at for message in messages if message.type is MessageType.USER))
-    ledger = fork.first_ledger(services.context_of(record), messages, stops[-1].stop.run, notices, date)
+    ledger = chain.first_ledger(services.context_of(record), messages, stops[-1].stop.run, notices, date)
     profile = msgspec.structs.replace(
         origin.profile,
         forked_from=origin.id,
@@ -123,7 +123,7 @@ def _summary_at(services: Services, origin: ConversationRecord) -> int:
         return before
     while page := services.store.messages(origin.id, before=before, limit=PAGE, descending=True):
         for message in page:
-            if message.kind in fork.SUMMARIES:
+            if message.kind in chain.SUMMARIES:
                 return message.sequence
         before = page[-1].sequence
     return 0
@@ -136,7 +136,7 @@ def _check_room(services: Services, origin: ConversationRecord, messages: Sequen
     """
     if services.models.get(origin.model) is None:
         return
-    if window.full(fork.used_tokens(messages), services.context_of(origin)):
+    if thresholds.full(chain.used_tokens(messages), services.context_of(origin)):
         raise Rejected(Reason.NOT_FORKABLE, "the history up to there fills the model's context: fork at an earlier one")
 
 
@@ -150,7 +150,7 @@ def _later(services: Services, origin: ConversationRecord, last: StoppedRun) -> 
 
 
 def _copied_run(run: StoppedRun, origin: str, conversation_id: str) -> StoppedRun:
-    return msgspec.structs.replace(run, stop=fork.copied_stop(run.stop, origin, conversation_id))
+    return msgspec.structs.replace(run, stop=chain.copied_stop(run.stop, origin, conversation_id))
 
 
 def _record(

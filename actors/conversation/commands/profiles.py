@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from actors.core.context import NOT_OFFERED, unoffered
 from actors.core.errors import Reason, Rejected
-from actors.core.profile import NOT_OFFERED, unoffered
-from actors.core.steps.submissions import SUBMIT_OUTPUT
+from actors.core.steps.runs import SUBMIT_OUTPUT
 from actors.messages.refusals import InvalidFieldError
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
 from actors.ports.schemas.json_schema import InvalidSchemaError
 from actors.runtime.offered_tools import compiled
 
 if TYPE_CHECKING:
-    from actors.core.context import Mode
-    from actors.core.profile import ChosenMcpServer, ClientTool, Profile
+    from actors.core.context import ChosenMcpServer, ClientTool, Mode, Profile
     from actors.runtime.services import Services
 
 MAX_SCHEMA_BYTES = 16 * 1024

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
-from actors.core.approval.rule_matching import MCP_PREFIX
+from actors.core.approval import MCP_PREFIX
+from actors.core.context import Action, ApprovalRule, Origin
 from actors.core.notifications import ConversationUpdated
 from actors.messages.log_entries import ApprovalRulesChanged
 from actors.messages.refusals import InvalidFieldError, UnknownApprovalRuleError

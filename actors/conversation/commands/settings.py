@@ -20,7 +20,7 @@ from actors.runtime.services import offered_model, served_model
 
 if TYPE_CHECKING:
     from actors.conversation.unit_of_work import UnitOfWork
-    from actors.core.profile import ClientTool
+    from actors.core.context import ClientTool
     from actors.messages.commands import (
         UpdateConversationCommand,
     )

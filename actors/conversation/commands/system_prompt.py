@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.core import tags
-from actors.core.context import Mode
-from actors.core.profile import Profile
+from actors.core.context import Mode, Profile
+from actors.core.steps import texts
 from actors.core.steps.approvals import REQUEST_MODE_UPGRADE
 from actors.ports import date_of
 from actors.ports.workspace import EMPTY
@@ -248,9 +247,9 @@ def _framed(file: Instructions) -> str:
         return f'<repository-file path="{path}">left out: {left_out}</repository-file>'
     end = "" if file.text.endswith("\n") else "\n"
     cut = f"[{file.cut_bytes} more bytes are left out here; read the file if they matter]\n" if file.cut_bytes else ""
-    return f'<repository-file path="{path}">\n{tags.escape(file.text)}{end}{cut}</repository-file>'
+    return f'<repository-file path="{path}">\n{texts.escape(file.text)}{end}{cut}</repository-file>'
 
 
 def _shown(name: str) -> str:
     """Return an untrusted name on one line, with tags and unprintable characters escaped."""
-    return tags.escape("".join(each if each.isprintable() else ascii(each)[1:-1] for each in name))
+    return texts.escape("".join(each if each.isprintable() else ascii(each)[1:-1] for each in name))

@@ -15,11 +15,17 @@ omitted and its window may have another size; so does a request that the provide
 from __future__ import annotations
 
 from actors.core.history.chain import ChainCheck, open_calls, violations
-from actors.core.history.growing_view import GrowingView
-from actors.core.history.image_budget import ImageBudget, within_limits
-from actors.core.history.provider_view import Prefix, ProviderView, Turn, provider_view
+from actors.core.history.provider_view import (
+    GrowingView,
+    ImageBudget,
+    Prefix,
+    ProviderView,
+    Turn,
+    provider_view,
+    summary_view,
+    within_limits,
+)
 from actors.core.history.result_budget import UNLIMITED, Room, cut_text, shares
-from actors.core.history.summary_view import summary_view
 
 __all__ = [
     "UNLIMITED",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from actors.core import tags
 from actors.core.content import (
     Content,
     Image,
@@ -22,14 +24,14 @@ from actors.core.content import (
     ToolError,
     ToolSuccess,
     ToolUse,
+    images_of,
     is_tool_result,
     text_of,
     tool_uses,
 )
-from actors.core.history.result_budget import UNLIMITED, Room, bounded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from actors.core.history.result_budget import UNLIMITED, Room, bounded, cut_text, image_remark, shares
+from actors.core.steps import texts
+from actors.core.thresholds import content_tokens
 
 CONTINUE = "Continue."
 """The text that asks a model to continue an unfinished answer if there is no new message."""
@@ -213,17 +215,289 @@ def user_content(message: Message) -> tuple[Content, ...]:
     """
     if message.type is not MessageType.SYSTEM or message.kind is SystemKind.CONTINUE:
         return tuple(map(_escaped, message.content))
-    return (Text(tags.notice(text_of(message.content))),)
+    return (Text(texts.notice(text_of(message.content))),)
 
 
 def _escaped(block: Content) -> Content:
     """Return the block with Bedrock's tags escaped. Most blocks contain none; then the same object is returned."""
     match block:
         case Text():
-            text = tags.escape(block.text)
+            text = texts.escape(block.text)
             return block if text == block.text else Text(text)
         case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
-            output = tags.escape(block.output)
+            output = texts.escape(block.output)
             return block if output == block.output else replace(block, output=output)
         case ToolUse() | Reasoning() | Image():
             return block
+
+
+class GrowingView:
+    """The turns of a history that grows message by message: `view` returns what `provider_view` would return.
+
+    An answer begins a new turn, and no later answer is placed before it. So the turns before the last answer are
+    settled: they no longer change, and are built only once. The history must be valid.
+    """
+
+    def __init__(self, protocol: str = "", model: str = "", room: Room = UNLIMITED) -> None:
+        self._protocol = protocol
+        self._model = model
+        self._room = room
+        self._used = room.fixed
+        """The tokens of the settled turns, and of what precedes them in a request."""
+        self._lineage = object()
+        self._order = ProviderOrder()
+        """Orders the messages from the last answer on, whose turns may still change."""
+        self._settled: list[Turn] = []
+        self._calls: set[str] = set()
+        """Ids of the tool calls in the settled turns (those that no longer change)."""
+        self.sequence = 0
+        """The number of the last added message in its conversation; 0 before the first one."""
+
+    def add(self, message: Message) -> None:
+        """Add the next message of the history."""
+        self._order.add(message)
+        self.sequence = message.sequence
+        if message.type is MessageType.AGENT and self._is_shown(message):
+            self._settle()
+
+    def view(self) -> ProviderView:
+        """Return the view of all messages added so far."""
+        placed, _ = bounded(self._order.placed, self._room, self._used)
+        tail = turns_of(placed, self._protocol, self._model)
+        return ProviderView((*self._settled, *tail), len(self._settled), self._lineage, self._calls)
+
+    def _is_shown(self, answer: Message) -> bool:
+        """Return whether any part of the answer is in the view, so that the answer begins a turn."""
+        return not all(map(is_blank, answer_content(answer, self._protocol, self._model)))
+
+    def _settle(self) -> None:
+        placed, self._used = bounded(self._order.take_settled(), self._room, self._used)
+        turns = turns_of(placed, self._protocol, self._model)
+        self._settled += turns
+        self._calls.update(block.id for turn in turns for block in turn.content if isinstance(block, ToolUse))
+
+
+_SMALLEST_PART = 64
+"""The tokens of a block below which blocks are left out instead of being cut further."""
+_FEWEST_PARTS = 8
+_LEFT_OUT = "[{count} parts of the conversation are left out here, because the context window has no room for them]"
+
+
+def summary_view(
+    messages: Iterable[Message],
+    through_sequence: int,
+    rejected: Sequence[str],
+    *,
+    room: Room = UNLIMITED,
+    used: int = 0,
+    halved: int = 0,
+) -> tuple[Turn, ...]:
+    """Build the turns of the summary request (REQ-BED-020), without tool blocks and reasoning blocks.
+
+    Calls and results are rendered as text, so that every provider accepts them without tool definitions. The last block
+    asks for the summary and names the tools in `rejected`, whose calls did not run because the context is full.
+
+    The longest blocks are cut until the history fits into `room`; it is halved for each time in `halved` that the
+    provider found it too long. `used` are the tokens in the window as the provider last counted them; where it
+    counted more than is estimated here, the estimate is corrected.
+    """
+    names, parts = dict[str, str](), list[_Part]()
+    placed, _ = bounded(in_provider_order(messages, through_sequence), room, room.fixed)
+    for message in placed:
+        names.update((call.id, call.name) for call in tool_uses(message.content))
+        role = "assistant" if message.type is MessageType.AGENT else "user"
+        plain = (_plain(block, names) for block in user_content(message) if not isinstance(block, Reasoning))
+        parts += (_Part(message.sequence, role, block) for block in plain)
+    instruction = Text(_summary_instruction(rejected))
+    if room.usable:
+        estimate = room.fixed + _tokens(parts, room)
+        fitting = room.usable * estimate // max(estimate, used, 1)
+        if halved:
+            fitting = min(fitting, estimate) >> halved
+        parts = _shortened(parts, fitting - room.fixed - content_tokens((instruction,)), room)
+    turns = TurnBuilder()
+    for (_, role), of_message in itertools.groupby(parts, key=operator.itemgetter(0, 1)):
+        turns.add(role, (part.block for part in of_message))
+    turns.add("user", (instruction,))
+    return turns.closed()
+
+
+class _Part(NamedTuple):
+    """A block of the history in the request for a summary."""
+
+    sequence: int
+    """The number of its message; 0 for a remark."""
+    role: str
+    block: Content
+
+
+def _tokens(parts: Iterable[_Part], room: Room) -> int:
+    return content_tokens((part.block for part in parts), images=room.images)
+
+
+def _shortened(parts: list[_Part], tokens: int, room: Room) -> list[_Part]:
+    """Return parts of at most about `tokens`: the longest are cut, and those in the middle left out if too many.
+
+    _FEWEST_PARTS of _SMALLEST_PART are left whatever `tokens` is.
+    """
+    if _tokens(parts, room) <= tokens:
+        return parts
+    most = max(tokens // _SMALLEST_PART, _FEWEST_PARTS)
+    if (lost := len(parts) - most) > 0:
+        first = most // 4
+        parts = [*parts[:first], _Part(0, "user", Text(_LEFT_OUT.format(count=lost))), *parts[first + lost :]]
+    wanted = [_tokens((part,), room) for part in parts]
+    given = [max(share, _SMALLEST_PART) for share in shares(wanted, tokens)]
+    return [
+        part if want <= share else part._replace(block=_cut(part.block, share))
+        for part, want, share in zip(parts, wanted, given, strict=True)
+    ]
+
+
+def _cut(block: Content, tokens: int) -> Content:
+    return Text(image_remark(block) if isinstance(block, Image) else cut_text(text_of((block,)), tokens))
+
+
+def _plain(block: Content, names: dict[str, str]) -> Content:
+    match block:
+        case ToolUse():
+            return Text(f'<{texts.CALL} name="{block.name}">\n{texts.escape_calls(block.input)}\n</{texts.CALL}>')
+        case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
+            name = names.get(block.tool_use_id, "")
+            images = len(block.images) if isinstance(block, ToolSuccess) else 0
+            output = texts.escape_calls(block.output) + (f"\n[{images} image(s) left out]" if images else "")
+            return Text(f'<{texts.RESULT} name="{name}" outcome="{block.outcome.value}">\n{output}\n</{texts.RESULT}>')
+        case Text() | Reasoning() | Image():
+            return block
+
+
+def _summary_instruction(rejected: Sequence[str]) -> str:
+    asked = (
+        "The context of this conversation is full, so it ends here. Write a summary from which the work can be "
+        "continued in a new conversation by somebody who sees nothing else: what was asked for, what was done and "
+        "decided and why, what was found out (names of files, commands, values), what is still open and the next "
+        "step. Answer with the summary only. No tools are available."
+    )
+    if not rejected:
+        return asked
+    names = ", ".join(dict.fromkeys(rejected))
+    return f"{asked}\nThese tools were called last and were not run, because the context is full: {names}."
+
+
+MAX_IMAGES = 100
+"""Maximum images in a request."""
+MAX_BYTES = 15_000_000
+"""Maximum bytes of all images of a request. As base64 they take 20 MB of the 32 MB that a request may have."""
+
+
+def within_limits(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> tuple[Turn, ...]:
+    """Return the turns with a remark in place of the oldest images, if there are too many or their total is too large.
+
+    `size_of` returns the size in bytes of an image as it is sent. Many images (half the limit) are removed at a time,
+    so that the beginning of requests, which providers cache, rarely changes. Which images are removed depends only on
+    the history.
+    """
+    removed = _to_remove(_sizes(turns, size_of))
+    return tuple(_without(turns, removed)) if removed else tuple(turns)
+
+
+class ImageBudget:
+    """Applies the image limits to the views of a growing history.
+
+    The result equals that of `within_limits`, but only new turns are processed.
+    """
+
+    def __init__(self) -> None:
+        self._seen = Prefix()
+        """Identifies the leading turns of the last view that no longer change."""
+        self._sizes: list[int] = []
+        """The sizes in bytes of the images in the turns that no longer change."""
+        self._removed = 0
+        self._kept = _Kept()
+
+    def apply(self, view: ProviderView, size_of: Callable[[Image], int]) -> ProviderView:
+        """Return the view, with its oldest images replaced by remarks if it exceeds the limits.
+
+        The settled turns (those with which all later views begin) change only if more images are removed than before.
+        Raises what `size_of` raises.
+        """
+        if not view.begins_with(self._seen):
+            self._seen, self._sizes, self._removed, self._kept = Prefix(), [], 0, _Kept()
+        tail, before = view.turns[view.settled :], len(self._sizes)
+        sizes = self._sizes + _sizes(view.turns[self._seen.settled : view.settled], size_of)
+        removed = _to_remove(sizes + _sizes(tail, size_of))
+        if min(removed, before) != min(self._removed, before):
+            self._kept = _Kept()
+        self._seen, self._sizes, self._removed = view.prefix, sizes, removed
+        if not removed:
+            return view
+        kept = self._kept
+        kept.add(view.turns[len(kept.turns) : view.settled], removed)
+        turns = (*kept.turns, *_without(tail, max(0, removed - len(sizes))))
+        return ProviderView(turns, view.settled, kept.lineage, view.settled_calls)
+
+
+class _Kept:
+    """The settled turns (those that no longer change), without the images that were removed."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self.lineage = object()
+        self._images = 0
+        """The number of images in these turns before any image was removed."""
+
+    def add(self, turns: Sequence[Turn], removed: int) -> None:
+        """Add turns. The oldest `removed` images of the whole history, not only of these turns, are left out."""
+        self.turns += _without(turns, max(0, removed - self._images))
+        self._images += sum(1 for turn in turns for _ in images_of(turn.content))
+
+
+def _to_remove(sizes: Sequence[int]) -> int:
+    return max(_surplus([1] * len(sizes), MAX_IMAGES), _surplus(sizes, MAX_BYTES))
+
+
+def _surplus(costs: Sequence[int], limit: int) -> int:
+    """Return how many leading items must be removed so that the costs of the rest add up to at most `limit`.
+
+    More are removed than necessary: the excess is rounded up to a multiple of half the limit; see `within_limits`.
+    """
+    excess = sum(costs) - limit
+    if excess <= 0:
+        return 0
+    step = limit // 2
+    to_lose = -(-excess // step) * step
+    lost = 0
+    for index, cost in enumerate(costs):
+        if lost >= to_lose:
+            return index
+        lost += cost
+    return len(costs)
+
+
+def _sizes(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> list[int]:
+    return [size_of(image) for turn in turns for image in images_of(turn.content)]
+
+
+def _without(turns: Sequence[Turn], count: int) -> Iterator[Turn]:
+    """Yield the turns, with a remark in place of each of the first `count` images."""
+    for turn in turns:
+        if not count:
+            yield turn
+            continue
+        content: list[Content] = []
+        for block in turn.content:
+            if isinstance(block, Image) and count:
+                content.append(Text(_image_remark(block)))
+                count -= 1
+            elif isinstance(block, ToolSuccess) and block.images and count:
+                lost = block.images[:count]
+                output = "\n".join((block.output, *map(_image_remark, lost)))
+                content.append(replace(block, output=output, images=block.images[count:]))
+                count -= len(lost)
+            else:
+                content.append(block)
+        yield Turn(turn.role, tuple(content))
+
+
+def _image_remark(image: Image) -> str:
+    return f"[an image, {image.media_type} {image.width}x{image.height}, that is no longer shown]"

@@ -1,13 +1,9 @@
-"""Cuts the results of tool calls in the turns of a request, so that those of one round cannot fill the context window.
-
-The cuts depend only on the history, the model's window and what the provider has refused so far. So a result that was
-cut once has the same text in every later request, and the stored history keeps all of it.
-"""
+"""Cuts the results of tools in a request, so that they fit what is left of the model's window."""
 
 from __future__ import annotations
 
 import bisect
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,10 +20,7 @@ from actors.core.content import (
     is_tool_result,
     tool_uses,
 )
-from actors.core.window import IMAGE_TOKENS, content_tokens, most_tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+from actors.core.thresholds import IMAGE_TOKENS, content_tokens, most_tokens
 
 NARROWED = 4
 """The factor by which the results of a round are cut further after the provider found the request too long."""

@@ -1,4 +1,4 @@
-"""The rules of the state machine: one module per state with a function `when_<state>` that handles every event.
+"""The rules of the state machine: a function `when_<state>` per state handles every event.
 
-`internal_faults` and `tool_questions` handle events that do not belong to a single state.
+Functions with other names handle events that do not belong to a single state.
 """

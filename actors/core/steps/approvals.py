@@ -8,18 +8,28 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject, Origin, Suggested
-from actors.core.approval.rule_matching import RuleMatch, covered, describe, match, suggestions
-from actors.core.context import ApprovalPolicy, ConvContext, Mode, Rules, ToolTraits
-from actors.core.fsm import ContextState
+from actors.core.approval import RuleMatch, covered, describe, match, suggestions
+from actors.core.context import (
+    Action,
+    ApprovalPolicy,
+    ApprovalRule,
+    CallSubject,
+    ConvContext,
+    Mode,
+    Origin,
+    Rules,
+    Suggested,
+    ToolTraits,
+)
 from actors.core.notifications import ApprovalDecision, ApprovalRequested, ApprovalResolved
 from actors.core.states import ApprovalKind, AwaitingToolApproval
+from actors.core.summary import ContextState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from actors.core.content import ToolUse
-    from actors.core.result import TransitionResult
+    from actors.core.effects import TransitionResult
     from actors.core.steps.transition_builder import TransitionBuilder
 
 REQUEST_MODE_UPGRADE = "request_mode_upgrade"

@@ -1,14 +1,13 @@
-"""Commands that several states handle in the same way, and refusals of commands."""
+"""What commands of clients do alike in several states, and how sub-agents are started and reported."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
-from actors.core import window
-from actors.core.content import Delivery
-from actors.core.context import Rules
+from actors.core import thresholds
+from actors.core.content import Delivery, SubAgentComplete, SystemKind, ToolOutcome
+from actors.core.context import ConvContext, Rules
+from actors.core.effects import SpawnSubAgent, TransitionResult
 from actors.core.errors import InvalidTransition, Reason, Rejected
 from actors.core.events import (
     ApprovalResponse,
@@ -18,17 +17,31 @@ from actors.core.events import (
     UserMessage,
     WithdrawMessage,
 )
-from actors.core.fsm import ContextState
-from actors.core.notifications import Fate, QueueChanged
-from actors.core.states import AwaitingLlm, Error, Idle, Ledger, LlmReason, QueuedInput, State
+from actors.core.notifications import Fate, QueueChanged, SubAgents
+from actors.core.states import (
+    AgentFailed,
+    AgentOutcome,
+    AgentReport,
+    AgentSucceeded,
+    AgentTask,
+    AgentTimedOut,
+    AwaitingLlm,
+    AwaitingSubAgents,
+    Error,
+    Idle,
+    Ledger,
+    LlmReason,
+    PendingAgent,
+    QueuedInput,
+    State,
+    ToolExecuting,
+)
+from actors.core.steps import texts
 from actors.core.steps.inference import begin_summary
 from actors.core.steps.runs import begin_run
-from actors.core.steps.sub_agent_steps import spawn_agents
+from actors.core.steps.tool_rounds import add_call_result, run_next_call
 from actors.core.steps.transition_builder import TransitionBuilder
-
-if TYPE_CHECKING:
-    from actors.core.context import ConvContext
-    from actors.core.result import TransitionResult
+from actors.core.summary import ContextState, summarize_agent
 
 Refusable = UserMessage | ApprovalResponse | TriggerContinuation | SpawnSubAgents | StartSubAgent
 
@@ -78,7 +91,7 @@ def trigger_summary(state: Idle | Error, context: ConvContext, event: TriggerCon
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
-    full = context.rules < Rules.NOTHING_LOST or window.full(state.ledger.used_tokens, context)
+    full = context.rules < Rules.NOTHING_LOST or thresholds.full(state.ledger.used_tokens, context)
     before = None if full else replace(state, ledger=Ledger())
     return begin_summary(builder, (), *after_failure(state), ContextState.PROCESSING_USER_MESSAGE, before=before)
 
@@ -129,3 +142,89 @@ def withdraw_message(state: State, context: ConvContext, event: WithdrawMessage)
     delivery = Delivery.STEER if waiting in ledger.steers else Delivery.FOLLOW_UP
     builder.notify(QueueChanged(waiting, delivery.value, Fate.WITHDRAWN))
     return builder.stay(replace(state, ledger=builder.ledger))
+
+
+def spawn_agents(
+    builder: TransitionBuilder, tasks: tuple[AgentTask, ...], *through: ContextState, call: ToolExecuting | None = None
+) -> TransitionResult:
+    """Start sub-agents and wait for all of them.
+
+    `call` is the state whose running tool call starts the sub-agents; None if a command starts them.
+    """
+    builder.place_state()
+    pending = tuple(_start_agents(builder, task, index) for index, task in enumerate(tasks))
+    state = AwaitingSubAgents(builder.ledger, pending, ())
+    if call:
+        state = AwaitingSubAgents(
+            builder.ledger,
+            pending,
+            (),
+            call.current_tool_id,
+            call.remaining_tool_ids,
+            call.calls,
+            call.completed_results,
+        )
+    return builder.finish(state, *through)
+
+
+def record_outcome(
+    builder: TransitionBuilder, state: AwaitingSubAgents, agent: PendingAgent, outcome: AgentOutcome
+) -> TransitionResult:
+    """Record the outcome of a sub-agent.
+
+    After the last one, the text about all outcomes becomes the result of the tool call, or a system message if a
+    command started the sub-agents.
+    """
+    ended = AgentReport(agent.agent_id, agent.index, agent.task, outcome)
+    reports = (*state.completed_results, ended)
+    pending = tuple(other for other in state.pending if other is not agent)
+    progress = SubAgents(reports, tuple(map(summarize_agent, pending)))
+    if pending:
+        builder.place_state()
+        builder.notify(progress)
+        return builder.stay(replace(state, ledger=builder.ledger, pending=pending, completed_results=reports))
+    builder.notify(progress)
+    reports = tuple(sorted(reports, key=lambda done: done.index))
+    text = aggregate(reports)
+    if not state.tool_use_id:
+        builder.add_system_message(SystemKind.SUB_AGENT_RESULTS, text)
+        after = AwaitingLlm(builder.ledger, LlmReason.SUB_AGENTS)
+        return builder.finish(after, ContextState.PROCESSING_TOOL_RESULTS)
+    success = any(isinstance(done.outcome, AgentSucceeded) for done in reports)
+    outcome_of_call = ToolOutcome.OK if success else ToolOutcome.ERROR
+    call = next(call for call in state.calls if call.id == state.tool_use_id)
+    result = add_call_result(builder, call, SubAgentComplete(call.id, text, success, outcome_of_call))
+    return run_next_call(builder, state.calls, state.remaining_tool_ids, (*state.tool_results, result))
+
+
+def aggregate(reports: tuple[AgentReport, ...]) -> str:
+    """Return the text that the model reads about its sub-agents, in the order of their tasks."""
+    return "\n\n".join(f'Task: "{done.task}"\n{_outcome_text(done.outcome)}' for done in reports)
+
+
+def find_agent(pending: tuple[PendingAgent, ...], agent_id: str) -> PendingAgent | None:
+    """Return the pending sub-agent with this id, or None."""
+    return next((agent for agent in pending if agent.agent_id == agent_id), None)
+
+
+def _start_agents(builder: TransitionBuilder, task: AgentTask, index: int) -> PendingAgent:
+    number = builder.ledger.agents + 1
+    builder.ledger = replace(builder.ledger, agents=number)
+    named = replace(task, agent_id=f"{builder.context.conversation_id}-a{number}")
+    deadline = builder.at + task.timeout_ms
+    builder.add_effect(SpawnSubAgent(named, deadline))
+    return PendingAgent(named.agent_id, index, task.task, deadline)
+
+
+def _outcome_text(outcome: AgentOutcome) -> str:
+    match outcome:
+        case AgentSucceeded():
+            return f"Result: {outcome.result}"
+        case AgentFailed():
+            return _with_partial(f"Failed: {outcome.error}", outcome.partial_result)
+        case AgentTimedOut():
+            return _with_partial(f"Timed out: {texts.AGENT_TIMED_OUT}", outcome.partial_result)
+
+
+def _with_partial(text: str, partial: str) -> str:
+    return f"{text}\nPartial result: {partial}" if partial else text

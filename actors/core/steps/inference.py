@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.core import budget
+from actors.core import thresholds
 from actors.core.content import SystemKind
 from actors.core.context import Rules
 from actors.core.effects import AbortLlm, RequestContinuation, RequestLlm
@@ -15,14 +15,13 @@ from actors.core.notifications import StopReason, StreamDiscarded
 from actors.core.states import AwaitingContinuation, LlmPhase, LlmRequesting
 from actors.core.steps import texts
 from actors.core.steps.notices import deliver_notices, notice_hidden_images
-from actors.core.steps.run_endings import become_idle, fail_sub_agent
-from actors.core.steps.runs import deliver_steers
+from actors.core.steps.runs import become_idle, deliver_steers, fail_sub_agent
 
 if TYPE_CHECKING:
-    from actors.core.fsm import ContextState
-    from actors.core.result import TransitionResult
+    from actors.core.effects import TransitionResult
     from actors.core.states import Error, Idle
     from actors.core.steps.transition_builder import TransitionBuilder
+    from actors.core.summary import ContextState
 
 
 def begin_request(builder: TransitionBuilder, *through: ContextState, continuations: int = 0) -> TransitionResult:
@@ -136,7 +135,7 @@ def _count_turn(builder: TransitionBuilder) -> None:
 def _spent(builder: TransitionBuilder) -> str:
     """Return the message about a used-up budget of the conversation, or quota of its principal; "" if there is none."""
     context = builder.context
-    if spent := budget.spent(context.budget, builder.ledger):
+    if spent := thresholds.spent(context.budget, builder.ledger):
         return texts.budget_reached(spent)
     return texts.quota_reached(context.quota_spent) if context.quota_spent else ""
 
@@ -150,7 +149,7 @@ def _notice_limits(builder: TransitionBuilder) -> None:
     ratio = context.limits.warn_ratio
     if context.rules < Rules.NOTHING_LOST:
         return
-    if not ledger.budget_warned and (what := budget.spent(context.budget, ledger, ratio)):
+    if not ledger.budget_warned and (what := thresholds.spent(context.budget, ledger, ratio)):
         builder.ledger = replace(ledger, budget_warned=True)
         builder.add_system_message(SystemKind.NONE, texts.budget_nears(ratio, what))
     cap = context.limits.max_rounds

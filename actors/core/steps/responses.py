@@ -1,45 +1,193 @@
-"""Handling of a complete model response: decides the next state (REQ-BED-003).
-
-The first rule that applies decides: a full context is checked before truncated calls, truncated calls before approvals,
-and so on.
-"""
+"""What follows an attempt of a model request: its answer, its failure, and the next attempt."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from actors.core import window
+from actors.core import thresholds
 from actors.core.content import MessageType, SystemKind, ToolUse, distinct_calls, text_of, tool_uses
-from actors.core.context import Rules
+from actors.core.context import CallSubject, ConvContext, Rules
+from actors.core.effects import RetryOf, ScheduleRetry, TransitionResult, ignored
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.core.events import LlmResponse
-from actors.core.fsm import ContextState
-from actors.core.notifications import StopReason
-from actors.core.states import AwaitingLlm, LlmReason, LlmRequesting
+from actors.core.events import (
+    LlmAborted,
+    LlmError,
+    LlmResponse,
+    LlmStreamChunk,
+    LlmStreamStarted,
+    RetryTimeout,
+    UserCancel,
+)
+from actors.core.notifications import Retrying, StopReason, TextDelta
+from actors.core.states import (
+    AwaitingContinuation,
+    AwaitingLlm,
+    CancelKind,
+    Cancelling,
+    LlmPhase,
+    LlmReason,
+    LlmRequesting,
+)
 from actors.core.steps import texts
 from actors.core.steps.approvals import CallVerdict, Judgement, ask, denial, judge
-from actors.core.steps.inference import begin_request, begin_summary, discard_stream
-from actors.core.steps.retries import request_failed
-from actors.core.steps.run_endings import become_idle, fail_sub_agent
-from actors.core.steps.submissions import (
+from actors.core.steps.inference import abort_request, begin_request, begin_summary, discard_stream
+from actors.core.steps.notices import queue_cancel_notice
+from actors.core.steps.runs import (
     accept_output,
     accept_submission,
+    account_usage,
+    become_idle,
+    cancel_run,
+    exhaust_with_fallback,
+    fail_run,
+    fail_sub_agent,
     has_output_call,
     has_submission,
+    return_steers,
     submission_of,
     take_output,
 )
-from actors.core.steps.tool_results import skip_calls
-from actors.core.steps.tool_rounds import Failure, deny_calls, end_round, run_next_call
-from actors.core.steps.usage import account_usage
+from actors.core.steps.tool_rounds import Failure, deny_calls, end_round, run_next_call, skip_calls
+from actors.core.steps.transition_builder import TransitionBuilder
+from actors.core.summary import ContextState
 
-if TYPE_CHECKING:
-    from actors.core.approval.approval_rules import CallSubject
-    from actors.core.result import TransitionResult
-    from actors.core.steps.transition_builder import TransitionBuilder
+AttemptOutcome = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | LlmAborted
+
+
+def is_current(state: LlmRequesting | AwaitingContinuation, event: AttemptOutcome) -> bool:
+    """Return whether an outcome belongs to the running attempt; other outcomes come too late and are ignored."""
+    identity = (event.request_id, event.attempt)
+    return state.phase is not LlmPhase.BACKOFF and identity == (state.request_id, state.attempt)
+
+
+def is_due(state: LlmRequesting | AwaitingContinuation, event: RetryTimeout) -> bool:
+    """Return whether the event belongs to the wait (backoff) that the state is in; other timers are out of date."""
+    identity = (event.request_id, event.attempt)
+    return state.phase is LlmPhase.BACKOFF and identity == (state.request_id, state.attempt)
+
+
+def stream_started(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> TransitionResult:
+    """Record that the response has begun to stream; ignored if the state is streaming already."""
+    if state.phase is LlmPhase.STREAMING:
+        return ignored(state)
+    return builder.finish(replace(state, phase=LlmPhase.STREAMING))
+
+
+def stream_chunk(
+    builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation, event: LlmStreamChunk
+) -> TransitionResult:
+    """Notify clients of streamed text.
+
+    Only the first chunk of an attempt changes the state, so that chunks cost no database writes.
+    """
+    delta = TextDelta(state.request_id, state.attempt, event.content.text, event.reasoning)
+    if state.phase is LlmPhase.STREAMING:
+        builder.notify(delta)
+        return TransitionResult(state, tuple(builder.effects))
+    builder.place_state()
+    builder.notify(delta)
+    return builder.finish(replace(state, phase=LlmPhase.STREAMING))
+
+
+def cancel_request(
+    state: LlmRequesting | AwaitingContinuation, context: ConvContext, event: UserCancel
+) -> TransitionResult:
+    """Abort the request and cancel the run, without waiting for confirmation of the abort.
+
+    A conversation passes through the state Cancelling and becomes idle in the same commit. For sub-agents, and for
+    requests in backoff (the wait for the next attempt), the run ends directly, without that state.
+    """
+    builder = TransitionBuilder(state, context, event.at)
+    if context.is_sub_agent or state.phase is LlmPhase.BACKOFF:
+        abort_request(builder, state)
+        return cancel_run(builder, event)
+    return_steers(builder)
+    queue_cancel_notice(builder)
+    builder.place_state()
+    abort_request(builder, state)
+    after = Cancelling(
+        builder.ledger,
+        CancelKind.LLM,
+        discard_queued=event.discard_queued,
+        request_id=state.request_id,
+        attempt=state.attempt,
+    )
+    return builder.finish(after)
+
+
+def request_failed(
+    builder: TransitionBuilder, state: LlmRequesting, failure: LlmFailure, retry_after_ms: int | None = None
+) -> TransitionResult:
+    """Retry if the failure is retryable and the limits allow it; otherwise end the run, or sum up a full context.
+
+    `retry_after_ms` is the wait that the provider asked for.
+    """
+    if may_retry(builder, state, failure, retry_after_ms):
+        return back_off(builder, state, failure, retry_after_ms)
+    discard_stream(builder, state)
+    if failure.kind is ErrorKind.CONTEXT_EXHAUSTED and not builder.context.is_sub_agent:
+        if builder.context.rules < Rules.NOTHING_LOST:
+            return exhaust_with_fallback(builder, StopReason.ERROR)
+        return begin_summary(builder, (), ContextState.PROCESSING_LLM_RESPONSE, unanswered=True)
+    through = (ContextState.TRANSIENT_FAILURE,) if failure.retryable else ()
+    return fail_run(builder, failure.kind, error_text(builder, state.attempt, failure, retry_after_ms), *through)
+
+
+def may_retry(
+    builder: TransitionBuilder,
+    state: LlmRequesting | AwaitingContinuation,
+    failure: LlmFailure,
+    retry_after_ms: int | None,
+) -> bool:
+    """Return whether to retry: the failure is retryable, attempts are left, and the wait is within the limit."""
+    limits = builder.context.limits
+    return (
+        failure.retryable
+        and thresholds.attempts_left(state.attempt, limits)
+        and not thresholds.too_long(retry_after_ms, limits)
+    )
+
+
+def back_off(
+    builder: TransitionBuilder,
+    state: LlmRequesting | AwaitingContinuation,
+    failure: LlmFailure,
+    retry_after_ms: int | None,
+) -> TransitionResult:
+    """Enter the backoff (the wait before the next attempt) and notify clients of it."""
+    limits, attempt = builder.context.limits, state.attempt + 1
+    wait = thresholds.delay_with(retry_after_ms, attempt, limits)
+    builder.place_state()
+    discard_stream(builder, state)
+    builder.add_effect(ScheduleRetry(wait, attempt, RetryOf.LLM, request_id=state.request_id))
+    builder.notify(Retrying(attempt, limits.max_attempts, builder.at + wait, failure, request_id=state.request_id))
+    return builder.finish(
+        replace(
+            state,
+            ledger=builder.ledger,
+            attempt=attempt,
+            phase=LlmPhase.BACKOFF,
+            retry_at=builder.at + wait,
+            last_error=failure,
+        )
+    )
+
+
+def error_text(builder: TransitionBuilder, attempt: int, failure: LlmFailure, retry_after_ms: int | None) -> str:
+    """Return the message for people about a request that failed and is not retried."""
+    limits = builder.context.limits
+    if failure.kind is ErrorKind.AUTH:
+        return texts.authentication_failed(failure.message)
+    if failure.kind is ErrorKind.CONTEXT_EXHAUSTED:
+        return texts.SUB_AGENT_EXHAUSTED
+    if not failure.retryable:
+        return failure.message
+    if retry_after_ms is not None and thresholds.too_long(retry_after_ms, limits):
+        seconds = -(-retry_after_ms // 1_000)
+        return texts.retry_after_too_long(seconds, limits.max_retry_after_ms // 1_000, failure.message)
+    return texts.failed_after(attempt, failure.message)
+
 
 _PROCESSING = ContextState.PROCESSING_LLM_RESPONSE
 
@@ -71,7 +219,7 @@ def handle_response(builder: TransitionBuilder, state: LlmRequesting, event: Llm
     if event.narrowed:
         builder.ledger = replace(builder.ledger, narrowed=state.through_sequence)
     used = event.usage.context_tokens if event.usage else 0
-    full = event.context_full or window.full(used, builder.context)
+    full = event.context_full or thresholds.full(used, builder.context)
     answer = Answer(event, tool_uses(event.content), text_of(event.content).strip(), full)
     empty = not answer.calls and not answer.text
     if empty and not event.end_turn and not answer.full and not _is_cut_reasoning(builder, answer):

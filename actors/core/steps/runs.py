@@ -1,20 +1,52 @@
-"""Opening and closing runs (request cycles). The notification RunStop ends each run, exactly once."""
+"""How runs begin and end, what a sub-agent submits, and what a run has used."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
-from actors.core.content import Usage
-from actors.core.context import FollowUpPolicy
-from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
-from actors.core.steps.notices import deliver_interruption_notice, notice_date
-
-if TYPE_CHECKING:
-    from actors.core.profile import Generation
-    from actors.core.states import QueuedInput
-    from actors.core.steps.transition_builder import TransitionBuilder
+from actors.core import thresholds
+from actors.core.content import (
+    MessageType,
+    SubAgentComplete,
+    SystemKind,
+    Text,
+    ToolError,
+    ToolOutcome,
+    ToolSuccess,
+    ToolUse,
+    Usage,
+)
+from actors.core.context import ConvContext, FollowUpPolicy, Generation, Rules
+from actors.core.effects import NotifyParent, TransitionResult
+from actors.core.errors import ErrorKind
+from actors.core.events import LlmResponse, UsageReported, UserCancel
+from actors.core.notifications import ContextWarning, Fate, QueueChanged, RunStop, StopReason, UsageChanged
+from actors.core.states import (
+    AgentFailed,
+    AgentSucceeded,
+    AwaitingLlm,
+    Cancelling,
+    Completed,
+    ContextExhausted,
+    Error,
+    Failed,
+    Idle,
+    LlmReason,
+    QueuedInput,
+    State,
+)
+from actors.core.steps import texts
+from actors.core.steps.notices import (
+    deliver_interruption_notice,
+    notice_date,
+    queue_cancel_notice,
+    queue_restart_notice,
+)
+from actors.core.steps.tool_rounds import add_result
+from actors.core.steps.transition_builder import TransitionBuilder
+from actors.core.summary import ContextState
 
 
 def open_run(builder: TransitionBuilder, generation: Generation | None = None, output_schema: str = "") -> None:
@@ -116,3 +148,221 @@ def _open_with(builder: TransitionBuilder, follow_up: QueuedInput, fate: Fate) -
     builder.notify(QueueChanged(follow_up, "follow_up", fate))
     open_run(builder, follow_up.generation, follow_up.output_schema)
     builder.add_user_message(follow_up.message_id, follow_up.text, follow_up.images, "follow_up")
+
+
+def become_idle(
+    builder: TransitionBuilder,
+    reason: StopReason,
+    detail: str = "",
+    *through: ContextState,
+    output: str = "",
+    drop_queue: bool = False,
+) -> TransitionResult:
+    """Close the run, with its output if there is one, and become Idle."""
+    close_run(builder, reason, detail, output=output, drop_queue=drop_queue)
+    return builder.finish(Idle(builder.ledger), *through)
+
+
+def fail_run(builder: TransitionBuilder, kind: ErrorKind, text: str, *through: ContextState) -> TransitionResult:
+    """Fail the run: a conversation becomes Error until the next message, a sub-agent becomes Failed."""
+    if builder.context.is_sub_agent:
+        return fail_sub_agent(builder, kind, text, StopReason.ERROR, kind.value, *through)
+    builder.add_message(MessageType.ERROR, Text(text), error_kind=kind.value)
+    close_run(builder, StopReason.ERROR, kind.value, message=text)
+    return builder.finish(Error(builder.ledger, text, kind), *through)
+
+
+def fail_sub_agent(
+    builder: TransitionBuilder,
+    kind: ErrorKind,
+    text: str,
+    reason: StopReason,
+    detail: str,
+    *through: ContextState,
+    keep_partial: bool = True,
+) -> TransitionResult:
+    """End a sub-agent without a result; with `keep_partial`, its parent gets its last text as a partial result."""
+    partial = builder.ledger.last_text if keep_partial else ""
+    close_run(builder, reason, detail, message=text if reason is StopReason.ERROR else "")
+    builder.add_effect(NotifyParent(AgentFailed(kind, text, partial)))
+    return builder.finish(Failed(builder.ledger, kind, text, partial), *through)
+
+
+def complete_sub_agent(builder: TransitionBuilder, result: str, *through: ContextState) -> TransitionResult:
+    """End a sub-agent with the result it submitted."""
+    close_run(builder, StopReason.COMPLETED)
+    builder.add_effect(NotifyParent(AgentSucceeded(result)))
+    return builder.finish(Completed(builder.ledger, result), *through)
+
+
+def cancel_run(builder: TransitionBuilder, cancel: UserCancel) -> TransitionResult:
+    """End a cancelled run at once, because nothing has to stop first (REQ-BED-005)."""
+    if builder.context.is_sub_agent:
+        text = texts.sub_agent_cancelled(cancel.reason)
+        return fail_sub_agent(builder, ErrorKind.CANCELLED, text, StopReason.INTERRUPTED, "")
+    queue_cancel_notice(builder)
+    return become_idle(builder, StopReason.INTERRUPTED, drop_queue=cancel.discard_queued)
+
+
+def interrupt_run(builder: TransitionBuilder) -> TransitionResult:
+    """End a run that a restart or shutdown of the server interrupted.
+
+    Queued messages are dropped and nothing resumes by itself.
+    """
+    if builder.context.is_sub_agent:
+        text = texts.SUB_AGENT_INTERRUPTED
+        return fail_sub_agent(builder, ErrorKind.INTERRUPTED, text, StopReason.INTERRUPTED, "restart")
+    if not isinstance(builder.before, Cancelling):  # a cancelled run already has a cancel notice
+        queue_restart_notice(builder)
+    return become_idle(builder, StopReason.INTERRUPTED, "restart", drop_queue=True)
+
+
+def exhaust_context(
+    builder: TransitionBuilder, summary: str, reason: StopReason, *through: ContextState
+) -> TransitionResult:
+    """End a conversation for good because its context is full (REQ-BED-021); its summary message is already added."""
+    close_run(
+        builder,
+        reason,
+        "context_exhausted",
+        message=summary if reason is StopReason.ERROR else "",
+        output=builder.ledger.output,
+        drop_queue=True,
+    )
+    return builder.finish(ContextExhausted(builder.ledger, summary), *through)
+
+
+def exhaust_with_fallback(builder: TransitionBuilder, reason: StopReason) -> TransitionResult:
+    """End the conversation with a fixed text, because no summary could be written (REQ-BED-020)."""
+    first = builder.context.rules < Rules.NOTHING_LOST
+    text = texts.FIRST_FALLBACK_SUMMARY if first else texts.FALLBACK_SUMMARY
+    builder.add_system_message(SystemKind.SUMMARY_FALLBACK, text)
+    return exhaust_context(builder, text, reason)
+
+
+SUBMIT_RESULT = "submit_result"
+SUBMIT_ERROR = "submit_error"
+SUBMISSIONS = frozenset({SUBMIT_RESULT, SUBMIT_ERROR})
+SUBMIT_OUTPUT = "submit_output"
+
+
+class SubmitResult(Struct, frozen=True):
+    """Input of submit_result."""
+
+    result: str
+    success: bool = True
+
+
+class SubmitError(Struct, frozen=True):
+    """Input of submit_error."""
+
+    error: str
+
+
+def submission_of(calls: tuple[ToolUse, ...], *, truncated: bool) -> SubmitResult | SubmitError | None:
+    """Return the submission if the only call of the response is a complete and valid submission, else None."""
+    if truncated or len(calls) != 1 or calls[0].name not in SUBMISSIONS:
+        return None
+    try:
+        if calls[0].name == SUBMIT_RESULT:
+            return msgspec.json.decode(calls[0].input, type=SubmitResult)
+        return msgspec.json.decode(calls[0].input, type=SubmitError)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def has_submission(calls: tuple[ToolUse, ...]) -> bool:
+    """Return whether a submission call is among the calls."""
+    return any(call.name in SUBMISSIONS for call in calls)
+
+
+def accept_submission(
+    builder: TransitionBuilder, call: ToolUse, submission: SubmitResult | SubmitError
+) -> TransitionResult:
+    """End the sub-agent with its submission; the call gets a result, so that the history stays valid."""
+    through = ContextState.PROCESSING_LLM_RESPONSE
+    if isinstance(submission, SubmitResult) and submission.success:
+        add_result(builder, SubAgentComplete(call.id, texts.SUBMITTED))
+        return complete_sub_agent(builder, submission.result, through)
+    error = submission.result if isinstance(submission, SubmitResult) else submission.error
+    add_result(builder, SubAgentComplete(call.id, texts.SUBMITTED, success=False, outcome=ToolOutcome.OK))
+    kind, reason = ErrorKind.SUB_AGENT_ERROR, StopReason.ERROR
+    return fail_sub_agent(builder, kind, error, reason, kind.value, through, keep_partial=False)
+
+
+def has_output_call(calls: tuple[ToolUse, ...]) -> bool:
+    """Return whether a call of submit_output is among the calls."""
+    return any(call.name == SUBMIT_OUTPUT for call in calls)
+
+
+def take_output(builder: TransitionBuilder, event: LlmResponse, calls: tuple[ToolUse, ...]) -> TransitionResult:
+    """Handle an answer that tries to end a run with an output schema, with or without a call of submit_output.
+
+    A valid value completes the run, unless steers (messages that join the run) wait: then the run goes on, and a later
+    value counts. If the value is missing or invalid, the agent is reminded; after too many reminders the run fails.
+    """
+    through = ContextState.PROCESSING_LLM_RESPONSE
+    if event.output:
+        accept_output(builder, calls)
+        if builder.ledger.steers:
+            return builder.finish(AwaitingLlm(builder.ledger, LlmReason.STEER), through)
+        return become_idle(builder, StopReason.COMPLETED, "", through, output=event.output)
+    problem = event.output_problem or texts.OUTPUT_MISSING
+    for call in calls:
+        add_result(builder, ToolError(call.id, texts.output_misfit(problem)))
+    if event.refusal:
+        return fail_run(builder, ErrorKind.OUTPUT_INVALID, texts.OUTPUT_REFUSED, through)
+    if builder.ledger.nudges >= builder.context.limits.max_nudges:
+        return fail_run(builder, ErrorKind.OUTPUT_INVALID, texts.output_invalid(problem), through)
+    builder.ledger = replace(builder.ledger, nudges=builder.ledger.nudges + 1)
+    if not calls:
+        builder.add_system_message(SystemKind.OUTPUT_NUDGE, texts.output_nudge(problem), meta=True)
+    return builder.finish(AwaitingLlm(builder.ledger, LlmReason.NUDGE), through)
+
+
+def accept_output(builder: TransitionBuilder, calls: tuple[ToolUse, ...]) -> None:
+    """Give the submit_output call a success result; `calls` is empty if the answer's text was the submitted value."""
+    for call in calls:
+        add_result(builder, ToolSuccess(call.id, texts.OUTPUT_TAKEN))
+
+
+def account_usage(builder: TransitionBuilder, usage: Usage | None, *, fills_window: bool) -> None:
+    """Add the tokens of a response to the totals. Notify clients when the context window becomes nearly full.
+
+    `fills_window` is False for failed attempts and summary requests: their tokens cost money, but do not fill the
+    context window of a later request.
+    """
+    if usage is None:
+        return
+    ledger, context = builder.ledger, builder.context
+    used = usage.context_tokens if fills_window else ledger.used_tokens
+    warned = thresholds.near_full(used, context)
+    builder.ledger = replace(
+        ledger,
+        used_tokens=used,
+        warned=warned,
+        total_usage=ledger.total_usage + usage,
+        run_usage=ledger.run_usage + usage if ledger.live else ledger.run_usage,
+    )
+    builder.notify(UsageChanged(used, context.usable_window, builder.ledger.total_usage, warned))
+    if warned and not ledger.warned:
+        builder.notify(ContextWarning(used, context.usable_window))
+
+
+def add_reported_usage(state: State, context: ConvContext, event: UsageReported) -> TransitionResult:
+    """Add tokens that no response accounts for: those of aborted requests, side queries and sub-agents.
+
+    This is accepted in every state, terminal ones included, and never counts towards the context window. Only the usage
+    of sub-agents is added to the run's total: an aborted request reports its usage after its run has ended.
+    """
+    builder = TransitionBuilder(state, context, event.at)
+    ledger = builder.ledger
+    if event.aside:
+        builder.ledger = replace(ledger, aside_usage=ledger.aside_usage + event.usage)
+    else:
+        builder.ledger = replace(ledger, total_usage=ledger.total_usage + event.usage)
+    if event.run and event.run == builder.run:
+        builder.ledger = replace(builder.ledger, run_usage=ledger.run_usage + event.usage)
+    builder.place_state()
+    builder.notify(UsageChanged(ledger.used_tokens, context.usable_window, builder.ledger.total_usage, ledger.warned))
+    return builder.stay_silently(replace(state, ledger=builder.ledger))

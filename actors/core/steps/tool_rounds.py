@@ -1,16 +1,26 @@
-"""Tool rounds: the calls of one response run one after the other (REQ-BED-004)."""
+"""A round of tool calls: which call runs next, the results of all, and calls that a client carries out."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from actors.core.content import SubAgentComplete, ToolError, ToolOutcome
-from actors.core.context import Mode, Rules
-from actors.core.effects import AbortTool, AwaitToolResult, ExecuteTool
-from actors.core.fsm import ContextState
+from actors.core.content import (
+    MessageType,
+    SubAgentComplete,
+    ToolCancelled,
+    ToolError,
+    ToolOutcome,
+    ToolResult,
+    ToolUse,
+)
+from actors.core.context import ConvContext, Mode, Rules
+from actors.core.effects import AbortTool, AwaitToolResult, ExecuteTool, TransitionResult, ignored
+from actors.core.errors import Reason, Rejected
+from actors.core.events import SubmitToolResult, ToolDeadline
 from actors.core.notifications import CallStatus, ClientToolCall, QuestionChanged
 from actors.core.states import (
     MAX_PAST_QUESTIONS,
@@ -20,20 +30,89 @@ from actors.core.states import (
     PastQuestion,
     Question,
     QuestionStatus,
+    State,
     ToolExecuting,
     ToolPhase,
 )
 from actors.core.steps import texts
 from actors.core.steps.approvals import CallVerdict, judge, left_out, traits_of
-from actors.core.steps.tool_results import add_call_result, add_result, skipped_result
+from actors.core.steps.transition_builder import TransitionBuilder
+from actors.core.summary import ContextState
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
-    from actors.core.content import ToolResult, ToolUse
-    from actors.core.context import ConvContext
-    from actors.core.result import TransitionResult
-    from actors.core.steps.transition_builder import TransitionBuilder
+def add_result(builder: TransitionBuilder, result: ToolResult) -> ToolResult:
+    """Persist a result as a message of its own, and return the result."""
+    builder.add_message(MessageType.TOOL, result)
+    return result
+
+
+def add_call_result(builder: TransitionBuilder, call: ToolUse, result: ToolResult) -> ToolResult:
+    """Persist the result of a call that has run, with a note of what was corrected in the call."""
+    output = f"{result.output}\n\n{call.corrected}" if call.corrected else result.output
+    return add_result(builder, replace(result, tool_use_id=call.id, output=output))
+
+
+def skip_calls(builder: TransitionBuilder, call_ids: Iterable[str], text: str) -> None:
+    """Add an error result with `text` to each of these calls, none of which runs."""
+    for call_id in call_ids:
+        add_result(builder, skipped_result(call_id, text))
+
+
+def skipped_result(call_id: str, text: str) -> ToolError:
+    """Return the result of a call that the state machine did not run."""
+    return ToolError(call_id, text, ToolOutcome.SKIPPED)
+
+
+def cancel_calls(builder: TransitionBuilder, current: str, remaining: Iterable[str]) -> None:
+    """Add cancelled results to the running call and to all calls that have not started."""
+    add_result(builder, ToolCancelled(current, texts.CANCELLED))
+    for call_id in remaining:
+        add_result(builder, ToolCancelled(call_id, texts.SKIPPED, ToolOutcome.SKIPPED))
+
+
+def cancel_undecided(builder: TransitionBuilder, call_ids: Iterable[str]) -> None:
+    """Add cancelled results to calls that were waiting for approval; none of them had started."""
+    for call_id in call_ids:
+        add_result(builder, ToolCancelled(call_id, texts.CANCELLED))
+
+
+def interrupt_calls(builder: TransitionBuilder, call_ids: Iterable[str]) -> None:
+    """Add a result to each call that a restart of the server interrupted."""
+    for call_id in call_ids:
+        add_result(builder, ToolCancelled(call_id, texts.INTERRUPTED))
+
+
+def take_answer(state: State, context: ConvContext, event: SubmitToolResult) -> TransitionResult:
+    """Make a client's answer the result of its call. Raises Rejected if that call does not wait for an answer."""
+    waiting = waiting_call(state)
+    if waiting is None or waiting.current_tool_id != event.tool_use_id:
+        raise Rejected(Reason.UNKNOWN_OR_DECIDED, texts.NO_SUCH_WAIT)
+    builder = TransitionBuilder(waiting, context, event.at)
+    end_waiting(builder, waiting, CallStatus.ANSWERED)
+    took = max(0, event.at - waiting.deadline + _timeout(waiting, context))
+    return complete_call(builder, waiting, replace(event.result, duration_ms=took))
+
+
+def end_wait(state: State, context: ConvContext, event: ToolDeadline) -> TransitionResult:
+    """Give a call that no client answered in time an error result; the run continues. Ignored for other calls."""
+    waiting = waiting_call(state)
+    if waiting is None or (waiting.current_tool_id, waiting.execution_id) != (event.tool_use_id, event.execution_id):
+        return ignored(state)
+    builder = TransitionBuilder(waiting, context, event.at)
+    end_waiting(builder, waiting, CallStatus.TIMED_OUT)
+    waited = _timeout(waiting, context)
+    text = texts.client_silent(waited // 1_000)
+    return complete_call(builder, waiting, ToolError(event.tool_use_id, text, ToolOutcome.TIMED_OUT, waited))
+
+
+def waiting_call(state: State) -> ToolExecuting | None:
+    """Return the state if its current call waits for a client's answer, else None."""
+    return state if isinstance(state, ToolExecuting) and state.deadline else None
+
+
+def _timeout(state: ToolExecuting, context: ConvContext) -> int:
+    traits = traits_of(context, current_call(state).name)
+    return traits.timeout_ms if traits is not None else 0
 
 
 class Failure(NamedTuple):

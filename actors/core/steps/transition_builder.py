@@ -21,11 +21,17 @@ from actors.core.content import (
     has_image,
 )
 from actors.core.context import Rules
-from actors.core.effects import ActEffect, Effect, NotifyClient, PersistMessage, PersistMode, PersistState
-from actors.core.fsm import ContextState, project
+from actors.core.effects import (
+    ActEffect,
+    Effect,
+    NotifyClient,
+    PersistMessage,
+    PersistMode,
+    PersistState,
+    TransitionResult,
+)
 from actors.core.notifications import Durable, StateChanged, TextDelta
-from actors.core.result import TransitionResult
-from actors.core.summary import run_id, summarize
+from actors.core.summary import ContextState, project, run_id, summarize
 
 if TYPE_CHECKING:
     from actors.core.context import ConvContext

@@ -7,11 +7,9 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import Message
-from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.context import ApprovalPolicy, ApprovalRule, Budget, FollowUpPolicy, Mode, Profile
 from actors.core.notifications import Durable, QueueChanged, RunStop
-from actors.core.profile import Profile
 from actors.core.states import State
 from actors.core.summary import run_id
 from actors.ports.store.audit import LogAudit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bedrock import v1
 
-from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
+from actors.core.context import Action, ApprovalRule, Origin
 from server.contract import resource_names as names
 from server.wire.values import timestamp
 

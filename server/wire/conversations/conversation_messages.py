@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from bedrock import v1
 
-from actors.core.approval.approval_rules import Suggested
-from actors.core.context import ConvContext
+from actors.core.context import NOT_OFFERED, ConvContext, Generation, Suggested, unoffered
 from actors.core.errors import ErrorKind
 from actors.core.notifications import ApprovalRequested, CallStatus, ClientToolCall, QuestionChanged
-from actors.core.profile import NOT_OFFERED, Generation, unoffered
 from actors.core.states import ApprovalKind, ContextExhausted, QuestionStatus, State
 from actors.core.steps.approvals import approval_kind, requested_mode
 from actors.core.summary import StateSummary, summarize
@@ -37,7 +35,7 @@ from server.wire.values import budget, duration, failure, run_error, struct, tim
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.core.profile import ClientTool, Profile
+    from actors.core.context import ClientTool, Profile
     from actors.ports import ConversationRecord
     from actors.ports.mcp import McpServerStatus
     from server.wire.context import ConversionContext

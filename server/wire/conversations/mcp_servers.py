@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bedrock import v1
 
-from actors.core.profile import ChosenMcpServer
+from actors.core.context import ChosenMcpServer
 from actors.ports.mcp import McpServerStatus, McpState
 from server.contract import resource_names as names
 

@@ -13,10 +13,9 @@ from pykka import ActorRegistry
 
 from actors.conversation.supervisor import Supervisor
 from actors.core.content import Content, Text, ToolUse, Usage
-from actors.core.context import ApprovalPolicy, Limits, ToolGroup, ToolTraits
+from actors.core.context import ApprovalPolicy, Limits, ReasoningEffort, ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import violations
-from actors.core.profile import ReasoningEffort
 from actors.events.hub import EventHub
 from actors.maintenance.verify import findings
 from actors.messages.commands import (

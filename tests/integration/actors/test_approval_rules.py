@@ -10,12 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from actors.adapters.store.sqlite.store import open_store
-from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
 from actors.core.content import ToolUse
-from actors.core.context import ApprovalPolicy
+from actors.core.context import Action, ApprovalPolicy, ApprovalRule, ClientTool, Origin, Profile
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ApprovalDecision, ApprovalRequested, ApprovalResolved, ConversationUpdated
-from actors.core.profile import ClientTool, Profile
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Idle
 from actors.messages.commands import (
     ContinueConversationCommand,

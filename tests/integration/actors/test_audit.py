@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.adapters.store.sqlite.store import open_store
-from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import ToolUse
-from actors.core.context import ApprovalPolicy
+from actors.core.context import Action, ApprovalPolicy, ApprovalRule
 from actors.core.states import AwaitingToolApproval, Idle
 from actors.messages.commands import (
     CreateApprovalRuleCommand,

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.core.content import ToolError, ToolOutcome, ToolResult, ToolSuccess, ToolUse, is_tool_result
-from actors.core.context import Mode, ToolGroup
+from actors.core.context import ClientTool, Mode, Profile, ToolGroup
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import CallStatus, ClientToolCall, ConversationUpdated, MessageAdded
-from actors.core.profile import ClientTool, Profile
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
 from actors.messages.commands import (
     ForkConversationCommand,

@@ -8,11 +8,11 @@ import pytest
 
 from actors.conversation.commands import creation
 from actors.core.content import ToolUse, Usage, is_tool_result, text_of
+from actors.core.context import Profile
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import ContextWarning, ConversationUpdated, Fate, QueueChanged, RunStop
-from actors.core.profile import Profile
 from actors.core.states import ContextExhausted, Idle
-from actors.core.window import content_tokens
+from actors.core.thresholds import content_tokens
 from actors.messages.commands import (
     ContinueConversationCommand,
     CreateConversationCommand,

@@ -16,8 +16,8 @@ import pytest
 
 from actors.adapters.store.rows import CHANGING, FIXED, digest_of
 from actors.adapters.store.sqlite.store import open_store
-from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import Text
+from actors.core.context import Action, ApprovalRule
 from actors.core.states import Idle
 from actors.maintenance.verify import findings
 from actors.messages.commands import ContinueConversationCommand

@@ -10,13 +10,11 @@ import pytest
 
 from actors.adapters.store.sqlite.store import open_store
 from actors.conversation.commands.forking import forked_conversation
-from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import Image, Message, MessageType, SystemKind, Text, ToolUse, Usage, text_of
-from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Budget, ClientTool, FollowUpPolicy, Mode, Profile
 from actors.core.errors import ErrorKind, Reason, Rejected
-from actors.core.history.fork import first_notices
+from actors.core.history.chain import first_notices
 from actors.core.notifications import RunStop, StopReason
-from actors.core.profile import ClientTool, Profile
 from actors.core.states import ContextExhausted, Error, Idle
 from actors.messages.commands import (
     ArchiveConversationCommand,

@@ -10,9 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from actors.adapters.tools.request_mode_upgrade import GRANTED, NOT_NEEDED, ModeUpgradeTool
-from actors.core.approval.approval_rules import Action, ApprovalRule, Suggested
 from actors.core.content import MessageType, Text, ToolOutcome, ToolSuccess, ToolUse
-from actors.core.context import ApprovalPolicy, Mode
+from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Mode, Suggested
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, MessageAdded, ModeChanged
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Idle, Ledger, ToolExecuting

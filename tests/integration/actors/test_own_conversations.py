@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from actors.core.content import ToolError, ToolUse
+from actors.core.context import Generation, Profile, ReasoningEffort
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import RunStop, StopReason
-from actors.core.profile import Generation, Profile, ReasoningEffort
 from actors.core.states import ContextExhausted, Error, Idle
 from actors.messages.commands import (
     ContinueConversationCommand,

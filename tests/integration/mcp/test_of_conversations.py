@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from actors.adapters.mcp import servers
 from actors.adapters.mcp.server_settings import BoundSecret, FromClients, origin_of
-from actors.core.profile import ChosenMcpServer, Profile
+from actors.core.context import ChosenMcpServer, Profile
 from actors.ports.mcp import McpNotAllowedError, McpState
 from actors.ports.permissions import Permissions
 from tests.integration.mcp.conftest import PROGRAM, conversation, server

@@ -19,12 +19,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from actors.adapters.store import listing as sqlite_listing
 from actors.adapters.store.sqlite.store import open_store
-from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import MessageType, Text, ToolUse
-from actors.core.context import Mode
+from actors.core.context import Action, ApprovalRule, Mode, Profile
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QuestionChanged, QueueChanged, RunStop, StopReason
-from actors.core.profile import Profile
 from actors.core.states import Question, QuestionStatus, QueuedInput
 from actors.core.summary import StateSummary
 from actors.messages import commands as requests

@@ -14,8 +14,8 @@ from actors.adapters.store.postgres.moving import MoveError, move_to
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.adapters.store.sqlite.backup import back_up, restore
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
+from actors.core.context import Profile
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
-from actors.core.profile import Profile
 from actors.core.states import QueuedInput
 from actors.ports import Attachment, CommandRecord, DataDirectoryBusyError, Spending, StoreError, StoreUnusableError
 from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin, LogAudit, Outcome

@@ -18,8 +18,8 @@ from actors.adapters.store.postgres import schema as version
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.adapters.store.sqlite.engine import raw
 from actors.adapters.store.sqlite.store import open_store
+from actors.core.context import Profile
 from actors.core.notifications import RunStop, StopReason
-from actors.core.profile import Profile
 from actors.ports import (
     Attachment,
     CommandRecord,

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import (
     Image,
     Message,
@@ -27,9 +26,8 @@ from actors.core.content import (
     ToolUse,
     Usage,
 )
-from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Budget, FollowUpPolicy, Mode, Profile
 from actors.core.notifications import Fate, MessageAdded, QueueChanged, RunStop, StopReason
-from actors.core.profile import Profile
 from actors.core.states import (
     Completed,
     ContextExhausted,

@@ -10,9 +10,8 @@ import pytest
 from actors.adapters.tools.registry import StandardToolbox
 from actors.conversation.commands.system_prompt import system_prompt
 from actors.core.content import Text, ToolUse
-from actors.core.context import Mode, ToolGroup, ToolTraits
-from actors.core.profile import ClientTool
-from actors.core.window import tokens_of, utf8_size
+from actors.core.context import ClientTool, Mode, ToolGroup, ToolTraits
+from actors.core.thresholds import tokens_of, utf8_size
 from actors.ports import ModelInfo, ToolSpec, WorkspaceContext
 from actors.ports.models import SMALL_WINDOW
 from actors.runtime.offered_tools import brief, checked_calls, for_model, spec_of

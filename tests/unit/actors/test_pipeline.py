@@ -11,9 +11,8 @@ import pytest
 from actors.conversation.commands import creation, settings
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation, taken_over
 from actors.conversation.unit_of_work import OutcomeBatch
-from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import Delivery, Text, ToolSuccess, ToolUse, Usage
-from actors.core.context import ConvContext, Mode
+from actors.core.context import Action, ApprovalRule, ConvContext, Mode
 from actors.core.effects import ExecuteTool, RequestLlm
 from actors.core.errors import Rejected
 from actors.core.events import (

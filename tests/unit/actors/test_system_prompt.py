@@ -20,8 +20,7 @@ from actors.conversation.commands.system_prompt import (
     sub_agent_prompt,
     system_prompt,
 )
-from actors.core.context import Mode
-from actors.core.profile import Profile
+from actors.core.context import Mode, Profile
 from actors.ports import GitState, Instructions, WorkspaceContext
 
 MIDNIGHT = 1_793_491_200_000

@@ -7,10 +7,20 @@ import shlex
 import pytest
 from msgspec.structs import replace
 
-from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject, Origin, ShellCommand
-from actors.core.approval.rule_matching import suggestions
+from actors.core.approval import suggestions
 from actors.core.content import Text, ToolError, ToolOutcome, ToolSuccess, ToolUse
-from actors.core.context import ApprovalPolicy, ConvContext, Rules, ToolGroup, ToolTraits
+from actors.core.context import (
+    Action,
+    ApprovalPolicy,
+    ApprovalRule,
+    CallSubject,
+    ConvContext,
+    Origin,
+    Rules,
+    ShellCommand,
+    ToolGroup,
+    ToolTraits,
+)
 from actors.core.effects import ExecuteTool, RequestLlm
 from actors.core.events import ApprovalResponse, LlmResponse
 from actors.core.notifications import ApprovalRequested

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.core.budget import share, spent, spent_for_good
 from actors.core.content import Usage
 from actors.core.context import Budget
 from actors.core.events import UsageReported
 from actors.core.states import Ledger
+from actors.core.thresholds import share, spent, spent_for_good
 from tests.machine.talk import Talk
 
 

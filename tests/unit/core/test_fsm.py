@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from actors.core.errors import Rejected
-from actors.core.fsm import DIAGRAM_EDGES, EDGES, EXTENSION_EDGES, ChatContext, ContextState, project, stray_edge
 from actors.core.notifications import StateChanged
+from actors.core.summary import DIAGRAM_EDGES, EDGES, EXTENSION_EDGES, ChatContext, ContextState, project, stray_edge
 from actors.core.transition import run_chain
 from tests.machine.columns import Column, parent_columns, sub_agent_columns
 from tests.machine.rows import ROWS

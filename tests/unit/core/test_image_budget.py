@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from actors.core.content import Image, Text, ToolSuccess
 from actors.core.history import ImageBudget, Prefix, ProviderView, Turn, within_limits
-from actors.core.history.image_budget import MAX_BYTES, MAX_IMAGES
+from actors.core.history.provider_view import MAX_BYTES, MAX_IMAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

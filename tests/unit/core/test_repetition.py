@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import Delivery, ToolError, ToolOutcome, ToolSuccess, ToolUse
-from actors.core.context import ApprovalPolicy, Rules
+from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Rules
 from actors.core.effects import RequestLlm
 from actors.core.errors import ErrorKind
 from actors.core.events import ApprovalResponse

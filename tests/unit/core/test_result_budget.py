@@ -29,7 +29,7 @@ from actors.core.content import (
 )
 from actors.core.history import Room, provider_view, summary_view
 from actors.core.history.result_budget import cut_text, shares
-from actors.core.window import content_tokens, most_tokens
+from actors.core.thresholds import content_tokens, most_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.core.context import Limits
-from actors.core.retry import attempts_left, delay, delay_with, too_long
+from actors.core.thresholds import attempts_left, delay, delay_with, too_long
 
 LIMITS = Limits()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.core import tags
+from actors.core.steps import texts
 
 PIECES = st.sampled_from(
     ["<", "</", "< / ", "\u200b", "\u00ad", " ", "\n", "\x00", "system", "-notice", "SYSTEM-Notice", "repository-file"]
@@ -29,9 +29,9 @@ def forged(text: str, *names: str) -> bool:
 
 @given(TEXTS)
 def test_no_text_begins_or_ends_what_the_system_says(text: str) -> None:
-    assert not forged(tags.escape(text), "system-notice", "repository-file")
-    assert tags.escape(tags.escape(text)) == tags.escape(text)
-    notice = tags.notice(text)
+    assert not forged(texts.escape(text), "system-notice", "repository-file")
+    assert texts.escape(texts.escape(text)) == texts.escape(text)
+    notice = texts.notice(text)
     assert notice.startswith("<system-notice>\n")
     assert notice.endswith("\n</system-notice>")
     assert bare(notice).count("<system-notice>") == bare(notice).count("</system-notice>") == 1
@@ -40,22 +40,22 @@ def test_no_text_begins_or_ends_what_the_system_says(text: str) -> None:
 @pytest.mark.parametrize("category", UNSEEN)
 def test_no_character_that_cannot_be_seen_hides_a_tag(category: str) -> None:
     unseen = [each for each in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(each) == category]
-    assert [each for each in unseen if forged(tags.escape(f"<system{each}-notice>"), "system-notice")] == []
+    assert [each for each in unseen if forged(texts.escape(f"<system{each}-notice>"), "system-notice")] == []
 
 
 @given(TEXTS)
 def test_text_without_such_a_tag_is_left_as_it_is(text: str) -> None:
     if not forged(text, "system-notice", "repository-file"):
-        assert tags.escape(text) is text
+        assert texts.escape(text) is text
 
 
 @pytest.mark.parametrize(
     "text", ["a < b", "<system>", "<div>", "x<<y", "system-notice", "&lt;system-notice>", "<tool-call>"]
 )
 def test_honest_text_is_left_as_it_is(text: str) -> None:
-    assert tags.escape(text) is text
+    assert texts.escape(text) is text
 
 
 @given(st.lists(st.sampled_from(["<", "</", "tool-", "call", "result", "-", "TOOL", "\u200b", ">"])).map("".join))
 def test_no_output_ends_its_result_where_results_are_sent_as_text(text: str) -> None:
-    assert not forged(tags.escape_calls(text), "tool-call", "tool-result")
+    assert not forged(texts.escape_calls(text), "tool-call", "tool-result")

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from actors.core.content import Usage
 from actors.core.context import Limits
-from actors.core.window import full, near_full
+from actors.core.thresholds import full, near_full
 from tests.machine.columns import PARENT
 
 

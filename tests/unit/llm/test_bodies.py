@@ -24,8 +24,8 @@ from actors.core.content import (
     ToolSuccess,
     ToolUse,
 )
+from actors.core.context import Generation, ReasoningEffort
 from actors.core.history import ProviderView, Turn
-from actors.core.profile import Generation, ReasoningEffort
 from actors.ports.schemas.output_schema import NativeOutput
 from tests.support.model_requests import BASH, ask, assistant, body_of, model, provider, request, tool, user
 from tests.support.scripted_server import ScriptedServer, answer, named, plain, stream

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from actors.adapters.llm.protocols.answer_builder import prompt_tokens
 from actors.core.content import Image, Reasoning, Text, ToolSuccess, ToolUse, Usage
 from actors.core.history import Turn
-from actors.core.window import IMAGE_TOKENS
+from actors.core.thresholds import IMAGE_TOKENS
 from actors.ports import CancelToken, ModelAbortedError
 from tests.support.model_requests import request, user
 from tests.support.scripted_server import named, plain

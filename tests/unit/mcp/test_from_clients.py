@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actors.adapters.mcp.server_settings import FromClients, from_clients, servers_of
-from actors.core.profile import ChosenMcpServer
+from actors.core.context import ChosenMcpServer
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
 
 ENVIRON = {"TOKEN": "a-token-4711"}

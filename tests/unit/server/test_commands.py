@@ -10,10 +10,18 @@ from bedrock import v1
 from google.protobuf.field_mask_pb2 import FieldMask
 from msgspec.structs import replace
 
-from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
-from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.context import (
+    Action,
+    ApprovalPolicy,
+    ApprovalRule,
+    Budget,
+    FollowUpPolicy,
+    Generation,
+    Mode,
+    Origin,
+    ReasoningEffort,
+)
 from actors.core.notifications import Fate, QueueChanged
-from actors.core.profile import Generation, ReasoningEffort
 from actors.core.summary import StateSummary
 from actors.messages.commands import (
     CancelConversationResult,

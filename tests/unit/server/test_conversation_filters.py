@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from actors.core.context import Mode
+from actors.core.context import Mode, Profile
 from actors.core.errors import ErrorKind
-from actors.core.profile import Profile
 from actors.core.states import ApprovalKind, AwaitingToolApproval, Error, Ledger
 from actors.ports.store.conditions import LATEST_FIRST, Order, OrderKey, matches
 from server.contract.filters.fields import meaning

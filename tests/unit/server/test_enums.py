@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 from bedrock import v1
 
-from actors.core.approval.approval_rules import Action, Origin
 from actors.core.content import Delivery, MessageType, SystemKind, ToolOutcome
-from actors.core.context import ApprovalPolicy, FollowUpPolicy, Mode, ToolGroup
+from actors.core.context import Action, ApprovalPolicy, FollowUpPolicy, Mode, Origin, ToolGroup
 from actors.core.errors import ErrorKind
-from actors.core.fsm import ContextState
 from actors.core.notifications import ApprovalDecision, Fate, StopReason
 from actors.core.states import LlmPhase, State
+from actors.core.summary import ContextState
 from actors.ports.store.audit import Outcome
 from server.wire import audit_entries, enums
 from server.wire.conversations import approval_rules

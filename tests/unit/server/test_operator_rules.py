@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.tools.call_subjects import prepared_rule
-from actors.core.approval.approval_rules import Action, Origin
+from actors.core.context import Action, Origin
 from server.services.operator_rules import operator_rules
 from server.settings.config_error import ConfigError
 from server.settings.loading import load

@@ -13,7 +13,6 @@ from google.protobuf import json_format
 from actors.core.content import Usage
 from actors.core.context import Mode, ToolGroup
 from actors.core.errors import ErrorKind
-from actors.core.fsm import ContextState
 from actors.core.notifications import (
     ApprovalDecision,
     ApprovalRequested,
@@ -47,7 +46,7 @@ from actors.core.states import (
     Question,
     QuestionStatus,
 )
-from actors.core.summary import HEADING_CHARS, AgentSummary
+from actors.core.summary import HEADING_CHARS, AgentSummary, ContextState
 from actors.ports import ConversationRecord, Store, StoredEvent
 from actors.runtime.services import SystemClock
 from server.contract.limits import REPORT_CHARS

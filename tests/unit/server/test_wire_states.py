@@ -8,9 +8,18 @@ import msgspec
 import pytest
 from bedrock import v1
 
-from actors.core.approval.approval_rules import Action, ApprovalRule, Suggested
-from actors.core.context import Mode, ToolGroup
-from actors.core.profile import ChosenMcpServer, ClientTool, Generation, Profile, ReasoningEffort
+from actors.core.context import (
+    Action,
+    ApprovalRule,
+    ChosenMcpServer,
+    ClientTool,
+    Generation,
+    Mode,
+    Profile,
+    ReasoningEffort,
+    Suggested,
+    ToolGroup,
+)
 from actors.core.states import AwaitingToolApproval, Idle, LlmPhase, LlmRequesting, ToolExecuting
 from actors.ports.mcp import McpServerStatus, McpState
 from server.wire.conversations import mcp_servers

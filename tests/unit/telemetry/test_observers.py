@@ -26,9 +26,9 @@ from actors.core.content import (
     ToolSuccess,
     ToolUse,
 )
+from actors.core.context import ClientTool, Profile
 from actors.core.history import ProviderView
 from actors.core.notifications import MessageAdded, RunStop, StateChanged, StopReason
-from actors.core.profile import ClientTool, Profile
 from actors.core.summary import StateSummary
 from actors.ports import ModelRequest
 from actors.ports.telemetry import AttemptEnd, AttemptStart, ToolEnd, ToolStart

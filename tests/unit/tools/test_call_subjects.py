@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.adapters.tools.registry import StandardToolbox
-from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject
 from actors.core.content import ToolUse
+from actors.core.context import Action, ApprovalRule, CallSubject
 from actors.ports import InvalidApprovalRuleError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from actors.adapters.llm.model_limits import ModelLimits
 from actors.adapters.llm.protocols.lenient_json import join_halves, object_text, replace_lone_surrogates, whole_number
 from actors.adapters.llm.provider import ProviderConfig
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage, distinct_calls
-from actors.core.window import content_tokens, tokens_of, utf8_size
+from actors.core.thresholds import content_tokens, tokens_of, utf8_size
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError, ModelInfo, ModelRequest, ModelSink
 from actors.ports.models import fixed_tokens
 

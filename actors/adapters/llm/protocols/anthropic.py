@@ -48,7 +48,7 @@ from actors.core.content import (
     ToolUse,
     is_tool_result,
 )
-from actors.core.profile import ReasoningEffort
+from actors.core.context import ReasoningEffort
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,8 +24,8 @@ from actors.core.content import (
     ToolSuccess,
     ToolUse,
 )
+from actors.core.context import ReasoningEffort
 from actors.core.history import Prefix, ProviderView, Turn
-from actors.core.profile import ReasoningEffort
 
 if TYPE_CHECKING:
     from actors.adapters.llm.protocols.answer_builder import PreparedRequest

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from actors.adapters.tools.bash.shell_syntax import IntricateTextError, commands, plain, script
-from actors.core.approval.approval_rules import ShellCommand
+from actors.core.context import ShellCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from actors.core.approval.rule_matching import SHELLS
+from actors.core.approval import SHELLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,12 +1,12 @@
-"""The state AwaitingContinuation: the context is full, and the model is writing a summary (REQ-BED-019)."""
+"""The states of a model request: AwaitingLlm, LlmRequesting, and AwaitingContinuation, which asks for a summary."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from actors.core.content import MessageType, SystemKind, Text, text_of
+from actors.core.context import ConvContext
+from actors.core.effects import TransitionResult, ignored
 from actors.core.errors import ErrorKind, LlmFailure, Reason
 from actors.core.events import (
     AgentsSpawned,
@@ -37,27 +37,112 @@ from actors.core.events import (
     UserMessage,
 )
 from actors.core.notifications import StopReason
-from actors.core.result import TransitionResult, ignored
+from actors.core.states import AwaitingContinuation, AwaitingLlm, LlmRequesting
 from actors.core.steps import texts
-from actors.core.steps.attempts import AttemptOutcome, cancel_request, is_current, is_due, stream_chunk, stream_started
-from actors.core.steps.command_steps import refusal
-from actors.core.steps.inference import discard_stream, retry_summary
-from actors.core.steps.modes import set_mode
-from actors.core.steps.retries import back_off, error_text, may_retry
-from actors.core.steps.run_endings import exhaust_context, exhaust_with_fallback, interrupt_run
+from actors.core.steps.command_steps import queue_input, refusal
+from actors.core.steps.inference import begin_request, discard_stream, retry_request, retry_summary
+from actors.core.steps.notices import set_mode
+from actors.core.steps.responses import (
+    AttemptOutcome,
+    back_off,
+    cancel_request,
+    error_text,
+    handle_response,
+    is_current,
+    is_due,
+    may_retry,
+    request_failed,
+    stream_chunk,
+    stream_started,
+)
+from actors.core.steps.runs import (
+    account_usage,
+    cancel_run,
+    exhaust_context,
+    exhaust_with_fallback,
+    fail_run,
+    interrupt_run,
+)
 from actors.core.steps.transition_builder import TransitionBuilder
-from actors.core.steps.usage import account_usage
 
-if TYPE_CHECKING:
-    from actors.core.context import ConvContext
-    from actors.core.states import AwaitingContinuation
+
+def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: GridEvent) -> TransitionResult:
+    """Handle an event in AwaitingLlm. Raises Rejected for commands that this state does not accept."""
+    match event:
+        case BeginLlm() if state.error:
+            return fail_run(TransitionBuilder(state, context, event.at), ErrorKind.REPEATED_FAILURE, state.error)
+        case BeginLlm():
+            return begin_request(TransitionBuilder(state, context, event.at))
+        case UserMessage():
+            return queue_input(state, context, event, Reason.AGENT_BUSY)
+        case UserCancel():
+            return cancel_run(TransitionBuilder(state, context, event.at), event)
+        case SetMode():
+            return set_mode(state, context, event)
+        case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
+            raise refusal(context, event, Reason.AGENT_BUSY)
+        case Restart():
+            return interrupt_run(TransitionBuilder(state, context, event.at))
+        case (
+            FinishCancel() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError()
+            | LlmAborted() | RetryTimeout() | ToolComplete() | ToolTransient() | ToolAborted() | AgentsSpawned()
+            | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
+        ):  # fmt: skip
+            return ignored(state)
+
+
+def when_llm_requesting(state: LlmRequesting, context: ConvContext, event: GridEvent) -> TransitionResult:
+    """Handle an event in LlmRequesting. Raises Rejected for commands that this state does not accept."""
+    match event:
+        case LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError() | LlmAborted():
+            return _outcome(state, context, event) if is_current(state, event) else ignored(state)
+        case RetryTimeout():
+            return (
+                retry_request(TransitionBuilder(state, context, event.at), state)
+                if is_due(state, event)
+                else ignored(state)
+            )
+        case UserMessage():
+            return queue_input(state, context, event, Reason.AGENT_BUSY)
+        case UserCancel():
+            return cancel_request(state, context, event)
+        case SetMode():
+            return set_mode(state, context, event)
+        case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
+            raise refusal(context, event, Reason.AGENT_BUSY)
+        case Restart():
+            builder = TransitionBuilder(state, context, event.at)
+            discard_stream(builder, state)
+            return interrupt_run(builder)
+        case (
+            BeginLlm() | FinishCancel() | PromoteFollowUp() | ToolComplete() | ToolTransient() | ToolAborted()
+            | AgentsSpawned() | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
+        ):  # fmt: skip
+            return ignored(state)
+
+
+def _outcome(state: LlmRequesting, context: ConvContext, event: AttemptOutcome) -> TransitionResult:
+    builder = TransitionBuilder(state, context, event.at)
+    match event:
+        case LlmStreamStarted():
+            return stream_started(builder, state)
+        case LlmStreamChunk():
+            return stream_chunk(builder, state, event)
+        case LlmResponse():
+            return handle_response(builder, state, event)
+        case LlmError():
+            account_usage(builder, event.usage, fills_window=False)
+            return request_failed(builder, state, event.error, event.retry_after_ms)
+        case LlmAborted():
+            account_usage(builder, event.usage, fills_window=False)
+            return request_failed(builder, state, LlmFailure(ErrorKind.NETWORK, texts.LLM_ABORTED))
 
 
 def when_awaiting_continuation(state: AwaitingContinuation, context: ConvContext, event: GridEvent) -> TransitionResult:
     """Handle an event in AwaitingContinuation. Raises Rejected for commands that this state does not accept."""
     match event:
         case LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError() | LlmAborted():
-            return _outcome(state, context, event) if is_current(state, event) else ignored(state)
+            return _summary_outcome(state, context, event) if is_current(state, event) else ignored(state)
         case RetryTimeout():
             return (
                 retry_summary(TransitionBuilder(state, context, event.at), state)
@@ -85,7 +170,7 @@ def when_awaiting_continuation(state: AwaitingContinuation, context: ConvContext
             return ignored(state)
 
 
-def _outcome(state: AwaitingContinuation, context: ConvContext, event: AttemptOutcome) -> TransitionResult:
+def _summary_outcome(state: AwaitingContinuation, context: ConvContext, event: AttemptOutcome) -> TransitionResult:
     builder = TransitionBuilder(state, context, event.at)
     match event:
         case LlmStreamStarted():

@@ -1,1 +1,0 @@
-"""Approval rules, and the code that matches tool calls with them."""
