@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import stat
+import subprocess
 import tempfile
 import threading
 from contextlib import suppress
@@ -64,67 +64,16 @@ class PrivateDirectories:
 def remove(path: str) -> None:
     """Remove a directory with hostile content: deeply nested, without permissions, full of links.
 
-    Entries that cannot be removed stay. Nested directories are moved to the top before they are emptied, so that
-    neither paths nor the stack grow with the depth.
+    Entries that cannot be removed stay. Not with `shutil.rmtree`, whose stack and open files grow with the depth.
     """
     with suppress(OSError):
-        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            _empty(top)
-        finally:
-            os.close(top)
         os.rmdir(path)
-
-
-def _empty(top: int) -> None:
-    lifted = 0
-    mark = secrets.token_hex(8)
-    while names := os.listdir(top):
-        before = lifted
-        for name in names:
-            if not _unlink(top, name):
-                lifted += _lift(top, name, f"{mark}-{lifted}-")
-        if lifted == before and len(os.listdir(top)) >= len(names):
-            return
-
-
-def _unlink(top: int, name: str) -> bool:
-    """Remove a file, a link or an empty directory; return False if that fails, as for a directory with content."""
-    try:
-        os.unlink(name, dir_fd=top)
-    except OSError:
-        try:
-            os.rmdir(name, dir_fd=top)
-        except OSError:
-            return False
-    return True
-
-
-def _lift(top: int, name: str, mark: str) -> int:
-    """Remove a directory's files, and move its directories up to `top` under new names; return how many were moved."""
-    lifted = 0
-    with suppress(OSError):
-        folder = _open_directory(top, name)
-        try:
-            for entry in os.listdir(folder):
-                if not _unlink(folder, entry):
-                    os.close(_open_directory(folder, entry))
-                    os.rename(entry, f"{mark}{lifted}", src_dir_fd=folder, dst_dir_fd=top)
-                    lifted += 1
-        finally:
-            os.close(folder)
-        os.rmdir(name, dir_fd=top)
-    return lifted
-
-
-def _open_directory(top: int, name: str) -> int:
-    """Open a directory whose owner may have removed all permissions. Raises OSError."""
-    place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
-    try:
-        os.chmod(f"/proc/self/fd/{place}", stat.S_IRWXU)
-        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    finally:
-        os.close(place)
+        return
+    if os.path.islink(path):  # chmod would follow this one, but none below it
+        return
+    for program in (("chmod", "-R", "u+rwx"), ("rm", "-rf")):
+        with suppress(OSError):
+            subprocess.run([*program, "--", path], stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
 def _parent(protected: tuple[str, ...]) -> str:

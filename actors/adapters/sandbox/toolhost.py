@@ -85,7 +85,7 @@ import sys
 import time
 from contextlib import suppress
 
-from actors.adapters.sandbox.host import call_limits, call_processes, confinement, kernel, process_walk, syscall_filter
+from actors.adapters.sandbox.host import call_limits, call_processes, confinement, kernel, process_walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -420,8 +420,6 @@ def serve_forks(channel: int, lease: int = -1) -> "NoReturn":
             preload()
         fork_host(channel, lease, *files)
         kernel.close(*files)
-        if not syscall_filter.filters:
-            syscall_filter.build_filters()  # only now, so that the first call does not wait for them
     os._exit(0)
 
 

@@ -216,12 +216,8 @@ def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), 
         raise OSError(errno.ENOSYS, "no such restriction")
     brokered = section["workspace"] is not None
     apart = section["tier"] == "B" and section["readable"] is not None
-    program = (
-        syscall_filter.filters.get((section["tier"], section["abi"], brokered)) if not (keepers or apart) else None
-    )
-    if program is None:
-        machine, tier, abi = os.uname().machine, section["tier"], section["abi"]
-        program = syscall_filter.seccomp_program(machine, tier, abi, keepers, brokered, apart=apart)
+    machine, tier, abi = os.uname().machine, section["tier"], section["abi"]
+    program = syscall_filter.seccomp_program(machine, tier, abi, keepers, brokered, apart=apart)
     drop_capabilities()
     kernel.checked(kernel.libc.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     apply_landlock(section)

@@ -312,22 +312,6 @@ def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
     return operation.to_bytes(2, sys.byteorder) + bytes((yes, no)) + value.to_bytes(4, sys.byteorder)
 
 
-filters: "dict[tuple[str, int, bool], bytes]" = {}
-"""Filters that were built in advance, by tier, version of Landlock, and whether there is a broker (workspace mode).
-
-Tier "A" means a sandbox with namespaces, "B" one without. Filters with `keepers` or `apart` (see seccomp_program) are
-built when they are needed.
-"""
-
-
-def build_filters() -> None:
-    """Build the seccomp filters for this kernel's version of Landlock in advance."""
-    version = kernel.libc.syscall(kernel.NR_LANDLOCK_CREATE, None, 0, kernel.LANDLOCK_CREATE_RULESET_VERSION)
-    for tier in "AB" if os.uname().machine in kernel.NUMBERS and version > 0 else "":
-        for brokered in (False, True):
-            filters[tier, version, brokered] = seccomp_program(os.uname().machine, tier, version, brokered=brokered)
-
-
 class Program(ctypes.Structure):
     """The C struct sock_fprog."""
 
