@@ -140,9 +140,6 @@ class Heartbeat:
         return new
 
 
-LONGEST_TTL = 60.0
-
-
 class Timing(Struct, frozen=True):
     """The durations, in seconds, by which the servers of a cluster renew leases and find dead servers."""
 
