@@ -275,10 +275,10 @@ def issued_tokens(config: Config) -> Issued:
     from server.auth.issuers.issuer_keys import KeysUnusableError, keys_in, read_file  # noqa: PLC0415
 
     for name, issuer in config.issuers.items():
-        if issuer.jwks_file is None:
+        if issuer.table.jwks_file is None:
             continue
         try:
-            keys_in(read_file(issuer.jwks_file), issuer.algorithms)
+            keys_in(read_file(issuer.table.jwks_file), issuer.table.algorithms)
         except KeysUnusableError as error:
             raise config.refusal(f"issuers.{name}.jwks_file: {error}") from None
     return IssuedTokens(config.issuers)

@@ -172,8 +172,8 @@ def _checked_principals(config: Config) -> Iterator[str]:
         issued_tokens(config)
     for issuer in config.issuers.values():
         others = "a principal for each" if issuer.template else f"{len(issuer.principals)} principals"
-        where = issuer.jwks_url or issuer.jwks_file
-        yield f"issuer {issuer.name}: {issuer.url}, keys from {where}, {others} by {issuer.principal_claim}"
+        where = issuer.table.jwks_url or issuer.table.jwks_file
+        yield f"issuer {issuer.name}: {issuer.table.url}, keys from {where}, {others} by {issuer.table.principal_claim}"
 
 
 def _told_quotas(quotas: QuotaSettings) -> Iterator[str]:

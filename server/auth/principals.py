@@ -6,19 +6,19 @@ import os
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from actors.core.context import Mode
 from actors.ports.permissions import EVERYTHING, Permissions
-from actors.ports.settings.settings_checks import check_keys
+from actors.ports.settings.settings_checks import Text, read
+from actors.runtime.quotas import COSTS, Limits, Quota
 
 LOCAL = "local"
 """The principal of the operating system user that runs the server. It holds the local token and may do everything."""
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,62}[a-z0-9])?")
-KEYS = ("roots", "modes", "models", "mcp_servers", "role", "quotas")
 SYSTEM = ("/proc/", "/sys/", "/dev/")
 """A directory that a principal may use cannot be beneath one of these."""
 
@@ -46,8 +46,8 @@ class Principal(Struct, frozen=True):
     permissions: Permissions
     role: Role = Role.USER
     """The highest role that a token of this principal can have."""
-    quotas: Mapping[str, Any] = {}
-    """The principal's own quotas, as written in the settings."""
+    quotas: Limits = {}
+    """The principal's own quotas."""
 
 
 class Caller(Struct, frozen=True):
@@ -82,7 +82,48 @@ OWNER = Principal(LOCAL, EVERYTHING, Role.OPERATOR)
 """The operating system user that runs the server. It has no restrictions: it can read the server's files anyway."""
 
 
-def principals_from_tables(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Principal]:
+Count = Annotated[int, Meta(ge=0, le=2**53, description="must be a whole number, 0 for no limit")] | UnsetType
+Dollars = Annotated[float, Meta(ge=0, le=2**53, description="must be dollars, 0 for no limit")] | UnsetType
+
+
+class Quotas(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of quotas, by the names in `Quota`."""
+
+    concurrent_runs: Count = UNSET
+    concurrent_model_requests: Count = UNSET
+    streams: Count = UNSET
+    calls_per_second: Count = UNSET
+    stored_bytes: Count = UNSET
+    tokens_per_day: Count = UNSET
+    tokens_per_month: Count = UNSET
+    cost_per_day: Dollars = UNSET
+    cost_per_month: Dollars = UNSET
+
+    @property
+    def limits(self) -> Limits:
+        """The quotas that the table sets."""
+        given = {quota: value for quota in Quota if (value := getattr(self, quota)) is not UNSET}
+        return {quota: round(value * 1_000_000) if quota in COSTS else value for quota, value in given.items()}
+
+
+class PrincipalDefaults(Struct, frozen=True, forbid_unknown_fields=True):
+    """The table [principal_defaults]."""
+
+    quotas: Quotas = Quotas()
+
+
+class PrincipalTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table [principals.NAME], or the template in [issuers.NAME.template]."""
+
+    roots: Annotated[tuple[Text, ...], Meta(description="must be a list of the directories that the principal uses")]
+    modes: tuple[Mode, ...] = (Mode.RESTRICTED,)
+    models: tuple[Text, ...] | None = None
+    mcp_servers: tuple[Text, ...] = ()
+    role: Role = Role.USER
+    quotas: Quotas = Quotas()
+
+
+def principals_from_tables(tables: Mapping[str, Any]) -> dict[str, Principal]:
     """Read the tables [principals.NAME], and return the principals by name.
 
     Raises ValueError with a text such as "principals.NAME.roots: why".
@@ -93,26 +134,24 @@ def principals_from_tables(tables: Mapping[str, Mapping[str, Any]]) -> dict[str,
                 f"principals.{name}: a name has up to 64 small letters, digits, dots, hyphens, underscores or @, "
                 f"and is not {LOCAL}"
             )
-    return {name: principal_from_table(f"principals.{name}", name, table) for name, table in tables.items()}
+    wheres = {name: f"principals.{name}" for name in tables}
+    return {
+        name: principal_of(where, name, read(PrincipalTable, where, tables[name])) for name, where in wheres.items()
+    }
 
 
-def principal_from_table(where: str, name: str, table: Mapping[str, Any]) -> Principal:
-    """Return the principal that a table of the settings describes. `where` is the name of the table.
+def principal_of(where: str, name: str, table: PrincipalTable) -> Principal:
+    """Return the principal that a table describes. `where` is the name of the table.
 
     Raises ValueError with a text such as "WHERE.roots: why".
     """
-    check_keys(where, table, KEYS)
-    modes = _choices(f"{where}.modes", table.get("modes", [Mode.RESTRICTED]), Mode)
-    role = _choices(f"{where}.role", [table.get("role", Role.USER)], Role)[0]
-    if "roots" not in table:
-        raise ValueError(f"{where}.roots: name the directories in which this principal works, and all that it reads")
     permissions = Permissions(
-        modes=frozenset(modes),
-        roots=_roots(f"{where}.roots", table["roots"]),
-        models=_names(f"{where}.models", table["models"]) if "models" in table else None,
-        mcp_servers=_names(f"{where}.mcp_servers", table.get("mcp_servers", [])),
+        modes=frozenset(table.modes),
+        roots=tuple(_root(f"{where}.roots", root) for root in table.roots),
+        models=table.models,
+        mcp_servers=table.mcp_servers,
     )
-    return Principal(name, permissions, role, table.get("quotas", {}))
+    return Principal(name, permissions, table.role, table.quotas.limits)
 
 
 def principals_of(where: str, names: Mapping[str, Any], principals: Mapping[str, Principal]) -> dict[str, Principal]:
@@ -128,33 +167,11 @@ def principals_of(where: str, names: Mapping[str, Any], principals: Mapping[str,
     return {said: principals[name] for said, name in names.items()}
 
 
-def _roots(where: str, value: Any) -> tuple[str, ...]:
-    """Return the principal's directories with symbolic links resolved, so that nobody can redirect one later.
-
-    Raises ValueError for a relative path, for /, and for directories beneath those in SYSTEM.
-    """
-    found: list[str] = []
-    for root in _names(where, value):
-        real = os.path.realpath(root.replace("\0", ""))
-        if not root.startswith("/") or "\0" in root or real == "/":
-            raise ValueError(f"{where}: {root!r} must be an absolute path, and not /")
-        if f"{real}/".startswith(SYSTEM):
-            raise ValueError(f"{where}: {root!r} must hold files of its own: there all processes can be seen")
-        found.append(real)
-    return tuple(found)
-
-
-def _names(where: str, value: Any) -> tuple[str, ...]:
-    if not (isinstance(value, list) and all(isinstance(each, str) and each for each in value)):
-        raise ValueError(f"{where}: must be a list of texts")
-    return tuple(value)
-
-
-def _choices(where: str, value: Any, kind: type[StrEnum]) -> list[Any]:
-    known = ", ".join(kind)
-    if not isinstance(value, list):
-        raise ValueError(f"{where}: must be a list of {known}")
-    try:
-        return [kind(each) for each in value]
-    except ValueError:
-        raise ValueError(f"{where}: must be one of {known}") from None
+def _root(where: str, root: str) -> str:
+    """Return a principal's directory with symbolic links resolved, so that none can be redirected later."""
+    real = os.path.realpath(root.replace("\0", ""))
+    if not root.startswith("/") or "\0" in root or real == "/":
+        raise ValueError(f"{where}: {root!r} must be an absolute path, and not /")
+    if f"{real}/".startswith(SYSTEM):
+        raise ValueError(f"{where}: {root!r} must hold files of its own: there all processes can be seen")
+    return real

@@ -1,103 +1,59 @@
-"""Reads the table [cluster] of the settings file: how the servers that share a database reach each other."""
+"""The table [cluster] of the settings file: how the servers that share a database reach each other."""
 
 from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct, field
+from msgspec.structs import force_setattr
 
 from actors.ports.cluster.placement import directories_above
-from actors.ports.settings.settings_checks import absolute_path_of, check_keys, host_and_port
+from actors.ports.settings.settings_checks import host_and_port
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-KEYS = ("address", "token_file", "name", "ca", "lease_seconds", "workspaces")
-MAX_NAME_CHARS = 100
-MAX_WORKSPACES, MAX_PATH_CHARS = 100, 1_024
-USUAL_LEASE, LEASE_SECONDS = 10.0, (1.0, 60.0)
+MAX_PATH_CHARS = 1_024
+_Path = Annotated[str, Meta(description="must be an absolute path")]
+ADDRESS = "must be host:port, with the port that others reach"
 
 
-class ClusterSettings(Struct, frozen=True):
+class ClusterSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings in the table [cluster]."""
 
-    address: str
+    address: Annotated[str, Meta(description=ADDRESS)]
     """The address, host:port, at which other nodes call this one."""
-    token_file: Path
+    token_file: Annotated[Path, Meta(description="must be a file with the token that all servers share")]
     """The file with the secret token that all nodes share."""
-    name: str
+    name: Annotated[str, Meta(min_length=1, max_length=100, description="must be a text of 1 to 100 characters")] = (
+        field(default_factory=socket.gethostname)
+    )
     """The node's name in lists and logs; by default the name of the machine."""
     ca: Path | None = None
     """The PEM file with the certificate authorities of the nodes; None if nodes connect without TLS."""
-    lease_seconds: float = USUAL_LEASE
+    lease_seconds: Annotated[float, Meta(ge=1, le=60, description="must be between 1 and 60")] = 10.0
     """Seconds without a heartbeat after which other nodes take over a node's conversations; equal on all nodes."""
-    workspaces: tuple[str, ...] = ()
+    workspaces: Annotated[
+        tuple[_Path, ...],
+        Meta(max_length=100, description="must be a list of 100 directories at most"),
+    ] = ()
     """Directories that this server has, but not every other node.
 
     Conversations in these directories are served here.
     """
 
-
-def cluster_settings(table: Mapping[str, Any]) -> ClusterSettings:
-    """Read the table [cluster]. Raises ValueError, whose text names the key, as in "cluster.address: needed: …"."""
-    check_keys("cluster", table, KEYS)
-    return ClusterSettings(
-        _address(_given(table, "address", "where the other servers reach this one, host:port")),
-        _path(_given(table, "token_file", "a file with the token that all servers share"), "token_file"),
-        _name(table.get("name", socket.gethostname())),
-        _path(table["ca"], "ca") if "ca" in table else None,
-        _lease(table.get("lease_seconds", USUAL_LEASE)),
-        _workspaces(table.get("workspaces", [])),
-    )
+    def __post_init__(self) -> None:
+        host, port = host_and_port(self.address) or ("", 0)
+        if not port or any(each.isspace() for each in host):
+            raise ValueError(f".address: {ADDRESS}")
+        if not self.name.isprintable():
+            raise ValueError(".name: must be a text of printable characters")
+        force_setattr(self, "workspaces", tuple(map(_workspace, self.workspaces)))
 
 
-def _given(table: Mapping[str, Any], key: str, what: str) -> object:
-    if key not in table:
-        raise ValueError(f"cluster.{key}: needed: {what}")
-    return table[key]
-
-
-def _address(value: object) -> str:
-    found = host_and_port(value) if isinstance(value, str) else None
-    if found is None or not found[1] or any(each.isspace() for each in found[0]):
-        raise ValueError("cluster.address: must be host:port, with the port that others reach")
-    return str(value)
-
-
-def _path(value: object, key: str) -> Path:
-    try:
-        return absolute_path_of(value)
-    except ValueError as error:
-        raise ValueError(f"cluster.{key}: {error}") from None
-
-
-def _lease(value: object) -> float:
-    least, most = LEASE_SECONDS
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ValueError(f"cluster.lease_seconds: must be between {least:g} and {most:g}")
-    return float(value)
-
-
-def _workspaces(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > MAX_WORKSPACES:
-        raise ValueError(f"cluster.workspaces: must be a list of {MAX_WORKSPACES} directories at most")
-    return tuple(map(_workspace, value))
-
-
-def _workspace(value: object) -> str:
-    is_path = isinstance(value, str) and value.isprintable() and len(value) <= MAX_PATH_CHARS
-    above = directories_above(str(value)) if is_path else ()
+def _workspace(path: str) -> str:
+    above = directories_above(path) if path.isprintable() and len(path) <= MAX_PATH_CHARS else ()
     if not above or above[0] == "/":
         raise ValueError(
-            f"cluster.workspaces: {value!r} must be an absolute path of {MAX_PATH_CHARS} characters at most, "
-            "beneath the root"
+            f".workspaces: {path!r} must be an absolute path of {MAX_PATH_CHARS} characters at most, beneath the root"
         )
     return above[0]
-
-
-def _name(value: object) -> str:
-    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= MAX_NAME_CHARS:
-        raise ValueError(f"cluster.name: must be a text of 1 to {MAX_NAME_CHARS} characters")
-    return value

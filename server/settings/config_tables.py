@@ -5,20 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from server.auth.authorizer.authorizer_tables import authorizer_settings
+from actors.ports.settings.settings_checks import read
+from server.auth.authorizer.authorizer_tables import AuthorizerSettings
 from server.auth.issuers.client_certificates import client_certificates
-from server.auth.issuers.issuer_tables import Issuer, issuers_from_tables
-from server.auth.principals import Principal, principals_from_tables
-from server.auth.quota_tables import quota_settings
-from server.cluster.cluster_tables import cluster_settings
+from server.auth.issuers.issuer_tables import issuers_from_tables, quota_settings
+from server.auth.principals import Principal, PrincipalDefaults, Quotas, principals_from_tables
+from server.cluster.cluster_tables import ClusterSettings
 from server.settings.config_error import ConfigError
-from server.settings.file_tables import made_of_table, made_of_tables, tables_named
+from server.settings.file_tables import made_of_table, made_of_tables, parsed, tables_named
 from server.settings.listeners import Listener, listeners_from_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from actors.runtime.quotas import QuotaSettings
 
 LISTS = ("mcp_servers", "approval_rules")
 """The names of tables that the settings file may contain several times, as [[NAME]]."""
@@ -47,18 +46,17 @@ def given_tables(table: dict[str, Any], origin: str) -> dict[str, Any]:
     issuers = made_of_tables(table, "issuers", origin, partial(issuers_from_tables, principals=principals))
     listen_tables = listeners_from_tables(table, origin)
     certificates = _client_certificates(table, principals, listen_tables, origin)
-    quotas = _quotas(table, principals, issuers, origin)
-    own_rules = table.pop("authorizer", None)
-    authorizer = None if own_rules is None else made_of_table(authorizer_settings, own_rules, "authorizer", origin)
-    nodes = table.pop("cluster", None)
-    cluster = None if nodes is None else made_of_table(cluster_settings, nodes, "cluster", origin)
+    of_all = _read(Quotas, table.pop("quotas", {}), "quotas", origin)
+    defaults = _read(PrincipalDefaults, table.pop("principal_defaults", {}), "principal_defaults", origin)
+    authorizer = _read(AuthorizerSettings | None, table.pop("authorizer", None), "authorizer", origin)
+    cluster = _read(ClusterSettings | None, table.pop("cluster", None), "cluster", origin)
     return {
         "providers": providers,
         "models": models,
         "mcp_from_clients": mcp_from_clients,
         **lists,
         "principals": principals,
-        "quotas": quotas,
+        "quotas": quota_settings(of_all, defaults, principals, issuers),
         "issuers": issuers,
         "listen_tables": listen_tables,
         "client_certificates": certificates,
@@ -67,17 +65,9 @@ def given_tables(table: dict[str, Any], origin: str) -> dict[str, Any]:
     }
 
 
-def _quotas(
-    table: dict[str, Any], principals: Mapping[str, Principal], issuers: Mapping[str, Issuer], origin: str
-) -> QuotaSettings:
-    """Remove the tables about quotas from the content of the settings file, and return the quotas.
-
-    Raises ConfigError if a table is invalid.
-    """
-    try:
-        return quota_settings(table.pop("quotas", {}), table.pop("principal_defaults", {}), principals, issuers)
-    except ValueError as error:
-        raise ConfigError(f"{origin}: {error}") from None
+def _read(kind: Any, given: Any, name: str, origin: str) -> Any:
+    """Convert a table of the settings file. Raises ConfigError if it is invalid."""
+    return parsed(partial(read, kind, name), given, origin)
 
 
 def _client_certificates(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bedrock.local_server import data_directory
 
-from actors.ports.settings.settings_checks import absolute_path_of
+from actors.ports.settings.settings_checks import absolute_path_of, unknown_key
 from server.config import Config
 from server.settings.config_error import ConfigError
 from server.settings.config_file import read_settings, settings_file
@@ -111,9 +111,5 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
 def _refuse_unknown(table: Mapping[str, Any], origin: str) -> None:
     """Raise ConfigError for a key in the settings file that is neither a setting nor the name of a table."""
     if unknown := table.keys() - SETTINGS.keys():
-        from difflib import get_close_matches  # noqa: PLC0415 -- only for error messages
-
-        name, known = min(unknown), (*SETTINGS, "providers", "models", "mcp_from_clients", *LISTS, *OF_PEOPLE)
-        near = get_close_matches(name, known, 1, cutoff=0.75)
-        meant = f"did you mean {near[0]!r}? There are" if near else "there are"
-        raise ConfigError(f"{origin}: unknown setting {name!r}; {meant}: {', '.join(known)}")
+        known = (*SETTINGS, "providers", "models", "mcp_from_clients", *LISTS, *OF_PEOPLE)
+        raise ConfigError(f"{origin}: {min(unknown)}: {unknown_key(min(unknown), known)}")

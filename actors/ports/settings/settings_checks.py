@@ -2,22 +2,97 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
+import re
 import stat
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+from msgspec import Meta, ValidationError, convert, inspect
 
 MAX_PORT = 65_535
+Text = Annotated[str, Meta(min_length=1, description="must be a text")]
+
+Read = TypeVar("Read")
+_WORDS = {
+    "str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
+    "object": "a table",
+}  # fmt: skip
+
+
+def read(kind: type[Read], where: str, value: object, *, strict: bool = True) -> Read:
+    """Convert what a settings file or a variable contains to `kind`, most often a Struct.
+
+    Raises ValueError with a text such as "WHERE.path.to.key: must be a text"; the text is the `description` of the
+    field's type if it has one. An error that a Struct's `__post_init__` raises begins with ".key: " if it is about one
+    of the keys. With `strict=False`, texts may stand for numbers and truth values.
+    """
+    try:
+        return convert(value, kind, strict=strict, dec_hook=_custom)
+    except ValidationError as error:
+        raise ValueError(_refusal(kind, where, str(error))) from None
+
+
+def _custom(kind: Any, value: object) -> Any:
+    return absolute_path_of(value) if kind is Path else kind.of(value)
+
+
+def _refusal(kind: Any, where: str, error: str) -> str:
+    why, _, path = error.partition(" - at `$")
+    node, description = _described(inspect.type_info(kind))
+    for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
+        where += f".{name}" if name else f"[{int(index) + 1}]" if index.isdecimal() else ""
+        inner = _fields(node)[name].type if name else getattr(node, "item_type", getattr(node, "value_type", None))
+        node, description = _described(inner)
+    key = next(iter(re.findall("field `(.*)`", why)), "")
+    if why.startswith("Object contains unknown"):
+        return f"{where}.{key}: {unknown_key(key, _fields(node))}".removeprefix(".")
+    if why.startswith("Object missing"):
+        needed = _described(_fields(node)[key].type)[1]
+        return f"{where}.{key}: needed{needed and f'; {needed}'}".removeprefix(".")
+    if why.startswith(("Expected", "Invalid")):
+        why = description or _in_words(node, why)
+    return f"{where}{why if why.startswith('.') else f': {why}'}".removeprefix(".")
+
+
+def _described(node: Any) -> tuple[Any, str]:
+    """Return a type without what only annotates it, and the description that it has; "" for none."""
+    description = ""
+    while isinstance(node, inspect.Metadata | inspect.UnionType):
+        if isinstance(node, inspect.UnionType):
+            node = node.types[0]
+        else:
+            description = (node.extra_json_schema or {}).get("description", "") or description
+            node = node.type
+    return node, description
+
+
+def _fields(node: Any) -> dict[str, Any]:
+    return {each.encode_name: each for each in node.fields}
+
+
+def _in_words(node: Any, why: str) -> str:
+    if isinstance(node, inspect.LiteralType | inspect.EnumType):
+        known = node.values if isinstance(node, inspect.LiteralType) else [each.value for each in node.cls]
+        return f"must be one of {', '.join(map(str, known))}"
+    wanted, bound = (re.findall(r"^Expected `(.*?)`(?: ([<>].*))?", why) or [("", "")])[0]
+    kinds = [_WORDS.get(each, each) for each in wanted.split(" | ") if each != "null"]
+    return f"must be {' or '.join(kinds)}{bound and f' {bound}'}" if kinds else why
+
+
+def unknown_key(key: str, known: Collection[str]) -> str:
+    """Return why a key is refused: it is none of the known ones, of which the nearest is named."""
+    near = difflib.get_close_matches(key, known, 1, cutoff=0.75)
+    return f"unknown; {f'did you mean {near[0]!r}? There' if near else 'there'} are: {', '.join(known)}"
 
 
 def check_keys(where: str, table: Mapping[str, Any], keys: Collection[str]) -> None:
     """Check that the settings table at the path `where` has only these keys. Raises ValueError naming a wrong key."""
     if unknown := table.keys() - set(keys):
-        raise ValueError(f"{where}.{min(unknown)}: unknown; there are: {', '.join(keys)}")
+        raise ValueError(f"{where}.{min(unknown)}: {unknown_key(min(unknown), keys)}")
 
 
 def is_loopback(host: str) -> bool:

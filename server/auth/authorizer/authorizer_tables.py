@@ -1,4 +1,4 @@
-"""Reads the table [authorizer] of the settings file, and imports the class that it names.
+"""The table [authorizer] of the settings file; imports the class that it names.
 
 The settings are loaded before the package gRPC, so this module does not import gRPC.
 """
@@ -6,45 +6,29 @@ The settings are loaded before the package gRPC, so this module does not import 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from msgspec import Struct
-
-from actors.ports.settings.settings_checks import check_keys
+from msgspec import Meta, Struct, field
 
 if TYPE_CHECKING:
     from server.auth.authorizer.authorizer_port import Authorizer
 
-KEYS = ("class", "timeout_seconds", "options")
-USUAL_SECONDS, MAX_SECONDS = 2.0, 30.0
 
-
-class AuthorizerSettings(Struct, frozen=True):
+class AuthorizerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings in the table [authorizer]."""
 
-    name: str
+    name: Annotated[
+        str,
+        Meta(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$", description="must be package.module:Class"),
+    ] = field(name="class")
     """The class, as `package.module:Class`."""
-    seconds: float
+    seconds: Annotated[float, Meta(gt=0, le=30, description="must be more than 0, and at most 30")] = field(
+        name="timeout_seconds", default=2.0
+    )
     """The time limit of each call of a method, in seconds."""
-    options: Mapping[str, Any]
+    options: dict[str, Any] = {}
     """The keyword arguments for the constructor of the class."""
-
-
-def authorizer_settings(table: Mapping[str, Any]) -> AuthorizerSettings:
-    """Read the table [authorizer]. Raises ValueError with a text such as "authorizer.class: why"."""
-    check_keys("authorizer", table, KEYS)
-    name, seconds, options = table.get("class"), table.get("timeout_seconds", USUAL_SECONDS), table.get("options", {})
-    module, colon, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
-    if not isinstance(name, str) or not (
-        colon and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
-    ):
-        raise ValueError("authorizer.class: must be package.module:Class")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
-        raise ValueError(f"authorizer.timeout_seconds: must be more than 0, and at most {MAX_SECONDS:.0f}")
-    if not isinstance(options, dict):
-        raise ValueError("authorizer.options: must be a table, [authorizer.options]")
-    return AuthorizerSettings(name, float(seconds), options)
 
 
 def authorizer_class(settings: AuthorizerSettings) -> Callable[..., Authorizer]:

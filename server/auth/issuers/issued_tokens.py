@@ -45,7 +45,7 @@ class IssuedTokens:
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._issuers = {each.url: (each, IssuerKeys(each, monotonic=monotonic)) for each in issuers.values()}
+        self._issuers = {each.table.url: (each, IssuerKeys(each, monotonic=monotonic)) for each in issuers.values()}
         self._keys = {each.name: keys for each, keys in self._issuers.values()}
         self._now = now
 
@@ -63,9 +63,9 @@ class IssuedTokens:
                 text,
                 key,
                 algorithms=[algorithm],
-                audience=issuer.audiences,
-                issuer=issuer.url,
-                leeway=issuer.leeway_seconds,
+                audience=issuer.table.audiences,
+                issuer=issuer.table.url,
+                leeway=issuer.table.leeway_seconds,
                 options=OPTIONS,
             )
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
@@ -101,9 +101,9 @@ class IssuedTokens:
             return None
         algorithm, key_id, url = header.get("alg"), header.get("kid", ""), claims.get("iss")
         known = self._issuers.get(url) if isinstance(url, str) else None
-        if known is None or algorithm not in known[0].algorithms or not isinstance(key_id, str):
+        if known is None or algorithm not in known[0].table.algorithms or not isinstance(key_id, str):
             return None
-        return *known, key_id, algorithm
+        return *known, key_id, str(algorithm)
 
 
 def _unproven(part: bytes) -> dict[str, Any]:
@@ -123,25 +123,25 @@ def _caller(issuer: Issuer, claims: Mapping[str, Any], token: str) -> Caller | N
 
     `token` is what `Caller.token` will contain: the algorithm and the id of the signing key.
     """
-    said, ends = claim(claims, issuer.principal_claim), claims["exp"]
+    said, ends = claim(claims, issuer.table.principal_claim), claims["exp"]
     if not isinstance(said, str) or not isinstance(ends, int | float) or not 0 < ends <= LAST_SECOND:
         return None
     principal = issuer.principal(said)
     if principal is None:
         return None
     role: Role | None = principal.role
-    if issuer.role_claim:
-        given = _role(issuer, claim(claims, issuer.role_claim))
+    if issuer.table.role_claim:
+        given = _role(issuer, claim(claims, issuer.table.role_claim))
         role = given if given is None or principal.role.includes(given) else principal.role
     if role is None:
         return None
-    return Caller(principal.name, role, token, issuer.name, ends + issuer.leeway_seconds)
+    return Caller(principal.name, role, token, issuer.name, ends + issuer.table.leeway_seconds)
 
 
 def _role(issuer: Issuer, value: Any) -> Role | None:
     """Return the highest role that the value of a claim grants; None if the value grants no role."""
     values = value if isinstance(value, list) else [value]
-    given = [issuer.roles[each] for each in values if isinstance(each, str) and each in issuer.roles]
+    given = [issuer.table.roles[each] for each in values if isinstance(each, str) and each in issuer.table.roles]
     return next((each for each in given if all(each.includes(other) for other in given)), None)
 
 

@@ -53,7 +53,7 @@ class IssuerKeys:
         self._content = b""
         self._read_at = self._tried_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
-        in_file = issuer.jwks_file is not None
+        in_file = issuer.table.jwks_file is not None
         self._age = FILE_SECONDS if in_file else URL_SECONDS
         self._retry = FILE_SECONDS if in_file else RETRY_SECONDS
         self._failure = ""
@@ -91,7 +91,7 @@ class IssuerKeys:
         try:
             content = await content_of(self._issuer)
             if content != self._content:
-                self._keys = keys_in(content, self._issuer.algorithms)
+                self._keys = keys_in(content, self._issuer.table.algorithms)
                 self._content = content
                 log.info("issuer %s: %d keys", self._issuer.name, len({key_id for key_id, _ in self._keys}))
         except KeysUnusableError as error:
@@ -145,13 +145,13 @@ async def content_of(issuer: Issuer) -> bytes:
     """
     try:
         async with asyncio.timeout(FETCH_SECONDS):
-            if issuer.jwks_file is not None:
-                return await asyncio.to_thread(read_file, issuer.jwks_file)
-            return await asyncio.to_thread(_get, issuer.jwks_url, issuer.ca_bundle)
+            if issuer.table.jwks_file is not None:
+                return await asyncio.to_thread(read_file, issuer.table.jwks_file)
+            return await asyncio.to_thread(_get, issuer.table.jwks_url, issuer.table.ca_bundle)
     except (TimeoutError, requests.Timeout):
-        raise KeysUnusableError(f"{issuer.jwks_url} did not answer within {FETCH_SECONDS:.0f} s") from None
+        raise KeysUnusableError(f"{issuer.table.jwks_url} did not answer within {FETCH_SECONDS:.0f} s") from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-        raise KeysUnusableError(f"{issuer.jwks_url} cannot be read: {_reason(error)}") from None
+        raise KeysUnusableError(f"{issuer.table.jwks_url} cannot be read: {_reason(error)}") from None
 
 
 def read_file(path: Path) -> bytes:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.ports.settings.settings_checks import read
 from server.auth.authorizer import authorizer_calls
 from server.auth.authorizer.authorizer_calls import AuthorizerCalls
 from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer
-from server.auth.authorizer.authorizer_tables import authorizer_settings, made_authorizer
+from server.auth.authorizer.authorizer_tables import AuthorizerSettings, made_authorizer
 from server.auth.principals import Role
 from server.contract.errors import AuthorizerUnavailableError
 
@@ -133,7 +134,7 @@ def test_a_reason_is_shown_as_plain_text(reason: str, shown: str) -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({}, "authorizer.class: must be package.module:Class"),
+        ({}, "authorizer.class: needed; must be package.module:Class"),
         ({"class": "os.path"}, "authorizer.class: must be package.module:Class"),
         ({"class": ".x:Y"}, "authorizer.class: must be package.module:Class"),
         ({"class": "a:b", "timeout_seconds": 0}, "authorizer.timeout_seconds: must be more than 0, and at most 30"),
@@ -152,6 +153,6 @@ def test_a_reason_is_shown_as_plain_text(reason: str, shown: str) -> None:
 )
 def test_a_wrong_table_is_refused_with_the_reason(table: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match="authorizer") as refusal:
-        made_authorizer(authorizer_settings(table))
+        made_authorizer(read(AuthorizerSettings, "authorizer", table))
     assert said in str(refusal.value)
     assert "s3" not in str(refusal.value)

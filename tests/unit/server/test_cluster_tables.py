@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from actors.ports.settings.settings_checks import read
 from server.app.adapter_choice import CannotStartError
 from server.app.store_choice import check_workspaces, node_access
-from server.cluster.cluster_tables import KEYS, ClusterSettings, cluster_settings
+from server.cluster.cluster_tables import ClusterSettings
 from server.config import Config, shown_database
 from server.settings.config_error import ConfigError
 from server.settings.loading import load
@@ -27,7 +28,7 @@ def loaded(tmp_path: Path, text: str, **environ: str) -> Config:
 
 
 def test_what_is_left_out_has_a_usual_value() -> None:
-    assert cluster_settings(NEEDED) == ClusterSettings(
+    assert read(ClusterSettings, "cluster", NEEDED) == ClusterSettings(
         "10.0.0.1:7421", Path("/etc/bedrock/nodes.token"), socket.gethostname(), None, 10.0
     )
 
@@ -35,7 +36,7 @@ def test_what_is_left_out_has_a_usual_value() -> None:
 def test_everything_can_be_given() -> None:
     given = NEEDED | {"address": "[fd00::1]:7421", "name": "ada", "ca": "/ca.pem", "lease_seconds": 3}
     given |= {"workspaces": ["/mnt/a/", "/mnt//b"]}
-    assert cluster_settings(given) == ClusterSettings(
+    assert read(ClusterSettings, "cluster", given) == ClusterSettings(
         "[fd00::1]:7421", Path("/etc/bedrock/nodes.token"), "ada", Path("/ca.pem"), 3.0, ("/mnt/a", "/mnt/b")
     )
 
@@ -62,19 +63,19 @@ def test_everything_can_be_given() -> None:
         ({"workspaces": ["/"]}, r"cluster\.workspaces: '/' must be .* beneath the root"),
         ({"workspaces": ["*"]}, r"cluster\.workspaces: '\*' must be an absolute path"),
         ({"workspaces": ["/a\nb"]}, r"cluster\.workspaces: '/a\\nb' must be an absolute path"),
-        ({"workspaces": [1]}, r"cluster\.workspaces: 1 must be an absolute path"),
+        ({"workspaces": ["/a", 1]}, r"cluster\.workspaces\[2\]: must be an absolute path"),
         ({"lease_seconds": True}, r"cluster\.lease_seconds: must be between 1 and 60"),
     ],
 )
 def test_what_cannot_be_used_is_named(change: dict[str, object], refusal: str) -> None:
     with pytest.raises(ValueError, match=refusal):
-        cluster_settings(NEEDED | change)
+        read(ClusterSettings, "cluster", NEEDED | change)
 
 
 @pytest.mark.parametrize("key", NEEDED)
 def test_what_is_needed_is_named(key: str) -> None:
     with pytest.raises(ValueError, match=rf"cluster\.{key}: needed"):
-        cluster_settings({name: value for name, value in NEEDED.items() if name != key})
+        read(ClusterSettings, "cluster", {name: value for name, value in NEEDED.items() if name != key})
 
 
 def test_only_servers_that_share_a_database_have_the_table(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_the_settings_in_the_document_are_those_of_the_code(tmp_path: Path) -> N
     )
     config = loaded(tmp_path, block)
     assert config.cluster is not None
-    assert set(KEYS) <= set(re.findall(r"^(\w+) = ", block, re.MULTILINE))
+    assert set(ClusterSettings.__struct_fields__) <= set(re.findall(r"^(\w+) = ", block, re.MULTILINE))
 
 
 @pytest.mark.parametrize("wrong", ["db:5432", "mysql://db/x", "postgresql://db/a b"])
@@ -153,5 +154,5 @@ def test_a_workspace_must_be_there_by_its_real_path(tmp_path: Path) -> None:
         (link, f"leads through a link to {there}: name"),
     ):
         with pytest.raises(CannotStartError, match=f"{named} {refusal}"):
-            check_workspaces(cluster_settings(NEEDED | {"workspaces": [str(there), str(named)]}))
-    check_workspaces(cluster_settings(NEEDED | {"workspaces": [f"{there}/"]}))
+            check_workspaces(read(ClusterSettings, "cluster", NEEDED | {"workspaces": [str(there), str(named)]}))
+    check_workspaces(read(ClusterSettings, "cluster", NEEDED | {"workspaces": [f"{there}/"]}))

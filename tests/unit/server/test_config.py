@@ -284,8 +284,8 @@ def test_a_wrong_variable_is_named() -> None:
     ("text", "said"),
     [
         ("listen = 5\n", "listen"),
-        ("lisen = 'x'\n", "unknown setting 'lisen'; did you mean 'listen'? There are: data_dir, "),
-        ("colour = 'x'\n", "unknown setting 'colour'; there are: data_dir, "),
+        ("lisen = 'x'\n", "lisen: unknown; did you mean 'listen'? There are: data_dir, "),
+        ("colour = 'x'\n", "colour: unknown; there are: data_dir, "),
         ("listen = \n", "not valid TOML"),
         ('data_dir = "data"\n', "data_dir: must be an absolute path"),
         ("default_model = 5\n", "default_model: must be a text"),
@@ -397,10 +397,10 @@ def test_no_principal_among_several_has_all_model_requests_unless_the_file_says_
         ("[quotas]\ncost_per_day = 'much'", "quotas.cost_per_day: must be dollars"),
         ("[quotas]\ncost_per_day = inf", "quotas.cost_per_day: must be dollars"),
         ("principal_defaults = 3", "principal_defaults: must be a table"),
-        ("[principal_defaults]\nmodes = []", "principal_defaults: must be a table with the key quotas"),
+        ("[principal_defaults]\nmodes = []", "principal_defaults.modes: unknown; there are: quotas"),
         ("[principals.ada]\nroots = []\nquotas = 3", "principals.ada.quotas: must be a table"),
         (f"{TEMPLATE}quotas = {{runs = 3}}", "issuers.corp.template.quotas.runs: unknown; there are: concurrent_runs"),
-        ("[principals.ada.quotas]\nruns = 1", "principals.ada.roots: name the directories"),
+        ("[principals.ada.quotas]\nruns = 1", "principals.ada.quotas.runs: unknown; there are: concurrent_runs"),
     ],
 )
 def test_a_wrong_quota_is_named(tmp_path: Path, text: str, said: str) -> None:
