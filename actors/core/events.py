@@ -18,7 +18,27 @@ from actors.core.errors import LlmFailure
 from actors.core.states import AgentOutcome, AgentTask, BackgroundJob
 
 
-class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user_message"):
+class Command(Struct, frozen=True):
+    """A command, which a state accepts or rejects."""
+
+
+class SettleEvent(Struct, frozen=True):
+    """An event of the machine itself, which leads out of a state that must not last."""
+
+
+class LlmOutcome(Struct, frozen=True):
+    """What came of an attempt of a model request."""
+
+
+class ToolEvent(Struct, frozen=True):
+    """What came of a tool call."""
+
+
+class Timer(Struct, frozen=True):
+    """A time limit or a pause is over."""
+
+
+class UserMessage(Command, frozen=True, omit_defaults=True, tag="user_message"):
     """A user message (REQ-BED-002)."""
 
     at: int
@@ -34,7 +54,7 @@ class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user_message"):
     """The JSON Schema, as JSON text, of the value that the run must end with; "" for none, as for every steer."""
 
 
-class UserCancel(Struct, frozen=True, tag="user_cancel"):
+class UserCancel(Command, frozen=True, tag="user_cancel"):
     """Cancel the run (REQ-BED-005)."""
 
     at: int
@@ -45,7 +65,7 @@ class UserCancel(Struct, frozen=True, tag="user_cancel"):
     reason: str = ""
 
 
-class ApprovalResponse(Struct, frozen=True, tag="approval_response"):
+class ApprovalResponse(Command, frozen=True, tag="approval_response"):
     """A person's decision whether one tool call may run."""
 
     at: int
@@ -54,7 +74,7 @@ class ApprovalResponse(Struct, frozen=True, tag="approval_response"):
     reason: str = ""
 
 
-class TriggerContinuation(Struct, frozen=True, tag="trigger_continuation"):
+class TriggerContinuation(Command, frozen=True, tag="trigger_continuation"):
     """Write the summary of the conversation now (REQ-BED-023).
 
     If that fails, the conversation is as it was before, unless its context is full.
@@ -63,7 +83,7 @@ class TriggerContinuation(Struct, frozen=True, tag="trigger_continuation"):
     at: int
 
 
-class SpawnSubAgents(Struct, frozen=True, tag="spawn_sub_agents"):
+class SpawnSubAgents(Command, frozen=True, tag="spawn_sub_agents"):
     """Begin a run that starts these sub-agents, by a client's command instead of a tool call."""
 
     at: int
@@ -71,7 +91,7 @@ class SpawnSubAgents(Struct, frozen=True, tag="spawn_sub_agents"):
     tasks: tuple[AgentTask, ...]
 
 
-class StartSubAgent(Struct, frozen=True, tag="start_sub_agent"):
+class StartSubAgent(Command, frozen=True, tag="start_sub_agent"):
     """The parent gives a sub-agent its task."""
 
     at: int
@@ -81,7 +101,7 @@ class StartSubAgent(Struct, frozen=True, tag="start_sub_agent"):
     """The maximum number of model requests; 0 for the default limit."""
 
 
-class SetMode(Struct, frozen=True, omit_defaults=True, tag="set_mode"):
+class SetMode(Command, frozen=True, omit_defaults=True, tag="set_mode"):
     """Change the mode at once: the actor handles this event before the other messages in its mailbox."""
 
     at: int
@@ -90,7 +110,7 @@ class SetMode(Struct, frozen=True, omit_defaults=True, tag="set_mode"):
     """Ids of running calls that have more rights than the new mode gives, and that must be stopped (REQ-BED-016)."""
 
 
-class BeginLlm(Struct, frozen=True, tag="begin_llm"):
+class BeginLlm(SettleEvent, frozen=True, tag="begin_llm"):
     """Build the model request that is due in AwaitingLlm.
 
     A settle event: the state machine applies it by itself, directly after the event that made it necessary.
@@ -99,7 +119,7 @@ class BeginLlm(Struct, frozen=True, tag="begin_llm"):
     at: int
 
 
-class FinishCancel(Struct, frozen=True, tag="finish_cancel"):
+class FinishCancel(SettleEvent, frozen=True, tag="finish_cancel"):
     """Complete the cancel of a model request.
 
     A settle event: the state machine applies it by itself, directly after the event that made it necessary.
@@ -108,13 +128,13 @@ class FinishCancel(Struct, frozen=True, tag="finish_cancel"):
     at: int
 
 
-class PromoteFollowUp(Struct, frozen=True, tag="promote_follow_up"):
+class PromoteFollowUp(SettleEvent, frozen=True, tag="promote_follow_up"):
     """Added by the state machine itself (settle event): begin the next run with the oldest queued follow-up message."""
 
     at: int
 
 
-class LlmStreamStarted(Struct, frozen=True, tag="llm_stream_started"):
+class LlmStreamStarted(LlmOutcome, frozen=True, tag="llm_stream_started"):
     """The first part of a model's response has arrived."""
 
     at: int
@@ -122,7 +142,7 @@ class LlmStreamStarted(Struct, frozen=True, tag="llm_stream_started"):
     attempt: int
 
 
-class LlmStreamChunk(Struct, frozen=True, tag="llm_stream_chunk"):
+class LlmStreamChunk(LlmOutcome, frozen=True, tag="llm_stream_chunk"):
     """The next text of the response. Chunks are merged while they wait for the actor, and are never stored."""
 
     at: int
@@ -132,7 +152,7 @@ class LlmStreamChunk(Struct, frozen=True, tag="llm_stream_chunk"):
     reasoning: bool = False
 
 
-class LlmResponse(Struct, frozen=True, omit_defaults=True, tag="llm_response"):
+class LlmResponse(LlmOutcome, frozen=True, omit_defaults=True, tag="llm_response"):
     """The complete response of the model to a request (REQ-BED-003)."""
 
     at: int
@@ -157,7 +177,7 @@ class LlmResponse(Struct, frozen=True, omit_defaults=True, tag="llm_response"):
     """Whether the provider had found the request too long, and got it with shorter results of tools."""
 
 
-class LlmError(Struct, frozen=True, tag="llm_error"):
+class LlmError(LlmOutcome, frozen=True, tag="llm_error"):
     """An attempt of a model request failed."""
 
     at: int
@@ -168,7 +188,7 @@ class LlmError(Struct, frozen=True, tag="llm_error"):
     usage: Usage | None = None
 
 
-class LlmAborted(Struct, frozen=True, tag="llm_aborted"):
+class LlmAborted(LlmOutcome, frozen=True, tag="llm_aborted"):
     """An attempt of a model request was aborted; if no abort was requested, this counts as a network error."""
 
     at: int
@@ -178,7 +198,7 @@ class LlmAborted(Struct, frozen=True, tag="llm_aborted"):
     """The tokens that the provider had reported before the abort."""
 
 
-class RetryTimeout(Struct, frozen=True, tag="retry_timeout"):
+class RetryTimeout(Timer, frozen=True, tag="retry_timeout"):
     """The next attempt of a model request is due."""
 
     at: int
@@ -186,7 +206,7 @@ class RetryTimeout(Struct, frozen=True, tag="retry_timeout"):
     attempt: int
 
 
-class ToolComplete(Struct, frozen=True, omit_defaults=True, tag="tool_complete"):
+class ToolComplete(ToolEvent, frozen=True, omit_defaults=True, tag="tool_complete"):
     """The tool ended, with success or an error."""
 
     at: int
@@ -197,7 +217,7 @@ class ToolComplete(Struct, frozen=True, omit_defaults=True, tag="tool_complete")
     """The handle of the background job whose end the result shows to the agent; "" for none."""
 
 
-class ToolTransient(Struct, frozen=True, tag="tool_transient"):
+class ToolTransient(ToolEvent, frozen=True, tag="tool_transient"):
     """Something that the tool depends on failed, such as the sandbox, so that the tool could not start or finish."""
 
     at: int
@@ -208,7 +228,7 @@ class ToolTransient(Struct, frozen=True, tag="tool_transient"):
     """Whether the tool may have started; if it did not, the call can be retried even if it is not `retry_safe`."""
 
 
-class ToolAborted(Struct, frozen=True, tag="tool_aborted"):
+class ToolAborted(ToolEvent, frozen=True, tag="tool_aborted"):
     """The tool was stopped; if no abort was requested, the call gets an error result."""
 
     at: int
@@ -216,7 +236,7 @@ class ToolAborted(Struct, frozen=True, tag="tool_aborted"):
     execution_id: int
 
 
-class AgentsSpawned(Struct, frozen=True, tag="agents_spawned"):
+class AgentsSpawned(ToolEvent, frozen=True, tag="agents_spawned"):
     """All arguments of a spawn_sub_agent call are valid, so that its sub-agents can be started."""
 
     at: int
@@ -226,7 +246,7 @@ class AgentsSpawned(Struct, frozen=True, tag="agents_spawned"):
     """The tasks of the sub-agents. Their `agent_id` is still ""; the transition sets it."""
 
 
-class ToolRetryTimeout(Struct, frozen=True, tag="tool_retry_timeout"):
+class ToolRetryTimeout(Timer, frozen=True, tag="tool_retry_timeout"):
     """The next attempt of a tool call is due."""
 
     at: int
@@ -243,7 +263,7 @@ class SubAgentResult(Struct, frozen=True, tag="sub_agent_result"):
     result: AgentOutcome
 
 
-class SubAgentTimeout(Struct, frozen=True, tag="sub_agent_timeout"):
+class SubAgentTimeout(Timer, frozen=True, tag="sub_agent_timeout"):
     """A sub-agent's deadline passed."""
 
     at: int
@@ -252,7 +272,7 @@ class SubAgentTimeout(Struct, frozen=True, tag="sub_agent_timeout"):
     """The last text that the sub-agent wrote."""
 
 
-class CancelTimeout(Struct, frozen=True, tag="cancel_timeout"):
+class CancelTimeout(Timer, frozen=True, tag="cancel_timeout"):
     """The sub-agents did not end in time after a cancel.
 
     The actor handles this event before the other messages in its mailbox.
@@ -367,14 +387,16 @@ class JobChanged(Struct, frozen=True, tag="job_changed"):
     job: BackgroundJob
 
 
-Command: TypeAlias = (
-    UserMessage | UserCancel | ApprovalResponse | TriggerContinuation | SpawnSubAgents | StartSubAgent | SetMode
-)
 Settle: TypeAlias = BeginLlm | FinishCancel | PromoteFollowUp
-LlmOutcome: TypeAlias = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | LlmAborted | RetryTimeout
 ToolOutcomeEvent: TypeAlias = ToolComplete | ToolTransient | ToolAborted | AgentsSpawned | ToolRetryTimeout
-AgentOutcomeEvent: TypeAlias = SubAgentResult | SubAgentTimeout | CancelTimeout
-GridEvent: TypeAlias = Command | Settle | LlmOutcome | ToolOutcomeEvent | AgentOutcomeEvent | Restart
+GridEvent: TypeAlias = (
+    UserMessage | UserCancel | ApprovalResponse | TriggerContinuation | SpawnSubAgents | StartSubAgent | SetMode
+    | Settle
+    | LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | LlmAborted | RetryTimeout
+    | ToolOutcomeEvent
+    | SubAgentResult | SubAgentTimeout | CancelTimeout
+    | Restart
+)  # fmt: skip
 """Events for which each state has its own rule."""
 Beside: TypeAlias = (
     WithdrawMessage

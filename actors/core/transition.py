@@ -49,12 +49,12 @@ How the code is laid out
 ========================
 
 `transition` handles the events that have the same effect in every state, and calls one function per state for all
-others: `when_<state>` in `rules/`. Each of these functions lists every event, with one `case` per class, `if`
-inside the `case` where the fields of the event decide, and no `case _`. If an event is forgotten, both type checkers
-report an error, instead of a conversation that is stuck in production. (One match over pairs of state and event would
-read better, but mypy cannot see that it is complete; a table is impossible, because the next state depends on the
-fields of the event.) Code that several states share is in `steps/`. It works on a `TransitionBuilder`, the only mutable
-object, which exists only during one transition.
+others: `when_<state>` in `rules/`. Each of these functions handles every event, with one `case` per class, or for a
+whole kind that it ignores, `if` inside the `case` where the fields of the event decide, and no `case _`. If an event
+is forgotten, both type checkers report an error, instead of a conversation that is stuck in production. (One match
+over pairs of state and event would read better, but mypy cannot see that it is complete; a table is impossible,
+because the next state depends on the fields of the event.) Code that several states share is in `steps/`. It works on
+a `TransitionBuilder`, the only mutable object, which exists only during one transition.
 
 `README.md` in this folder shows the whole machine; it is generated from this code.
 """

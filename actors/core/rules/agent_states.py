@@ -8,7 +8,6 @@ from actors.core.context import ConvContext
 from actors.core.effects import CancelSubAgents, StartTimer, TransitionResult, ignored
 from actors.core.errors import Reason
 from actors.core.events import (
-    AgentsSpawned,
     ApprovalResponse,
     BeginLlm,
     CancelTimeout,
@@ -16,6 +15,7 @@ from actors.core.events import (
     GridEvent,
     LlmAborted,
     LlmError,
+    LlmOutcome,
     LlmResponse,
     LlmStreamChunk,
     LlmStreamStarted,
@@ -23,14 +23,13 @@ from actors.core.events import (
     Restart,
     RetryTimeout,
     SetMode,
+    SettleEvent,
     SpawnSubAgents,
     StartSubAgent,
     SubAgentResult,
     SubAgentTimeout,
-    ToolAborted,
-    ToolComplete,
+    ToolEvent,
     ToolRetryTimeout,
-    ToolTransient,
     TriggerContinuation,
     UserCancel,
     UserMessage,
@@ -62,11 +61,7 @@ def when_awaiting_sub_agents(state: AwaitingSubAgents, context: ConvContext, eve
             if state.tool_use_id:
                 interrupt_calls(builder, (state.tool_use_id, *state.remaining_tool_ids))
             return interrupt_run(builder)
-        case (
-            BeginLlm() | FinishCancel() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse()
-            | LlmError() | LlmAborted() | RetryTimeout() | ToolComplete() | ToolTransient() | ToolAborted()
-            | AgentsSpawned() | ToolRetryTimeout() | CancelTimeout()
-        ):  # fmt: skip
+        case SettleEvent() | LlmOutcome() | ToolEvent() | RetryTimeout() | ToolRetryTimeout() | CancelTimeout():
             return ignored(state)
 
 
@@ -121,8 +116,8 @@ def when_cancelling(state: Cancelling, context: ConvContext, event: GridEvent) -
         case Restart():
             return interrupt_run(TransitionBuilder(state, context, event.at))
         case (
-            BeginLlm() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | RetryTimeout() | ToolComplete()
-            | ToolTransient() | ToolAborted() | AgentsSpawned() | ToolRetryTimeout()
+            ToolEvent() | BeginLlm() | PromoteFollowUp() | LlmStreamStarted()
+            | LlmStreamChunk() | RetryTimeout() | ToolRetryTimeout()
         ):  # fmt: skip
             return ignored(state)
 

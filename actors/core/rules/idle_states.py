@@ -9,30 +9,22 @@ from actors.core.context import ConvContext
 from actors.core.effects import CancelSubAgents, TransitionResult, ignored
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import (
-    AgentsSpawned,
     ApprovalResponse,
     BeginLlm,
-    CancelTimeout,
+    Command,
     FinishCancel,
     GridEvent,
     InternalFault,
-    LlmAborted,
-    LlmError,
-    LlmResponse,
-    LlmStreamChunk,
-    LlmStreamStarted,
+    LlmOutcome,
     PromoteFollowUp,
     Restart,
-    RetryTimeout,
     SetMode,
+    SettleEvent,
     SpawnSubAgents,
     StartSubAgent,
     SubAgentResult,
-    SubAgentTimeout,
-    ToolAborted,
-    ToolComplete,
-    ToolRetryTimeout,
-    ToolTransient,
+    Timer,
+    ToolEvent,
     TriggerContinuation,
     UserCancel,
     UserMessage,
@@ -91,11 +83,7 @@ def when_idle(state: Idle, context: ConvContext, event: GridEvent) -> Transition
             return ignored(state)
         case PromoteFollowUp():
             return promote(state, context, event)
-        case (
-            BeginLlm() | FinishCancel() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError()
-            | LlmAborted() | RetryTimeout() | ToolComplete() | ToolTransient() | ToolAborted() | AgentsSpawned()
-            | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
-        ):  # fmt: skip
+        case LlmOutcome() | ToolEvent() | Timer() | BeginLlm() | FinishCancel() | SubAgentResult():
             return ignored(state)
 
 
@@ -139,11 +127,7 @@ def when_error(state: Error, context: ConvContext, event: GridEvent) -> Transiti
             return promote(state, context, event)
         case UserCancel():
             return ignored(state)
-        case (
-            BeginLlm() | FinishCancel() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError()
-            | LlmAborted() | RetryTimeout() | ToolComplete() | ToolTransient() | ToolAborted() | AgentsSpawned()
-            | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
-        ):  # fmt: skip
+        case LlmOutcome() | ToolEvent() | Timer() | BeginLlm() | FinishCancel() | SubAgentResult():
             return ignored(state)
 
 
@@ -153,15 +137,11 @@ def when_terminal(state: ContextExhausted | Completed | Failed, event: GridEvent
         case UserMessage():
             exhausted = isinstance(state, ContextExhausted)
             raise Rejected(Reason.CONTEXT_EXHAUSTED if exhausted else Reason.TERMINAL)
-        case SetMode() | ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
-            raise Rejected(Reason.TERMINAL)
         case UserCancel() | Restart():
             return ignored(state)
-        case (
-            BeginLlm() | FinishCancel() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse()
-            | LlmError() | LlmAborted() | RetryTimeout() | ToolComplete() | ToolTransient() | ToolAborted()
-            | AgentsSpawned() | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
-        ):  # fmt: skip
+        case Command():
+            raise Rejected(Reason.TERMINAL)
+        case SettleEvent() | LlmOutcome() | ToolEvent() | Timer() | SubAgentResult():
             return ignored(state)
 
 

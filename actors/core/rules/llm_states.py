@@ -9,7 +9,6 @@ from actors.core.context import ConvContext
 from actors.core.effects import TransitionResult, ignored
 from actors.core.errors import ErrorKind, LlmFailure, Reason
 from actors.core.events import (
-    AgentsSpawned,
     ApprovalResponse,
     BeginLlm,
     CancelTimeout,
@@ -17,6 +16,7 @@ from actors.core.events import (
     GridEvent,
     LlmAborted,
     LlmError,
+    LlmOutcome,
     LlmResponse,
     LlmStreamChunk,
     LlmStreamStarted,
@@ -24,14 +24,14 @@ from actors.core.events import (
     Restart,
     RetryTimeout,
     SetMode,
+    SettleEvent,
     SpawnSubAgents,
     StartSubAgent,
     SubAgentResult,
     SubAgentTimeout,
-    ToolAborted,
-    ToolComplete,
+    Timer,
+    ToolEvent,
     ToolRetryTimeout,
-    ToolTransient,
     TriggerContinuation,
     UserCancel,
     UserMessage,
@@ -83,11 +83,7 @@ def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: GridEvent
             raise refusal(context, event, Reason.AGENT_BUSY)
         case Restart():
             return interrupt_run(TransitionBuilder(state, context, event.at))
-        case (
-            FinishCancel() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError()
-            | LlmAborted() | RetryTimeout() | ToolComplete() | ToolTransient() | ToolAborted() | AgentsSpawned()
-            | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
-        ):  # fmt: skip
+        case LlmOutcome() | ToolEvent() | Timer() | FinishCancel() | PromoteFollowUp() | SubAgentResult():
             return ignored(state)
 
 
@@ -114,10 +110,7 @@ def when_llm_requesting(state: LlmRequesting, context: ConvContext, event: GridE
             builder = TransitionBuilder(state, context, event.at)
             discard_stream(builder, state)
             return interrupt_run(builder)
-        case (
-            BeginLlm() | FinishCancel() | PromoteFollowUp() | ToolComplete() | ToolTransient() | ToolAborted()
-            | AgentsSpawned() | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
-        ):  # fmt: skip
+        case SettleEvent() | ToolEvent() | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout():
             return ignored(state)
 
 
@@ -163,10 +156,7 @@ def when_awaiting_continuation(state: AwaitingContinuation, context: ConvContext
             if state.before is not None:
                 _tell_failure(builder, LlmFailure(ErrorKind.INTERRUPTED, texts.RESTARTED))
             return interrupt_run(builder)
-        case (
-            BeginLlm() | FinishCancel() | PromoteFollowUp() | ToolComplete() | ToolTransient() | ToolAborted()
-            | AgentsSpawned() | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
-        ):  # fmt: skip
+        case SettleEvent() | ToolEvent() | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout():
             return ignored(state)
 
 

@@ -14,26 +14,22 @@ from actors.core.events import (
     AnswerQuestion,
     ApprovalResponse,
     AskQuestion,
-    BeginLlm,
     CancelTimeout,
-    FinishCancel,
     GridEvent,
-    LlmAborted,
-    LlmError,
-    LlmResponse,
-    LlmStreamChunk,
-    LlmStreamStarted,
-    PromoteFollowUp,
+    LlmOutcome,
     QuestionOver,
     Restart,
     RetryTimeout,
     SetMode,
+    SettleEvent,
     SpawnSubAgents,
     StartSubAgent,
     SubAgentResult,
     SubAgentTimeout,
+    Timer,
     ToolAborted,
     ToolComplete,
+    ToolEvent,
     ToolRetryTimeout,
     ToolTransient,
     TriggerContinuation,
@@ -96,11 +92,7 @@ def when_awaiting_tool_approval(
             withdraw_questions(builder, state.undecided)
             interrupt_calls(builder, _ids(state))
             return interrupt_run(builder)
-        case (
-            BeginLlm() | FinishCancel() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse()
-            | LlmError() | LlmAborted() | RetryTimeout() | ToolComplete() | ToolTransient() | ToolAborted()
-            | AgentsSpawned() | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
-        ):  # fmt: skip
+        case SettleEvent() | LlmOutcome() | ToolEvent() | Timer() | SubAgentResult():
             return ignored(state)
 
 
@@ -148,10 +140,7 @@ def when_tool_executing(state: ToolExecuting, context: ConvContext, event: GridE
             if state.deadline:
                 end_waiting(builder, state, CallStatus.WITHDRAWN)
             return interrupt_run(builder)
-        case (
-            BeginLlm() | FinishCancel() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse()
-            | LlmError() | LlmAborted() | RetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
-        ):  # fmt: skip
+        case SettleEvent() | LlmOutcome() | RetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout():
             return ignored(state)
 
 
