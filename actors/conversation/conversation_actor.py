@@ -25,12 +25,10 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from actors.conversation.commands import new_conversations
-from actors.conversation.commands.command_dispatch import CommandDispatch, cancel_event
-from actors.conversation.deletion import ConversationDeletion, DeletionOverdue
-from actors.conversation.lifecycle import IdleCheck, Lifecycle, Shutdown
-from actors.conversation.pipeline import ConversationPipeline
-from actors.conversation.recovery import Recovery
+from actors.conversation import creation
+from actors.conversation.command_dispatch import CommandDispatch, cancel_event
+from actors.conversation.lifecycle import ConversationDeletion, DeletionOverdue, IdleCheck, Lifecycle, Shutdown
+from actors.conversation.pipeline import ConversationPipeline, Recovery
 from actors.conversation.retry_queue import (
     ReloadFromStore,
     Retry,
@@ -43,22 +41,21 @@ from actors.core.events import UserCancel
 from actors.core.states import AwaitingToolApproval, Ledger
 from actors.core.summary import run_id
 from actors.core.tool_run import KillReceipt
-from actors.messages.commands import CancelConversationCommand, DeleteConversationCommand
-from actors.messages.outcomes import (
+from actors.messages import (
+    CancelConversationCommand,
     CreateSubAgent,
+    DeadlineExceededError,
+    DeleteConversationCommand,
     EffectOutcome,
+    EtagMismatchError,
+    InvalidFieldError,
     JobExited,
     ModelRequestOverdue,
     SubAgentStopped,
     TextDeltaReady,
     ToolsEnded,
-    Wake,
-)
-from actors.messages.refusals import (
-    DeadlineExceededError,
-    EtagMismatchError,
-    InvalidFieldError,
     UnknownConversationError,
+    Wake,
 )
 from actors.ports import (
     ConversationDirectory,
@@ -105,7 +102,7 @@ class ConversationActor(Actor):
         self._directory = directory
         self._executor = EffectExecutor(services, shared.admission, self.actor_ref, shared.sub_agents)
         self._pipeline = ConversationPipeline(services, self._executor, conversation_id)
-        self._pipeline.perform_outcomes = functools.partial(new_conversations.perform_outcomes, self._pipeline)
+        self._pipeline.perform_outcomes = functools.partial(creation.perform_outcomes, self._pipeline)
         self._commands = CommandDispatch(self._pipeline, shared.titles)
         self._recovery = Recovery(self._pipeline, functools.partial(self._remind, Retry()))
         self._retry_queue = self._recovery.retry_queue

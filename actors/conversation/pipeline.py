@@ -13,15 +13,30 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from actors.conversation.retry_queue import Prepared
+from actors.conversation.retry_queue import (
+    Prepared,
+    ReloadFromStore,
+    RetryQueue,
+    Uncommitted,
+    VerifyUncertainCommit,
+    sharing_commit,
+)
 from actors.conversation.unit_of_work import OutcomeBatch, UnitOfWork
-from actors.core.events import JobChanged, Restart, SetMode, UserCancel
+from actors.core.events import (
+    InternalFault,
+    JobChanged,
+    LlmAborted,
+    LlmError,
+    LlmResponse,
+    Restart,
+    SetMode,
+    UserCancel,
+)
 from actors.core.notifications import ToolTreeReaped
 from actors.core.states import QUIET, TERMINAL, JobStatus
-from actors.messages.log_entries import TreeReaped
-from actors.messages.outcomes import TextDeltaReady
-from actors.messages.refusals import UnknownConversationError
-from actors.ports import FencedError, StoreUnavailableError, date_of
+from actors.core.tool_run import KillReceipt
+from actors.messages import EffectOutcome, TextDeltaReady, TreeReaped, UnknownConversationError
+from actors.ports import FencedError, NotOwnerError, StoreUnavailableError, date_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
@@ -30,8 +45,6 @@ if TYPE_CHECKING:
     from actors.core.effects import ActEffect
     from actors.core.events import Event
     from actors.core.states import State
-    from actors.core.tool_run import KillReceipt
-    from actors.messages.outcomes import EffectOutcome
     from actors.ports import CommandRecord, Commit, ConversationRecord
     from actors.ports.store.audit import CommandOrigin
     from actors.runners.effect_executor import EffectExecutor
@@ -362,3 +375,66 @@ def _needs_recovery(record: ConversationRecord) -> bool:
     if not record.user_initiated:
         return not isinstance(record.state, TERMINAL)
     return not isinstance(record.state, QUIET) or record.state.ledger.live
+
+
+class Recovery:
+    """Commits what waits in a conversation's retry queue, and repairs the copy in memory. Actor's thread only."""
+
+    def __init__(self, pipeline: ConversationPipeline, later: Callable[[int], None]) -> None:
+        self._pipeline = pipeline
+        self.retry_queue: RetryQueue[Uncommitted] = RetryQueue(pipeline.conversation_id, self._prepare, later)
+        """What is not committed yet: results of effects, and repairs of the copy in memory."""
+
+    def record_fault(self) -> None:
+        """After a bug, end the run with an error; if that fails as well, reload the conversation from the store.
+
+        Raises NotOwnerError, as `reload` does.
+        """
+        self._pipeline.executor.stop_everything()
+        if self._pipeline.loaded is None:
+            return
+        fault = InternalFault(self._pipeline.now(), "Bedrock itself failed; its log tells more.")
+        try:
+            self._pipeline.advance(fault)
+        except StoreUnavailableError as error:
+            self.retry_queue.requeue(EffectOutcome(fault), first=True, why=error)
+        except NotOwnerError:
+            raise
+        except BaseException:
+            log.exception("the fault could not be recorded", extra={"conversation": self._pipeline.conversation_id})
+            self.reload()
+
+    def reload(self) -> None:
+        """Replace the copy in memory by what the store has; this is tried again later if the store fails."""
+        epoch = self._pipeline.loaded.record.epoch if self._pipeline.loaded else 0
+        self.retry_queue.clear()
+        self.retry_queue.enqueue(ReloadFromStore(epoch))
+
+    def _prepare(self, entries: Sequence[Uncommitted]) -> Prepared:
+        """Return the next commit of the retry queue. Raises StoreError.
+
+        If the conversation is not in memory, only ReloadFromStore loads it; all other entries are dropped.
+        """
+        match first := entries[0]:
+            case ReloadFromStore(epoch=epoch):
+                return Prepared(1, functools.partial(self._pipeline.reload, epoch))
+            case _ if self._pipeline.loaded is None:
+                return Prepared(1, functools.partial(self._drop, first))
+            case EffectOutcome() | TextDeltaReady():
+                return self._pipeline.prepare(sharing_commit(entries) or (first,))
+            case KillReceipt():
+                return Prepared(1, functools.partial(self._pipeline.record_kill, first))
+            case VerifyUncertainCommit():
+                return Prepared(1, self._verify_commit)
+
+    def _verify_commit(self) -> None:
+        """Reload the conversation unless memory and store have the same version of it. Raises StoreError."""
+        if not self._pipeline.matches_store():
+            self.reload()
+
+    def _drop(self, entry: Uncommitted) -> None:
+        fields = {"conversation": self._pipeline.conversation_id}
+        event, deleted = getattr(entry, "event", None), self._pipeline.deleted
+        if deleted is not None and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:
+            self._pipeline.services.quotas.spend_alone(deleted.principal, event.usage)
+        log.info("not in memory: dropped %s", type(entry).__name__, extra=fields)

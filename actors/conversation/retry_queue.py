@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeGuard, TypeVar
 
 from actors.core.events import InternalFault, UserCancel
 from actors.core.tool_run import KillReceipt
-from actors.messages.outcomes import EffectOutcome, TextDeltaReady
+from actors.messages import EffectOutcome, TextDeltaReady
 from actors.ports import DatabaseAwayError, StoreUnavailableError
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from actors.core.errors import Rejected
-from actors.messages.commands import ConversationCommand, DeleteConversationCommand
-from actors.messages.refusals import EtagMismatchError, UnknownConversationError
+from actors.messages import ConversationCommand, DeleteConversationCommand, EtagMismatchError, UnknownConversationError
 from actors.ports import Clock, NotOwnerError, StoreError, StoreMaintenance, StoreUnavailableError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from actors.core.invariants import InvariantChecker
 from actors.core.notifications import ConversationUpdated, Durable, MessageAdded, TextDelta, ToolTreeReaped
 from actors.core.states import Idle, Ledger, State
 from actors.core.transition import context_after, settle_event, transition
-from actors.messages.log_entries import ApprovalRulesChanged, Created, Entry, Forked, SettingsChanged, TreeReaped
+from actors.messages import ApprovalRulesChanged, Created, Entry, Forked, SettingsChanged, TreeReaped
 from actors.ports import (
     ConversationRecord,
     RevisionTooOldError,

@@ -41,7 +41,7 @@ from actors.core.events import (
     ToolTransient,
 )
 from actors.core.states import Cancelling, Error
-from actors.messages.outcomes import EffectOutcome, JobExited
+from actors.messages import EffectOutcome, JobExited
 from actors.ports import CancelToken, ConversationRecord, live_run
 from actors.ports.machine.resources import exhausted_resource
 from actors.runners.llm_runner import ModelRequests

@@ -20,7 +20,7 @@ from actors.core.context import CallSubject
 from actors.core.effects import RequestContinuation
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamChunk, LlmStreamStarted
-from actors.messages.outcomes import EffectOutcome, ModelRequestOverdue, TextDeltaReady
+from actors.messages import EffectOutcome, ModelRequestOverdue, TextDeltaReady
 from actors.ports import (
     CancelToken,
     Clock,

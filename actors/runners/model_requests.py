@@ -13,17 +13,10 @@ from msgspec.structs import replace
 from actors.core.context import Generation
 from actors.core.effects import RequestContinuation, RequestLlm
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.core.history import (
-    UNLIMITED,
-    GrowingView,
-    ImageBudget,
-    ProviderView,
-    Room,
-    provider_view,
-    summary_view,
-    within_limits,
-)
-from actors.messages.commands import (
+from actors.core.history import provider_view
+from actors.core.history.provider_view import GrowingView, ImageBudget, ProviderView, summary_view, within_limits
+from actors.core.history.result_budget import UNLIMITED, Room
+from actors.messages import (
     ConversationCommand,
     CreateConversationCommand,
     CreatingCommand,

@@ -16,10 +16,9 @@ from msgspec import Struct
 from actors.core.content import Text, Usage, text_of
 from actors.core.errors import ErrorKind
 from actors.core.events import UsageReported
-from actors.core.history import ProviderView, Turn
+from actors.core.history.provider_view import ProviderView, Turn
 from actors.core.steps import texts
-from actors.messages.commands import SetGeneratedTitleCommand
-from actors.messages.outcomes import EffectOutcome
+from actors.messages import EffectOutcome, SetGeneratedTitleCommand
 from actors.ports import (
     CancelToken,
     ConversationRecord,

@@ -21,9 +21,15 @@ from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import SubAgentResult, SubAgentTimeout, UsageReported
 from actors.core.states import AgentFailed, AgentOutcome, AgentSucceeded, AgentTask, Completed, Failed, State
 from actors.core.summary import run_id
-from actors.messages.commands import CancelConversationCommand
-from actors.messages.outcomes import CreateSubAgent, EffectOutcome, SubAgentStopped
-from actors.messages.refusals import InvalidFieldError, TaskRefusedError, UnknownConversationError
+from actors.messages import (
+    CancelConversationCommand,
+    CreateSubAgent,
+    EffectOutcome,
+    InvalidFieldError,
+    SubAgentStopped,
+    TaskRefusedError,
+    UnknownConversationError,
+)
 from actors.ports import (
     CancelToken,
     ConversationRecord,
@@ -44,7 +50,7 @@ if TYPE_CHECKING:
     from pykka import ActorRef
 
     from actors.core.effects import SpawnSubAgent
-    from actors.messages.commands import SpawnSubAgentsCommand, SpawnSubAgentsTask
+    from actors.messages import SpawnSubAgentsCommand, SpawnSubAgentsTask
     from actors.ports import Clock, ConversationDirectory, ConversationRecord
     from actors.runtime.services import Services
 

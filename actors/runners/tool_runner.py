@@ -47,7 +47,7 @@ from actors.core.tool_run import (
     ToolRun,
     advance,
 )
-from actors.messages.outcomes import EffectOutcome, ToolsEnded
+from actors.messages import EffectOutcome, ToolsEnded
 from actors.ports import (
     CancelToken,
     InvalidToolInputError,

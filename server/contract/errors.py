@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2 as details
 from google.rpc.status_pb2 import Status
 
 from actors.core.errors import REFUSAL_TEXTS, QuotaExceededError, Reason, Rejected
-from actors.messages.refusals import (
+from actors.messages import (
     DeadlineExceededError,
     EtagMismatchError,
     InvalidFieldError,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bedrock import v1
 from msgspec import Struct
 
-from actors.messages.refusals import UnknownApprovalRuleError
+from actors.messages import UnknownApprovalRuleError
 from actors.ports.store.conditions import ListPosition, place_of
 from server.contract import limits
 from server.contract import resource_names as names

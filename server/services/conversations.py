@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from bedrock import v1
 
+from actors import messages as requests
 from actors.core.errors import Reason, Rejected
-from actors.messages import commands as requests
-from actors.messages.refusals import InvalidFieldError, TaskRefusedError, UnknownConversationError
+from actors.messages import InvalidFieldError, TaskRefusedError, UnknownConversationError
 from server.auth.authentication import caller
 from server.contract import limits
 from server.contract import resource_names as names

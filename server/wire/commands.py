@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bedrock import v1
 from google.protobuf.message import Message
 
+from actors import messages as requests
 from actors.core.content import Delivery, Image, ToolError, ToolSuccess
 from actors.core.context import (
     ApprovalPolicy,
@@ -22,7 +23,6 @@ from actors.core.context import (
     ReasoningEffort,
     ToolGroup,
 )
-from actors.messages import commands as requests
 from actors.ports.terminal_text import without_escapes
 from server.contract import limits
 from server.contract import resource_names as names

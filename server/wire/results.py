@@ -12,7 +12,7 @@ from server.wire import enums, messages
 from server.wire.conversations import conversation_messages as states
 
 if TYPE_CHECKING:
-    from actors.messages import commands as requests
+    from actors import messages as requests
     from server.wire.context import ConversionContext
 
 

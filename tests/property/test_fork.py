@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from actors.conversation.commands.forking import forked_conversation
+from actors.conversation.forking import forked_conversation
 from actors.core import thresholds
 from actors.core.content import MessageType, SystemKind
 from actors.core.errors import Reason, Rejected
-from actors.core.history import ProviderView, provider_view
+from actors.core.history import provider_view
 from actors.core.history.chain import SUMMARIES, used_tokens
+from actors.core.history.provider_view import ProviderView
 from actors.core.notifications import StopReason
 from actors.core.states import ContextExhausted
-from actors.messages.commands import ForkConversationCommand
+from actors.messages import ForkConversationCommand
 from actors.ports import NoImages
 from tests.property.drive import a_context, happen
 from tests.property.growing import FORMS
@@ -31,7 +32,7 @@ from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from actors.core.content import Message
-    from actors.core.history import Turn
+    from actors.core.history.provider_view import Turn
     from actors.ports import ConversationRecord, StoppedRun
     from actors.runtime.services import Services
 

@@ -15,7 +15,7 @@ from actors.conversation.retry_queue import Prepared, RetryQueue, sharing_commit
 from actors.core.errors import InvalidTransition
 from actors.core.events import Event, LlmAborted, LlmError, LlmResponse, LlmStreamChunk, Restart, UsageReported
 from actors.core.states import Idle
-from actors.messages.outcomes import EffectOutcome, TextDeltaReady
+from actors.messages import EffectOutcome, TextDeltaReady
 from actors.ports import Commit, ConversationRecord, LogEntry, ModelInfo, StoreUnavailableError
 from tests.property.drive import a_context, walk
 from tests.property.profiles import everything_was_seen, profile

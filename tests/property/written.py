@@ -10,7 +10,7 @@ from actors.conversation.pipeline import taken_over
 from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.errors import InvalidTransition, Reason
 from actors.core.notifications import ConversationUpdated, ToolTreeReaped
-from actors.messages.log_entries import Created, SettingsChanged, TreeReaped
+from actors.messages import Created, SettingsChanged, TreeReaped
 from actors.ports import Commit, ConversationRecord, LogEntry, Store
 from tests.property.world import World
 from tests.support.commit_builder import record_of

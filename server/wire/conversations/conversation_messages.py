@@ -13,7 +13,7 @@ from actors.core.notifications import ApprovalRequested, CallStatus, ClientToolC
 from actors.core.states import ApprovalKind, ContextExhausted, QuestionStatus, State
 from actors.core.steps.approvals import approval_kind, requested_mode
 from actors.core.summary import StateSummary, summarize
-from actors.messages.commands import etag_of
+from actors.messages import etag_of
 from server.contract import resource_names as names
 from server.wire.conversations.agents import sub_agent
 from server.wire.conversations.approval_rules import approval_rule

@@ -18,7 +18,7 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import violations
 from actors.events.hub import EventHub
 from actors.maintenance.verify import findings
-from actors.messages.commands import (
+from actors.messages import (
     CancelConversationCommand,
     CancelConversationResult,
     CreateConversationCommand,

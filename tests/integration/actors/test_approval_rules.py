@@ -15,15 +15,16 @@ from actors.core.context import Action, ApprovalPolicy, ApprovalRule, ClientTool
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ApprovalDecision, ApprovalRequested, ApprovalResolved, ConversationUpdated
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Idle
-from actors.messages.commands import (
+from actors.messages import (
     ContinueConversationCommand,
     CreateApprovalRuleCommand,
     DeleteApprovalRuleCommand,
     ForkConversationCommand,
+    InvalidFieldError,
     ResolveApprovalCommand,
     TriggerContinuationCommand,
+    UnknownApprovalRuleError,
 )
-from actors.messages.refusals import InvalidFieldError, UnknownApprovalRuleError
 from actors.ports import ToolOutput
 from tests.integration.actors.conftest import Talk
 from tests.integration.actors.family import child, tasks

@@ -12,7 +12,7 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import ToolUse
 from actors.core.context import Action, ApprovalPolicy, ApprovalRule
 from actors.core.states import AwaitingToolApproval, Idle
-from actors.messages.commands import (
+from actors.messages import (
     CreateApprovalRuleCommand,
     DeleteConversationCommand,
     ResolveApprovalCommand,

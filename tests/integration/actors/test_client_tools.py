@@ -15,14 +15,14 @@ from actors.core.context import ClientTool, Mode, Profile, ToolGroup
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import CallStatus, ClientToolCall, ConversationUpdated, MessageAdded
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
-from actors.messages.commands import (
+from actors.messages import (
     ForkConversationCommand,
+    InvalidFieldError,
     SetModeCommand,
     SubmitToolResultCommand,
     SubmitToolResultResult,
     UpdateConversationCommand,
 )
-from actors.messages.refusals import InvalidFieldError
 from tests.integration.actors.test_modes import Cell
 from tests.support.patience import PATIENCE, eventually
 from tests.support.stores import new_store

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.conversation.commands import creation
+from actors.conversation import creation
 from actors.core.content import ToolUse, Usage, is_tool_result, text_of
 from actors.core.context import Profile
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import ContextWarning, ConversationUpdated, Fate, QueueChanged, RunStop
 from actors.core.states import ContextExhausted, Idle
 from actors.core.thresholds import content_tokens
-from actors.messages.commands import (
+from actors.messages import (
     ContinueConversationCommand,
     CreateConversationCommand,
     TriggerContinuationCommand,

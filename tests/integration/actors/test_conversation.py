@@ -29,25 +29,23 @@ from actors.core.notifications import (
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmPhase, LlmRequesting, ToolExecuting
 from actors.core.steps import texts
 from actors.core.summary import run_id
-from actors.messages.commands import (
+from actors.messages import (
     ArchiveConversationCommand,
     CancelConversationCommand,
     ContinueConversationCommand,
     CreateConversationCommand,
+    DeadlineExceededError,
     DeleteConversationCommand,
+    EtagMismatchError,
+    InvalidFieldError,
     ResolveApprovalCommand,
     SendMessageCommand,
     SpawnSubAgentsCommand,
     SpawnSubAgentsTask,
     TriggerContinuationCommand,
+    UnknownConversationError,
     UpdateConversationCommand,
     etag_of,
-)
-from actors.messages.refusals import (
-    DeadlineExceededError,
-    EtagMismatchError,
-    InvalidFieldError,
-    UnknownConversationError,
 )
 from actors.ports import ToolOutput, ToolTransientError, date_of
 from actors.ports.permissions import EVERYTHING

@@ -20,7 +20,7 @@ from actors.core.content import Text
 from actors.core.context import Action, ApprovalRule
 from actors.core.states import Idle
 from actors.maintenance.verify import findings
-from actors.messages.commands import ContinueConversationCommand
+from actors.messages import ContinueConversationCommand
 from tests.integration.actors.conftest import Talk
 from tests.support.replaying import differences
 

@@ -22,13 +22,13 @@ from actors.core.events import InternalFault
 from actors.core.history import violations
 from actors.core.notifications import MessageAdded, RunStop, StreamDiscarded
 from actors.core.states import QUIET, ContextExhausted, Error, Idle, LlmPhase, LlmRequesting
-from actors.messages.commands import (
+from actors.messages import (
     CancelConversationCommand,
     CreateConversationCommand,
     SendMessageCommand,
     TriggerContinuationCommand,
+    UnknownConversationError,
 )
-from actors.messages.refusals import UnknownConversationError
 from actors.ports import (
     CancelToken,
     ModelAbortedError,

@@ -9,24 +9,25 @@ import msgspec
 import pytest
 
 from actors.adapters.store.sqlite.store import open_store
-from actors.conversation.commands.forking import forked_conversation
+from actors.conversation.forking import forked_conversation
 from actors.core.content import Image, Message, MessageType, SystemKind, Text, ToolUse, Usage, text_of
 from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Budget, ClientTool, FollowUpPolicy, Mode, Profile
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.history.chain import first_notices
 from actors.core.notifications import RunStop, StopReason
 from actors.core.states import ContextExhausted, Error, Idle
-from actors.messages.commands import (
+from actors.messages import (
     ArchiveConversationCommand,
     DeleteConversationCommand,
     ForkConversationCommand,
+    InvalidFieldError,
     SetModeCommand,
     SpawnSubAgentsCommand,
     SpawnSubAgentsTask,
     TriggerContinuationCommand,
+    UnknownConversationError,
     UpdateConversationCommand,
 )
-from actors.messages.refusals import InvalidFieldError, UnknownConversationError
 from actors.ports import Attachment, RevisionTooOldError, ToolOutput, date_of
 from actors.ports.store.conditions import Selection
 from tests.integration.actors.conftest import Calendar, Talk

@@ -13,8 +13,7 @@ from actors.core.errors import Reason, Rejected
 from actors.core.states import Idle
 from actors.maintenance import retention as housekeeping
 from actors.maintenance.retention import DAY_MS, Housekeeper, Retention
-from actors.messages.commands import ArchiveConversationCommand, DeleteConversationCommand
-from actors.messages.refusals import EtagMismatchError
+from actors.messages import ArchiveConversationCommand, DeleteConversationCommand, EtagMismatchError
 from actors.ports import Attachment, StoreDamagedError, StoreUnavailableError
 from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin, Outcome
 from actors.runtime.services import SystemClock

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from actors.conversation import deletion
-from actors.conversation.deletion import LEFT_BEHIND
+from actors.conversation import lifecycle
+from actors.conversation.lifecycle import LEFT_BEHIND
 from actors.core.content import ToolUse
 from actors.core.context import Limits, Mode, wider
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import BackgroundJobChanged, ToolTreeReaped
 from actors.core.states import BackgroundJob, Idle, JobStatus, LlmRequesting, ToolExecuting, ToolPhase
 from actors.core.tool_run import KillReceipt
-from actors.messages.commands import (
+from actors.messages import (
     ArchiveConversationCommand,
     CancelConversationCommand,
     DeleteConversationCommand,
     SendMessageCommand,
     SetModeCommand,
+    UnknownConversationError,
     UpdateConversationCommand,
 )
-from actors.messages.refusals import UnknownConversationError
 from actors.ports import FencedError, SandboxReport, Store, ToolOutput, ToolTransientError
 from tests.integration.actors.conftest import Box, Hold, ShakyStore
 from tests.support.patience import PATIENCE, eventually
@@ -472,7 +472,7 @@ def test_every_request_for_the_deletion_is_answered(yard: World) -> None:
 
 
 def test_what_does_not_die_in_time_is_left_behind_with_a_warning(yard: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deletion, "DELETE_WAIT_MS", 5)
+    monkeypatch.setattr(lifecycle, "DELETE_WAIT_MS", 5)
     talk = started(yard, "b-1")
     assert deleting(yard, talk).result(PATIENCE) == (LEFT_BEHIND,)
     assert yard.store.load(talk.id) is None

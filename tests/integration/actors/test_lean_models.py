@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from actors.core.states import ContextExhausted, Idle
-from actors.messages.commands import ContinueConversationCommand, TriggerContinuationCommand
+from actors.messages import ContinueConversationCommand, TriggerContinuationCommand
 from tests.integration.actors.conftest import Box, ScriptedModel
 
 

@@ -14,18 +14,19 @@ from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import LlmResponse
 from actors.core.notifications import RunStop, ToolTreeReaped
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Error, Idle, LlmPhase, LlmRequesting
-from actors.messages.commands import (
+from actors.messages import (
     CancelConversationCommand,
     ContinueConversationCommand,
     CreateConversationCommand,
     DeleteConversationCommand,
+    EffectOutcome,
+    InvalidFieldError,
     ResolveApprovalCommand,
     SendMessageCommand,
     TriggerContinuationCommand,
+    UnknownConversationError,
     UpdateConversationCommand,
 )
-from actors.messages.outcomes import EffectOutcome
-from actors.messages.refusals import InvalidFieldError, UnknownConversationError
 from actors.ports import ModelAnswer, ToolOutput
 from actors.ports.mcp import NoMcpServers
 from actors.runtime.actor import tell

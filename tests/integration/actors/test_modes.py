@@ -15,7 +15,7 @@ from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Mode, Sugg
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, MessageAdded, ModeChanged
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Idle, Ledger, ToolExecuting
-from actors.messages.commands import (
+from actors.messages import (
     CancelConversationCommand,
     ResolveApprovalCommand,
     SetModeCommand,

@@ -10,7 +10,7 @@ import pytest
 from actors.core.context import Limits
 from actors.core.errors import ErrorKind
 from actors.core.states import Error, Idle
-from actors.messages.commands import CancelConversationCommand, CreateConversationCommand
+from actors.messages import CancelConversationCommand, CreateConversationCommand
 from actors.ports.machine.resources import exhausted_resource
 from tests.support.patience import PATIENCE
 

@@ -12,16 +12,16 @@ from actors.core.context import Generation, Profile, ReasoningEffort
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import RunStop, StopReason
 from actors.core.states import ContextExhausted, Error, Idle
-from actors.messages.commands import (
+from actors.messages import (
     ContinueConversationCommand,
     CreateConversationCommand,
+    InvalidFieldError,
     SpawnSubAgentsCommand,
     SpawnSubAgentsTask,
     TriggerContinuationCommand,
     UpdateConversationCommand,
     etag_of,
 )
-from actors.messages.refusals import InvalidFieldError
 from actors.ports import ToolOutput
 
 if TYPE_CHECKING:

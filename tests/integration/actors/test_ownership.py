@@ -19,7 +19,7 @@ from actors.core.events import UserMessage
 from actors.core.notifications import BackgroundJobChanged, RunStop
 from actors.core.states import BackgroundJob, Completed, Failed, Idle, JobStatus, LlmRequesting, ToolExecuting
 from actors.maintenance.retention import Housekeeper, Retention
-from actors.messages.commands import (
+from actors.messages import (
     ArchiveConversationCommand,
     CancelConversationCommand,
     DeleteConversationCommand,

@@ -15,7 +15,7 @@ from actors.core.context import Limits
 from actors.core.errors import Reason, Rejected
 from actors.core.states import TERMINAL, Idle
 from actors.events.hub import EventHub
-from actors.messages.commands import (
+from actors.messages import (
     CancelConversationCommand,
     CreateConversationCommand,
     SendMessageCommand,

@@ -12,7 +12,7 @@ from actors.core.content import SystemKind, ToolUse, Usage
 from actors.core.errors import QuotaExceededError, Reason, Rejected
 from actors.core.notifications import RunStop, StopReason
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
-from actors.messages.commands import (
+from actors.messages import (
     CreateConversationCommand,
     DeleteConversationCommand,
     ForkConversationCommand,

@@ -21,7 +21,7 @@ from actors.core.notifications import (
     ToolTreeReaped,
 )
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmPhase, LlmRequesting, ToolExecuting
-from actors.messages.commands import SendMessageCommand, UpdateConversationCommand
+from actors.messages import SendMessageCommand, UpdateConversationCommand
 from actors.ports.telemetry import Telemetry
 
 if TYPE_CHECKING:

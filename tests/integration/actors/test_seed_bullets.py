@@ -36,7 +36,7 @@ from actors.core.states import (
     State,
     ToolExecuting,
 )
-from actors.messages.commands import TriggerContinuationCommand
+from actors.messages import TriggerContinuationCommand
 from actors.ports import ToolOutput
 from tests.machine.columns import SUB_AGENT
 from tests.machine.talk import OPEN

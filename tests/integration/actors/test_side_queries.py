@@ -11,7 +11,7 @@ from actors.core.context import Budget, ToolTraits
 from actors.core.errors import ErrorKind
 from actors.core.notifications import RunStop, UsageChanged
 from actors.core.states import Error, Idle
-from actors.messages.commands import TriggerContinuationCommand
+from actors.messages import TriggerContinuationCommand
 from actors.ports import (
     CancelToken,
     ModelAnswer,

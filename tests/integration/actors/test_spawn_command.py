@@ -11,18 +11,16 @@ from actors.core.content import MessageType, SystemKind
 from actors.core.context import Budget
 from actors.core.errors import Reason, Rejected
 from actors.core.states import AwaitingSubAgents, Completed, ContextExhausted, Idle
-from actors.messages.commands import (
+from actors.messages import (
     ArchiveConversationCommand,
+    DeadlineExceededError,
+    InvalidFieldError,
     SendMessageCommand,
     SpawnSubAgentsCommand,
     SpawnSubAgentsResult,
     SpawnSubAgentsTask,
-    TriggerContinuationCommand,
-)
-from actors.messages.refusals import (
-    DeadlineExceededError,
-    InvalidFieldError,
     TaskRefusedError,
+    TriggerContinuationCommand,
     UnknownConversationError,
 )
 from actors.ports import ToolTransientError

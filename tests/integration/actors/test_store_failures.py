@@ -12,7 +12,7 @@ from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QueueChanged, RunStop, ToolTreeReaped
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
-from actors.messages.commands import (
+from actors.messages import (
     ArchiveConversationCommand,
     CancelConversationCommand,
     DeleteConversationCommand,

@@ -17,7 +17,7 @@ from actors.core.context import Budget, Limits, Mode
 from actors.core.errors import ErrorKind
 from actors.core.notifications import RunStop
 from actors.core.states import Completed, Failed, Idle
-from actors.messages.commands import SendMessageCommand
+from actors.messages import SendMessageCommand
 from actors.ports import Commit, SandboxReport, ToolOutput
 from actors.ports.store.conditions import UNARCHIVED, Selection
 from actors.runtime.services import AgentLimits

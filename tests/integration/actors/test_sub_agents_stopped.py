@@ -16,15 +16,15 @@ from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.history import violations
 from actors.core.notifications import ConversationUpdated, RunStop
 from actors.core.states import QUIET, TERMINAL, AwaitingSubAgents, Completed, Error, Failed, Idle
-from actors.messages.commands import (
+from actors.messages import (
     CancelConversationCommand,
     CreateConversationCommand,
     DeleteConversationCommand,
     SendMessageCommand,
     TriggerContinuationCommand,
+    UnknownConversationError,
     UpdateConversationCommand,
 )
-from actors.messages.refusals import UnknownConversationError
 from actors.ports import StoreUnavailableError
 from actors.runtime.actor import tell
 from tests.integration.actors.conftest import ShakyStore

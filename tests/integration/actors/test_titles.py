@@ -15,13 +15,13 @@ from actors.core.content import Usage
 from actors.core.errors import ErrorKind
 from actors.core.notifications import ConversationUpdated, RunStop
 from actors.core.states import Idle
-from actors.messages.commands import (
+from actors.messages import (
     ContinueConversationCommand,
     DeleteConversationCommand,
     TriggerContinuationCommand,
+    UnknownConversationError,
     UpdateConversationCommand,
 )
-from actors.messages.refusals import UnknownConversationError
 from actors.ports import CancelToken, ModelAnswer, ModelRequest, ModelSink, Purpose
 from actors.runners import side_queries
 from actors.runners.side_queries import TITLE_CHARACTERS, title_of

@@ -14,8 +14,7 @@ from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import QuestionChanged
 from actors.core.states import Idle, QuestionStatus, ToolExecuting
-from actors.messages.commands import AnswerQuestionCommand, SetModeCommand
-from actors.messages.refusals import InvalidFieldError
+from actors.messages import AnswerQuestionCommand, InvalidFieldError, SetModeCommand
 from actors.ports import PersonAnswer, PersonQuestion, ToolOutput, TooManyQuestionsError
 from actors.runners.tool_runner import MAX_OPEN, MAX_PER_CALL
 from tests.integration.actors.test_modes import Cell

@@ -17,6 +17,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from actors import messages as requests
 from actors.adapters.store import listing as sqlite_listing
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import MessageType, Text, ToolUse
@@ -25,8 +26,7 @@ from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QuestionChanged, QueueChanged, RunStop, StopReason
 from actors.core.states import Question, QuestionStatus, QueuedInput
 from actors.core.summary import StateSummary
-from actors.messages import commands as requests
-from actors.messages.refusals import TaskRefusedError, UnknownConversationError
+from actors.messages import TaskRefusedError, UnknownConversationError
 from actors.ports import StoreDamagedError, StoreUnavailableError
 from server.contract import limits
 from server.queries import listings

@@ -11,7 +11,7 @@ import pytest
 from bedrock.testing.waiting import within
 
 from actors.core.content import ToolUse
-from actors.messages.commands import CreateConversationCommand
+from actors.messages import CreateConversationCommand
 from actors.ports.cluster import Node
 from server.auth.authentication import Authentication
 from server.auth.principals import LOCAL

@@ -9,6 +9,7 @@ import pytest
 from bedrock import v1
 from google.protobuf.duration_pb2 import Duration
 
+from actors import messages as requests
 from actors.core.content import MessageType, Text, ToolUse
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
@@ -23,7 +24,6 @@ from actors.core.states import (
     QueuedInput,
     ToolExecuting,
 )
-from actors.messages import commands as requests
 from actors.ports import Attachment
 from server.contract import limits
 from tests.integration.server.grpc_harness import AUTHORIZED, GrpcHarness, refused

@@ -25,7 +25,7 @@ with collection_paused():
     from server.app.serving import run
     from server.app.wiring import wire
 from server.settings.loading import load
-from actors.messages.commands import CreateConversationCommand
+from actors.messages import CreateConversationCommand
 with wire(load({"data_dir": sys.argv[1], "listen": "none"})) as wired:
     wired.connect()
     print(*sorted(sys.modules))

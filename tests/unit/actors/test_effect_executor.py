@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from actors.conversation.commands import creation
+from actors.conversation import creation
 from actors.core.content import Text, Usage
 from actors.core.effects import (
     AbortLlm,
@@ -41,8 +41,7 @@ from actors.core.events import (
     ToolTransient,
 )
 from actors.core.states import AgentSucceeded, AgentTask, Idle, Ledger
-from actors.messages.commands import CreateConversationCommand
-from actors.messages.outcomes import EffectOutcome, ModelRequestOverdue, ToolsEnded
+from actors.messages import CreateConversationCommand, EffectOutcome, ModelRequestOverdue, ToolsEnded
 from actors.ports import CancelToken, ConversationRecord, ModelAnswer, ModelRequest, ModelSink, ToolContext, ToolOutput
 from actors.runners.effect_executor import EffectExecutor
 from actors.runners.llm_runner import ABORT_MS
@@ -89,7 +88,7 @@ class ToolHarness:
         self.inbox = inbox
         self.sub_agents = Told()
         self.executor = EffectExecutor(services, self.admission, inbox, self.sub_agents)  # type: ignore[arg-type]
-        record, commit = creation.conversation(services, "c1", CreateConversationCommand("p", "/tmp"), 1)
+        record, commit = creation.new_conversation(services, "c1", CreateConversationCommand("p", "/tmp"), 1)
         services.store.commit(commit)
         self.context = services.context_of(record)
         self.record = record

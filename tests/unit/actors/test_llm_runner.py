@@ -11,7 +11,7 @@ import pytest
 from actors.core.content import Text, Usage
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamStarted
-from actors.messages.outcomes import EffectOutcome, TextDeltaReady
+from actors.messages import EffectOutcome, TextDeltaReady
 from actors.ports import (
     CancelToken,
     ModelAbortedError,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actors.adapters.tools.registry import StandardToolbox
-from actors.conversation.commands.system_prompt import system_prompt
+from actors.conversation.system_prompt import system_prompt
 from actors.core.content import Text, ToolUse
 from actors.core.context import ClientTool, Mode, ToolGroup, ToolTraits
 from actors.core.thresholds import tokens_of, utf8_size

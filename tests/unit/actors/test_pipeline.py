@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from actors.conversation.commands import creation, settings
+from actors.conversation import creation, settings
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation, taken_over
 from actors.conversation.unit_of_work import OutcomeBatch
 from actors.core.content import Delivery, Text, ToolSuccess, ToolUse, Usage
@@ -27,9 +27,13 @@ from actors.core.events import (
 )
 from actors.core.notifications import ContextWarning, MessageAdded, RunStop, StateChanged, UsageChanged
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
-from actors.messages.commands import CreateConversationCommand, UpdateConversationCommand
-from actors.messages.log_entries import SettingsChanged
-from actors.messages.outcomes import EffectOutcome, TextDeltaReady
+from actors.messages import (
+    CreateConversationCommand,
+    EffectOutcome,
+    SettingsChanged,
+    TextDeltaReady,
+    UpdateConversationCommand,
+)
 from actors.ports import Commit, FencedError, ModelInfo, StoreUnavailableError
 from tests.support.stores import new_store
 
@@ -90,7 +94,7 @@ def machine(services: Services, store: Failing, bus: Bus) -> LoadedConversation:
     ours: Any = {"store": store, "bus": bus}
     services = replace(services, **ours)
     services.toolbox.tools["bash"] = lambda context: None  # type: ignore[attr-defined]
-    record, commit = creation.conversation(services, "c1", CreateConversationCommand("p", "/tmp"), 1)
+    record, commit = creation.new_conversation(services, "c1", CreateConversationCommand("p", "/tmp"), 1)
     store.commit(commit)
     return LoadedConversation(services, record)
 

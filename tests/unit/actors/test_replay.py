@@ -15,7 +15,7 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.context import Mode
 from actors.core.notifications import MessageAdded, RunStop, StateChanged, StopReason
 from actors.maintenance.verify import Replay
-from actors.messages.log_entries import Created, TreeReaped
+from actors.messages import Created, TreeReaped
 from actors.ports import ConversationRecord, StoredTransition
 from tests.property.drive import a_context
 from tests.property.tape import Tape

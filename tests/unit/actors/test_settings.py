@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from actors.conversation.commands import creation, settings
-from actors.conversation.commands.system_prompt import system_prompt
+from actors.conversation import creation, settings
 from actors.conversation.pipeline import LoadedConversation
+from actors.conversation.system_prompt import system_prompt
 from actors.core.content import SystemKind
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
 from actors.core.states import QUIET, TERMINAL, ContextExhausted, Idle, Ledger
-from actors.messages.commands import ContinueConversationCommand, CreateConversationCommand, UpdateConversationCommand
+from actors.messages import ContinueConversationCommand, CreateConversationCommand, UpdateConversationCommand
 from actors.ports import ConversationRecord, SandboxReport
 from tests.machine.columns import Column, parent_columns
 
@@ -48,7 +48,7 @@ class Sandbox:
 
 
 def born(services: Services, **fields: Any) -> ConversationRecord:
-    record, commit = creation.conversation(
+    record, commit = creation.new_conversation(
         services, "c1", CreateConversationCommand("p", fields.pop("directory", "/tmp"), **fields), 5
     )
     services.store.commit(commit)
@@ -148,25 +148,29 @@ def test_a_creation_in_a_missing_directory_is_refused(
     services: Services, field: str, value: str, reason: Reason
 ) -> None:
     with refused(reason):
-        creation.conversation(
+        creation.new_conversation(
             services, "c1", msgspec.structs.replace(CreateConversationCommand("p", "/tmp"), **{field: value}), 5
         )
     assert services.store.load("c1") is None
 
 
 def test_a_successor_reads_its_directory_again(services: Services, tmp_path: Path) -> None:
-    record, commit = creation.conversation(services, "c1", CreateConversationCommand("p", str(tmp_path)), 5)
+    record, commit = creation.new_conversation(services, "c1", CreateConversationCommand("p", str(tmp_path)), 5)
     services.store.commit(commit)
     assert "Be kind." not in record.system_prompt
     (tmp_path / "AGENTS.md").write_text("Be kind.")
     exhausted = msgspec.structs.replace(record, state=ContextExhausted(Ledger(run=3, seq=9), "Milk."))
     day = 86_400_000
-    child, _ = creation.successor(services, unit_of(services, exhausted), ContinueConversationCommand(), "Milk.", day)
+    child, _ = creation.new_successor(
+        services, unit_of(services, exhausted), ContinueConversationCommand(), "Milk.", day
+    )
     assert "Be kind." in child.system_prompt
     assert "- date: 1970-01-02 (UTC)" in child.system_prompt
     (tmp_path / "AGENTS.md").unlink()
     tmp_path.rmdir()
-    child, _ = creation.successor(services, unit_of(services, exhausted), ContinueConversationCommand(), "Milk.", day)
+    child, _ = creation.new_successor(
+        services, unit_of(services, exhausted), ContinueConversationCommand(), "Milk.", day
+    )
     assert f"- working directory: {tmp_path}" in child.system_prompt
 
 
@@ -175,7 +179,7 @@ def test_a_successor_takes_over_the_settings_and_is_linked_both_ways(services: S
     parent = born(services, title="T", labels={"a": "b"}, budget=Budget(run_tokens=5))
     parent = msgspec.structs.replace(parent, state=ContextExhausted(Ledger(run=3, seq=9), "Milk."), archived_at=7)
     unit = unit_of(services, parent)
-    child, birth = creation.successor(
+    child, birth = creation.new_successor(
         services, unit, ContinueConversationCommand(include_summary=include_summary), "Milk.", 8
     )
     services.store.commit(unit.commit(), birth)

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pykka._envelope import Envelope
 
-from actors.conversation.commands import creation
+from actors.conversation import creation
 from actors.core.content import Usage
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import SubAgentResult, UsageReported
 from actors.core.states import AgentFailed, AgentSucceeded, AgentTask, Completed, Failed, Idle, Ledger
-from actors.messages.commands import CancelConversationCommand, CreateConversationCommand
-from actors.messages.outcomes import CreateSubAgent, EffectOutcome, SubAgentStopped
+from actors.messages import (
+    CancelConversationCommand,
+    CreateConversationCommand,
+    CreateSubAgent,
+    EffectOutcome,
+    SubAgentStopped,
+)
 from actors.runners.sub_agents import SubAgentRunner, outcome_of
 from actors.runtime.actor import Mailbox
 
@@ -46,7 +51,7 @@ class Directory:
     """A directory that keeps what is delivered."""
 
     def __init__(self, services: Services, inbox: Any, limit: int = 10) -> None:
-        self.parent, _ = creation.conversation(services, "c1", CreateConversationCommand("p", "/tmp"), 1)
+        self.parent, _ = creation.new_conversation(services, "c1", CreateConversationCommand("p", "/tmp"), 1)
         self.delivered: list[tuple[str, Any]] = []
         self.answers: list[Future[Any]] = []
         self.open: bool | Exception = True

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from actors.adapters.tools.registry import StandardToolbox
-from actors.conversation.commands.system_prompt import (
+from actors.conversation.system_prompt import (
     LEAN,
     MODES,
     ROLE,

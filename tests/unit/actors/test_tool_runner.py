@@ -13,7 +13,7 @@ from actors.core.context import ConvContext, Mode, ToolGroup, ToolTraits
 from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolAborted, ToolComplete, ToolTransient
 from actors.core.tool_run import KillReceipt
-from actors.messages.outcomes import EffectOutcome, ToolsEnded
+from actors.messages import EffectOutcome, ToolsEnded
 from actors.ports import (
     CancelToken,
     InvalidToolInputError,

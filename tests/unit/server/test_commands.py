@@ -23,7 +23,7 @@ from actors.core.context import (
 )
 from actors.core.notifications import Fate, QueueChanged
 from actors.core.summary import StateSummary
-from actors.messages.commands import (
+from actors.messages import (
     CancelConversationResult,
     CreateConversationCommand,
     ResolveApprovalCommand,

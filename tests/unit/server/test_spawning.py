@@ -5,7 +5,7 @@ from __future__ import annotations
 from bedrock import v1
 from google.protobuf.duration_pb2 import Duration
 
-from actors.messages.commands import SpawnSubAgentsCommand, SpawnSubAgentsResult, SpawnSubAgentsTask
+from actors.messages import SpawnSubAgentsCommand, SpawnSubAgentsResult, SpawnSubAgentsTask
 from server.wire import commands, results
 from tests.support.samples import FACTS, MESSAGE
 

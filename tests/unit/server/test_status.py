@@ -13,7 +13,7 @@ import pytest
 from google.rpc import error_details_pb2 as details
 
 from actors.core.errors import REFUSAL_TEXTS, QuotaExceededError, Reason, Rejected
-from actors.messages.refusals import (
+from actors.messages import (
     DeadlineExceededError,
     EtagMismatchError,
     InvalidFieldError,

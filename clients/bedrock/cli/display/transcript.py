@@ -237,7 +237,7 @@ class Transcript:
         self.print_agent_ends()
         self._show(event)
 
-    def _show(self, event: Event) -> None:  # noqa: C901, PLR0912 -- one case for each kind of event
+    def _show(self, event: Event) -> None:
         match event.kind:
             case "message_added":
                 self._show_message_added(event)

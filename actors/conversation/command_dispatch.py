@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from actors.conversation.commands import creation, new_conversations, replies, rule_changes, settings
-from actors.conversation.commands.client_answers import late_answer
-from actors.conversation.commands.idempotency import command_record, known_command
-from actors.conversation.commands.question_answers import filled_in
+from actors.conversation import answers, creation, settings
+from actors.conversation.answers import command_record, filled_in, known_command, late_answer
 from actors.core.content import Delivery
 from actors.core.context import ApprovalRule, Mode
 from actors.core.errors import Reason, Rejected
@@ -30,7 +28,7 @@ from actors.core.rules.tool_states import open_question
 from actors.core.states import QUIET
 from actors.core.steps.approvals import traits_of
 from actors.core.steps.tool_rounds import current_call, waiting_call
-from actors.messages.commands import (
+from actors.messages import (
     AnswerQuestionCommand,
     ArchiveConversationCommand,
     CancelConversationCommand,
@@ -39,29 +37,30 @@ from actors.messages.commands import (
     ConversationCommand,
     CreateApprovalRuleCommand,
     CreateConversationCommand,
+    CreateSubAgent,
     CreatingCommand,
     DeleteApprovalRuleCommand,
     DeleteConversationCommand,
+    EtagMismatchError,
     ForkConversationCommand,
+    InvalidFieldError,
     ResolveApprovalCommand,
     SendMessageCommand,
     SendMessageResult,
     SetGeneratedTitleCommand,
     SetModeCommand,
     SetModeResult,
-    SettingsCommand,
     SpawnSubAgentsCommand,
     SpawnSubAgentsResult,
     SubmitToolResultCommand,
     SubmitToolResultResult,
     TriggerContinuationCommand,
     UpdateConversationCommand,
+    Wake,
     WithdrawMessageCommand,
     WithdrawMessageResult,
     etag_of,
 )
-from actors.messages.outcomes import CreateSubAgent, Wake
-from actors.messages.refusals import EtagMismatchError, InvalidFieldError
 from actors.ports import ConversationRecord, StoreUnavailableError, live_run
 from actors.ports.schemas import output_schema
 from actors.ports.schemas.json_schema import InvalidSchemaError
@@ -78,7 +77,7 @@ if TYPE_CHECKING:
 class CommandDispatch:
     """Handles the commands of one conversation. Actor's thread only.
 
-    Every method may raise StoreError, Rejected or an error of actors.messages.refusals. After the latter two, nothing
+    Every method may raise StoreError, Rejected or an error of actors.messages. After the latter two, nothing
     has changed.
     """
 
@@ -97,29 +96,30 @@ class CommandDispatch:
                 self._pipeline.load()
                 return None
             case CreateConversationCommand() | ForkConversationCommand():
-                return new_conversations.create(self._pipeline, request)
+                return creation.create(self._pipeline, request)
             case CreateSubAgent():
                 return creation.create_sub_agent(self._pipeline, request)
             case _:
-                return self._obey(self._pipeline.load(), request)
+                return self._apply(self._pipeline.load(), request)
 
-    def _obey(self, loaded: LoadedConversation, request: ConversationCommand) -> object:
+    def _apply(self, loaded: LoadedConversation, request: ConversationCommand) -> object:
         match request:
             case SendMessageCommand():
                 return self._send_message(loaded, request)
             case CancelConversationCommand():
                 return self.cancel_conversation(request, cancel_event(request, self._pipeline.now()))
-            case ResolveApprovalCommand() | SubmitToolResultCommand() | AnswerQuestionCommand():
-                return self._take_answer(loaded, request)
+            case ResolveApprovalCommand():
+                return self._resolve_approval(loaded, request)
+            case SubmitToolResultCommand():
+                return self._submit_tool_result(loaded, request)
+            case AnswerQuestionCommand():
+                return self._answer_question(loaded, request)
             case SetModeCommand():
                 return self._set_mode(loaded, request)
             case TriggerContinuationCommand():
-                _refuse_archived(loaded)
-                self._pipeline.executor.read_history(loaded.record)
-                self._pipeline.advance(TriggerContinuation(self._pipeline.now()))
-                return loaded.record
+                return self._trigger_continuation(loaded)
             case ContinueConversationCommand():
-                return new_conversations.continue_exhausted(self._pipeline, loaded, request)
+                return creation.continue_exhausted(self._pipeline, loaded, request)
             case WithdrawMessageCommand(message_id=message_id):
                 return self._withdraw_message(message_id)
             case SpawnSubAgentsCommand():
@@ -128,11 +128,6 @@ class CommandDispatch:
                 _check_archived(loaded, before)
                 _check_etag(loaded, etag)
                 return self._stop(force)
-            case _:
-                return self._set(loaded, request)
-
-    def _set(self, loaded: LoadedConversation, request: SettingsCommand) -> object:
-        match request:
             case UpdateConversationCommand():
                 return self._update_conversation(loaded, request)
             case SetGeneratedTitleCommand():
@@ -199,7 +194,7 @@ class CommandDispatch:
         if outdated:
             unit.run(McpRestarted(event.at, outdated))
         unit.run(event)
-        answer = replies.sent(unit, event.message_id)
+        answer = answers.sent(unit, event.message_id)
         entitled = self._titles.wanted and untitled(loaded.record)
         if entitled and (title := title_of(request.text)):
             settings.change(unit, event.at, title=title)
@@ -210,18 +205,11 @@ class CommandDispatch:
             self._titles.improve(loaded.record, request.text)
         return answer
 
-    def _take_answer(
-        self,
-        loaded: LoadedConversation,
-        request: ResolveApprovalCommand | SubmitToolResultCommand | AnswerQuestionCommand,
-    ) -> object:
-        match request:
-            case ResolveApprovalCommand():
-                return self._resolve_approval(loaded, request)
-            case SubmitToolResultCommand():
-                return self._submit_tool_result(loaded, request)
-            case AnswerQuestionCommand():
-                return self._answer_question(loaded, request)
+    def _trigger_continuation(self, loaded: LoadedConversation) -> ConversationRecord:
+        _refuse_archived(loaded)
+        self._pipeline.executor.read_history(loaded.record)
+        self._pipeline.advance(TriggerContinuation(self._pipeline.now()))
+        return loaded.record
 
     def _answer_question(self, loaded: LoadedConversation, request: AnswerQuestionCommand) -> QuestionChanged:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
@@ -249,7 +237,7 @@ class CommandDispatch:
             unit.run(event)
         except Rejected:
             return late_answer(self._pipeline.executor.history(loaded.record), request)
-        answer = replies.answered(unit, request.tool_use_id)
+        answer = answers.answered(unit, request.tool_use_id)
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), event.at))
         return answer
 
@@ -284,7 +272,7 @@ class CommandDispatch:
             self._pipeline.executor.stop_unrecorded(unit.effects, unit.record, unit.context)
             recorded = False
         surviving = tuple(job for job in self._jobs() if job not in ended)
-        return replies.cancelled(unit, ended=ended, surviving=surviving, recorded=recorded)
+        return answers.cancelled(unit, ended=ended, surviving=surviving, recorded=recorded)
 
     def _withdraw_message(self, message_id: str) -> WithdrawMessageResult:
         event = WithdrawMessage(self._pipeline.now(), message_id)
@@ -318,7 +306,7 @@ class CommandDispatch:
         unit = loaded.begin()
         event = ApprovalResponse(self._pipeline.now(), request.tool_use_id, request.approve, request.note)
         if request.rule is not None:
-            rule_changes.make_with_answer(
+            settings.create_rule_with_answer(
                 self._services, unit, request.rule, request.principal, event.at, approve=request.approve
             )
         unit.run(event)
@@ -329,15 +317,15 @@ class CommandDispatch:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
             return msgspec.json.decode(known.answer, type=ApprovalRule)
-        rule_changes.check_tool(self._services, loaded.record, request.rule.tool)
+        settings.check_rule_tool(self._services, loaded.record, request.rule.tool)
         unit, at = loaded.begin(), self._pipeline.now()
-        rule = rule_changes.make(self._services, unit, request.rule, request.principal, at)
+        rule = settings.create_rule(self._services, unit, request.rule, request.principal, at)
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(rule), at))
         return rule
 
     def _delete_approval_rule(self, loaded: LoadedConversation, request: DeleteApprovalRuleCommand) -> None:
         unit = loaded.begin()
-        rule_changes.revoke(self._services, unit, request.rule_id, request.principal, self._pipeline.now())
+        settings.delete_rule(self._services, unit, request.rule_id, request.principal, self._pipeline.now())
         self._pipeline.perform(loaded, unit)
 
     def _update_conversation(

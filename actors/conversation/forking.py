@@ -15,8 +15,7 @@ from actors.core.content import Image, MessageType, ToolSuccess
 from actors.core.errors import Reason, Rejected
 from actors.core.history import chain
 from actors.core.states import ContextExhausted, Idle
-from actors.messages.log_entries import Forked
-from actors.messages.refusals import InvalidFieldError, UnknownConversationError
+from actors.messages import Forked, InvalidFieldError, UnknownConversationError
 from actors.ports import (
     CommandRecord,
     Commit,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from actors.core.content import Message
     from actors.core.states import Notice
-    from actors.messages.commands import ForkConversationCommand
+    from actors.messages import ForkConversationCommand
     from actors.ports import Store
     from actors.runtime.services import Services
 

@@ -5,23 +5,45 @@ Actor's thread only.
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
-from actors.conversation.commands import profiles, replies, settings
-from actors.conversation.commands.system_prompt import left_out, sub_agent_prompt, system_prompt
+from actors.conversation import answers, settings
+from actors.conversation.answers import command_record, created_by, known_command, known_create
+from actors.conversation.forking import forked_conversation, stored_bytes
 from actors.conversation.pipeline import LoadedConversation
+from actors.conversation.system_prompt import left_out, sub_agent_prompt, system_prompt
+from actors.conversation.unit_of_work import attributed
 from actors.core import thresholds
 from actors.core.content import Message, MessageType, SystemKind, Text, text_of
 from actors.core.context import Budget, Mode, Profile
 from actors.core.errors import Reason, Rejected
 from actors.core.events import SpawnSubAgents, StartSubAgent
-from actors.core.history import cut_text, shares
+from actors.core.history.result_budget import cut_text, shares
 from actors.core.notifications import MessageAdded
-from actors.core.states import AgentTask, AwaitingSubAgents, Idle, Ledger
-from actors.messages.log_entries import Created
-from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, SubAgentsRefusedError
+from actors.core.states import AgentTask, AwaitingContinuation, AwaitingSubAgents, ContextExhausted, Idle, Ledger
+from actors.messages import (
+    ContinueConversationCommand,
+    Created,
+    ForkConversationCommand,
+    InvalidFieldError,
+    UnknownConversationError,
+)
+from actors.ports import (
+    CommandExistsError,
+    CommandRecord,
+    Commit,
+    ConversationRecord,
+    FencedError,
+    LogEntry,
+    SlugTakenError,
+    StoreUnavailableError,
+    SubAgentsRefusedError,
+)
 from actors.runners.sub_agents import agent_task, checked, task_refusal
 from actors.runtime.offered_tools import check_generation, supported
 from actors.runtime.services import initial_mode, offered_model, served_model, working_directory
@@ -29,20 +51,22 @@ from actors.runtime.services import initial_mode, offered_model, served_model, w
 if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline
     from actors.conversation.unit_of_work import UnitOfWork
-    from actors.messages.commands import (
-        ContinueConversationCommand,
+    from actors.messages import (
         CreateConversationCommand,
+        CreateSubAgent,
+        CreatingCommand,
         SpawnSubAgentsCommand,
         SpawnSubAgentsResult,
     )
-    from actors.messages.outcomes import CreateSubAgent
     from actors.runtime.services import Services
+
+log = logging.getLogger(__name__)
 
 MAX_TITLE = 80
 """The maximum characters of a sub-agent's title, which is the beginning of its task."""
 
 
-def conversation(
+def new_conversation(
     services: Services, conversation_id: str, request: CreateConversationCommand, at: int
 ) -> tuple[ConversationRecord, Commit]:
     """Return the record of a new conversation and the commit that creates it.
@@ -50,14 +74,14 @@ def conversation(
     Raises Rejected (for the working directory, model, generation settings, mode, client tools or MCP servers) or
     InvalidFieldError (for built-in tools, client tools or MCP servers).
     """
-    profile = profiles.checked(services, request.profile)
+    profile = settings.checked_profile(services, request.profile)
     cwd = working_directory(services, request.working_directory, request.principal)
     model = request.model or services.models.default
     info = offered_model(services, model, request.principal).info
     check_generation(profile.generation, info)
     mode = initial_mode(services, request.mode, cwd, request.principal)
     if request.refuse_unoffered_tools:
-        profiles.check_offered(profile.client_tools, mode)
+        settings.check_offered(profile.client_tools, mode)
     surroundings = services.workspace.surroundings(cwd, services.permissions(request.principal).roots)
     record = ConversationRecord(
         id=conversation_id,
@@ -88,7 +112,7 @@ def conversation(
     return _created(record, left_out(surroundings, profile, lean=info.lean), command=command)
 
 
-def successor(
+def new_successor(
     services: Services, unit: UnitOfWork, request: ContinueConversationCommand, summary: str, at: int
 ) -> tuple[ConversationRecord, Commit]:
     """Return the conversation that continues the unit's conversation, and the commit that creates it.
@@ -152,7 +176,7 @@ def _unanswered(services: Services, unit: UnitOfWork, most_tokens: int) -> str:
     return "\n\n".join(f"- {text}" for text in reversed(fitting))
 
 
-def sub_agent(
+def new_sub_agent(
     services: Services, parent: ConversationRecord, task: AgentTask, at: int
 ) -> tuple[ConversationRecord, Commit]:
     """Return the record of a sub-agent that its parent requested, and the commit that creates it.
@@ -249,17 +273,152 @@ def spawn_from_command(
     unit.run(SpawnSubAgents(at, message_id, tasks))
     if spent := thresholds.spent_for_good(record.budget, record.state.ledger):
         raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent: raise it to go on")
-    return unit, replies.spawned(unit, message_id)
+    return unit, answers.spawned(unit, message_id)
 
 
 def create_sub_agent(pipeline: ConversationPipeline, request: CreateSubAgent) -> ConversationRecord:
     """Create a sub-agent and start its task. Raises Rejected or StoreError."""
     services, task, at = pipeline.services, request.task, pipeline.now()
     services.faults.hit("create_sub_agent.before")
-    record, commit = sub_agent(services, request.parent, task, at)
+    record, commit = new_sub_agent(services, request.parent, task, at)
     services.store.commit(commit, urgent=True)
     pipeline.loaded = LoadedConversation(services, record)
     services.faults.hit("create_sub_agent.after")
     text = f"{task.task}\n\n{task.given}" if task.given else task.task
     pipeline.advance(StartSubAgent(at, services.ids.message(), text, task.max_turns))
     return record
+
+
+SLUG_TRIES = 10
+"""How many generated slugs are tried before creation fails because all of them are taken."""
+
+
+def create(pipeline: ConversationPipeline, request: CreatingCommand) -> ConversationRecord:
+    """Create the conversation of this pipeline, or return the one that the same request created before.
+
+    Actor's thread only. Raises Rejected, InvalidFieldError, SlugTakenError, UnknownConversationError or StoreError.
+    """
+    services = pipeline.services
+    counted = not services.quotas.limits_stored
+    for _ in range(SLUG_TRIES):
+        known = known_create(services.store, request)
+        if known is not None:
+            return created_by(services.store, known)
+        if not counted:
+            services.quotas.check_stored(request.principal)
+        record, commit = _first_commit(pipeline, request)
+        if not counted:
+            services.quotas.take_stored(request.principal, stored_bytes(services.store, commit))
+            counted = True
+        if pipeline.origin is not None:
+            first, *others = commit.log
+            commit = replace(commit, log=(attributed(first, pipeline.origin), *others))
+        try:
+            services.store.commit(commit)
+        except CommandExistsError:
+            continue
+        except FencedError:
+            if commit.fork is None:
+                raise
+            raise UnknownConversationError("the conversation to fork has been deleted") from None
+        except SlugTakenError:
+            if request.slug:
+                raise
+            continue
+        pipeline.loaded = LoadedConversation(services, record)
+        services.bus.created(record)
+        services.mcp.prepare(record)
+        return record
+    raise SlugTakenError
+
+
+def _first_commit(pipeline: ConversationPipeline, request: CreatingCommand) -> tuple[ConversationRecord, Commit]:
+    services, new_id, at = pipeline.services, pipeline.conversation_id, pipeline.now()
+    if isinstance(request, ForkConversationCommand):
+        try:
+            return forked_conversation(services, new_id, request, at)
+        except (Rejected, InvalidFieldError):
+            if services.store.load(request.origin) is None:  # the conversation was deleted while it was being read
+                raise UnknownConversationError("the conversation to fork has been deleted") from None
+            raise
+    return new_conversation(services, new_id, request, at)
+
+
+def continue_exhausted(
+    pipeline: ConversationPipeline, loaded: LoadedConversation, request: ContinueConversationCommand
+) -> ConversationRecord:
+    """Create the conversation that continues this one, whose context is full, or return it if it exists already.
+
+    Actor's thread only. Raises Rejected, SlugTakenError, UnknownConversationError or StoreError.
+    """
+    store = pipeline.services.store
+    known = known_command(store, pipeline.conversation_id, request)
+    if known is not None:
+        return created_by(store, known)
+    linked = loaded.record.continued_by
+    successor = store.load(linked) if linked else None
+    if successor is not None:
+        return successor
+    if not isinstance(loaded.state, ContextExhausted):
+        raise Rejected(_why_not_continued(loaded))
+    return _create_successor(pipeline, loaded, request, loaded.state.summary)
+
+
+def _create_successor(
+    pipeline: ConversationPipeline, loaded: LoadedConversation, request: ContinueConversationCommand, summary: str
+) -> ConversationRecord:
+    for _ in range(SLUG_TRIES):
+        unit, at = loaded.begin(), pipeline.now()
+        successor, commit = new_successor(pipeline.services, unit, request, summary, at)
+        try:
+            pipeline.perform(loaded, unit, commit, command=command_record(request, successor.id.encode(), at))
+        except SlugTakenError:
+            continue
+        pipeline.services.bus.created(successor)
+        pipeline.services.mcp.prepare(successor)
+        return successor
+    raise SlugTakenError
+
+
+def perform_outcomes(
+    pipeline: ConversationPipeline, loaded: LoadedConversation, unit: UnitOfWork, *, urgent: bool
+) -> None:
+    """Commit outcomes as `pipeline.perform` does.
+
+    If they use up the context of a conversation that continues by itself, the same commit creates the successor, so
+    that there is exactly one however the server ends. Actor's thread only. Raises StoreError.
+    """
+    services = pipeline.services
+    successor = _own_successor(services, unit)
+    try:
+        pipeline.perform(loaded, unit, *successor, urgent=urgent)
+    except SlugTakenError:
+        raise StoreUnavailableError("the slug of the successor is taken: the next attempt has another one") from None
+    with suppress(StoreUnavailableError):  # the commit is made: this must not look like its failure
+        created = services.store.load(loaded.record.continued_by) if successor else None
+        if created is not None:
+            services.bus.created(created)
+            services.mcp.prepare(created)
+
+
+def _own_successor(services: Services, unit: UnitOfWork) -> tuple[Commit, ...]:
+    record, state = unit.record, unit.record.state
+    if not isinstance(state, ContextExhausted) or isinstance(unit.before.state, ContextExhausted):
+        return ()
+    if not record.profile.auto_continue:
+        return ()
+    request = ContinueConversationCommand(include_summary=True)
+    try:
+        return (new_successor(services, unit, request, state.summary, record.updated_at)[1],)
+    except StoreUnavailableError:
+        raise
+    except Exception:
+        log.exception("its successor could not be created", extra={"conversation": record.id})
+        return ()
+
+
+def _why_not_continued(loaded: LoadedConversation) -> Reason:
+    if not loaded.record.user_initiated:
+        return Reason.SUB_AGENT
+    summarising = isinstance(loaded.state, AwaitingContinuation)
+    return Reason.CONTINUATION_IN_PROGRESS if summarising else Reason.NOT_EXHAUSTED

@@ -1,14 +1,21 @@
-"""The commands of a conversation, as the gRPC service and tests send them, and their results.
+"""The messages to a conversation, and what its log has beside events.
 
-A command is named after its RPC. It is sent in an AskEnvelope with a deadline, after which the command is dropped
-without being applied. A refused command raises core.errors.Rejected or an error of actors.messages.refusals; any other
-exception means a fault of the server.
+A command is named after its RPC. It is sent in a Request with a deadline, after which the command is dropped without
+being applied. A refused command has changed nothing: its sender gets core.errors.Rejected or one of the errors below;
+any other exception means a fault of the server.
+
+Outcomes report the results of effects (the work that the state machine requests). They come from runners, which perform
+the effects, and from other conversations. One may arrive twice or too late; the conversation ignores those that it does
+not wait for.
+
+The `tag` of a class of log entries is stored, so it must never change.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -25,10 +32,14 @@ from actors.core.context import (
     Profile,
     ReasoningEffort,
 )
+from actors.core.errors import Reason, Rejected
+from actors.core.events import Event, LlmStreamChunk
 from actors.core.notifications import QueueChanged
-from actors.core.states import QueuedInput
+from actors.core.states import AgentTask, Ledger, QueuedInput
 from actors.core.summary import StateSummary
+from actors.core.tool_run import KillReceipt
 from actors.ports import ConversationRecord
+from actors.ports.store.audit import CommandOrigin
 
 
 class CreateConversationCommand(Struct, frozen=True):
@@ -345,14 +356,6 @@ class WithdrawMessageResult(Struct, frozen=True):
 
 CreatingCommand: TypeAlias = CreateConversationCommand | ForkConversationCommand
 """Commands that create a conversation."""
-SettingsCommand: TypeAlias = (
-    UpdateConversationCommand
-    | SetGeneratedTitleCommand
-    | ArchiveConversationCommand
-    | CreateApprovalRuleCommand
-    | DeleteApprovalRuleCommand
-)
-"""Commands that change settings of a conversation without sending its state machine an event."""
 
 ConversationCommand: TypeAlias = (
     SendMessageCommand
@@ -366,7 +369,11 @@ ConversationCommand: TypeAlias = (
     | DeleteConversationCommand
     | SpawnSubAgentsCommand
     | WithdrawMessageCommand
-    | SettingsCommand
+    | UpdateConversationCommand
+    | SetGeneratedTitleCommand
+    | ArchiveConversationCommand
+    | CreateApprovalRuleCommand
+    | DeleteApprovalRuleCommand
 )
 """Commands for an existing conversation."""
 
@@ -381,3 +388,159 @@ def etag_of(record: ConversationRecord) -> str:
         *(("auto_continue",) if record.profile.auto_continue else ()),
     )  # fmt: skip
     return hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
+
+
+class UnknownConversationError(Exception):
+    """There is no conversation with this id."""
+
+
+class UnknownApprovalRuleError(Exception):
+    """The conversation has no approval rule with this id."""
+
+
+class InvalidFieldError(Exception):
+    """A field of the command has an invalid value."""
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(text)
+        self.field = field
+
+
+class DeadlineExceededError(Exception):
+    """The deadline of the command passed before it was applied."""
+
+
+class EtagMismatchError(Exception):
+    """The settings of the conversation have changed since the caller read them."""
+
+
+class TaskRefusedError(Rejected):
+    """A task of a SpawnSubAgents command was refused; no sub-agent was started."""
+
+    def __init__(self, index: int, reason: Reason, text: str) -> None:
+        super().__init__(reason, text)
+        self.index = index
+        """The position of the refused task among the tasks of the command, from 0."""
+
+
+@dataclass(frozen=True)
+class EffectOutcome:
+    """An event for the state machine that reports the result of an effect (work that the state machine requested)."""
+
+    event: Event
+    urgent: bool = False
+    """Whether the mailbox delivers this message before all normal messages."""
+    origin: CommandOrigin | None = None
+    """Who requested the event; set only for a cancel that the store could not save at first."""
+
+
+class TextSource(Protocol):
+    """A buffer of streamed text, which the conversation's actor empties."""
+
+    def drain(self) -> tuple[LlmStreamChunk, ...]:
+        """Remove and return all buffered text. Only the conversation's thread may call this."""
+        ...
+
+    def restore(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
+        """Undo the last `drain`; the caller will call `drain` again without waiting for a TextDeltaReady.
+
+        Only the conversation's thread may call this.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class TextDeltaReady:
+    """Message to the conversation: `source` has new streamed text. It is sent again only after `drain`."""
+
+    source: TextSource
+
+
+class CreateSubAgent(Struct, frozen=True):
+    """Create a sub-agent's conversation and start its task."""
+
+    parent: ConversationRecord
+    """The record of the parent conversation, whose state already lists this sub-agent as one to wait for."""
+    task: AgentTask
+
+
+class Wake(Struct, frozen=True):
+    """Message to a conversation that this server took over: load it, end the interrupted run, and become idle."""
+
+
+@dataclass(frozen=True)
+class SubAgentStopped:
+    """Message to the parent: the actor of this sub-agent has stopped, after all of the sub-agent's tools have ended."""
+
+    agent_id: str
+
+
+@dataclass(frozen=True)
+class ToolsEnded:
+    """Message to the conversation: all tool calls up to this one have ended, and none of their processes is left."""
+
+    call: object
+    """The message with which the conversation sent the last call to its tool runner."""
+
+
+@dataclass(frozen=True)
+class ModelRequestOverdue:
+    """Timer message to the conversation: the thread of a cancelled model request is still not back."""
+
+    request: object
+
+
+@dataclass(frozen=True)
+class JobExited:
+    """A killed background job has exited, or its processes could not be confirmed dead in time."""
+
+    receipt: KillReceipt
+
+
+class Created(Struct, frozen=True, omit_defaults=True, tag="created"):
+    """The conversation was created."""
+
+    at: int
+    principal: str
+    profile: Profile | None = None
+    """The settings that the creator chose; None if all are defaults. Later values of these settings are not logged."""
+
+
+class Forked(Struct, frozen=True, tag="forked"):
+    """The conversation was created as a fork. The copied messages are stored as messages, not in the log."""
+
+    at: int
+    principal: str
+    origin: str
+    """The id of the original conversation."""
+    run: str
+    """The id of the last copied run in the original conversation (the copy has another id)."""
+    ledger: Ledger
+    """The ledger (counters and queues) with which the fork begins."""
+
+
+class SettingsChanged(Struct, frozen=True, tag="settings_changed"):
+    """A command changed these settings of the conversation."""
+
+    at: int
+    fields: tuple[str, ...]
+
+
+class ApprovalRulesChanged(Struct, frozen=True, omit_defaults=True, tag="approval_rules_changed"):
+    """A person created or deleted an approval rule."""
+
+    at: int
+    principal: str
+    made: ApprovalRule | None = None
+    revoked: tuple[str, ...] = ()
+    """The ids of the rules that no longer apply; a new rule replaces those with the same subject."""
+
+
+class TreeReaped(Struct, frozen=True, tag="tree_reaped"):
+    """The processes of a cancelled tool call have exited."""
+
+    at: int
+    tool_use_id: str
+
+
+Entry: TypeAlias = Created | Forked | SettingsChanged | ApprovalRulesChanged | TreeReaped

@@ -1,0 +1,225 @@
+"""Builds the replies to commands from the unit of work that each command produced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec.structs import replace
+
+from actors.core.content import MessageType, ToolCancelled, ToolError, ToolOutcome, ToolSuccess, ToolUse, is_tool_result
+from actors.core.effects import SpawnSubAgent
+from actors.core.errors import Reason, Rejected
+from actors.core.notifications import Fate, MessageAdded, QueueChanged
+from actors.core.summary import run_id, summarize
+from actors.messages import (
+    CancelConversationResult,
+    InvalidFieldError,
+    SendMessageResult,
+    SpawnSubAgentsResult,
+    SubmitToolResultResult,
+    UnknownConversationError,
+)
+from actors.ports import CommandRecord, ConversationRecord
+from actors.ports.schemas.json_schema import JsonSchema, parse_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.conversation.unit_of_work import UnitOfWork
+    from actors.core.content import Message
+    from actors.core.states import Question
+    from actors.messages import (
+        AnswerQuestionCommand,
+        ContinueConversationCommand,
+        CreateApprovalRuleCommand,
+        CreatingCommand,
+        SendMessageCommand,
+        SpawnSubAgentsCommand,
+        SubmitToolResultCommand,
+    )
+    from actors.ports import Store
+
+    RepeatableCommand: TypeAlias = (
+        SendMessageCommand
+        | ContinueConversationCommand
+        | SpawnSubAgentsCommand
+        | SubmitToolResultCommand
+        | AnswerQuestionCommand
+        | CreateApprovalRuleCommand
+    )
+    """A command to an existing conversation that may have a request id."""
+
+
+def sent(unit: UnitOfWork, message_id: str) -> SendMessageResult:
+    """Return how a message was accepted: as the first message of a run, or queued."""
+    after, before = unit.record, unit.before
+    run = run_id(after.id, after.state.ledger.run)
+    for added in unit.find(MessageAdded):
+        if added.message.id == message_id:
+            return SendMessageResult(message_id, "direct", run, before.last_seq, message=added.message)
+    queued = next(q for q in unit.find(QueueChanged) if q.input.message_id == message_id)
+    steer = queued.delivery == "steer"
+    disposition = "steer_queued" if steer else "follow_up_queued"
+    return SendMessageResult(message_id, disposition, run if steer else "", before.last_seq, queued=queued.input)
+
+
+def answered(unit: UnitOfWork, tool_use_id: str) -> SubmitToolResultResult:
+    """Return the message with the result of a tool call that a client has answered."""
+    return next(
+        SubmitToolResultResult(added.message)
+        for added in unit.find(MessageAdded)
+        if any(is_tool_result(block) and block.tool_use_id == tool_use_id for block in added.message.content)
+    )
+
+
+def spawned(unit: UnitOfWork, message_id: str) -> SpawnSubAgentsResult:
+    """Return the result of a SpawnSubAgents command, with the ids of the sub-agents that it started."""
+    after = unit.record
+    root = next(added.message for added in unit.find(MessageAdded) if added.message.id == message_id)
+    agents = tuple(effect.task.agent_id for effect in unit.effects if isinstance(effect, SpawnSubAgent))
+    return SpawnSubAgentsResult(root, run_id(after.id, after.state.ledger.run), agents, unit.before.last_seq)
+
+
+def cancelled(
+    unit: UnitOfWork, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True
+) -> CancelConversationResult:
+    """Return the result of a cancel: what was stopped, which background jobs survived, and whether it was stored."""
+    now = unit.record if recorded else unit.before
+    summary = summarize(now.state, unit.context)
+    if unit.empty:
+        return CancelConversationResult(
+            no_op=not ended,
+            state=summary,
+            state_entered_at=now.state_updated_at,
+            revision=unit.record.last_seq,
+            ended_jobs=ended,
+            surviving_jobs=surviving,
+        )
+    before = summarize(unit.before.state, unit.context)
+    fates = unit.find(QueueChanged) if recorded else ()
+    return CancelConversationResult(
+        no_op=False,
+        state=summary,
+        state_entered_at=now.state_updated_at,
+        recorded=recorded,
+        run=before.run,
+        revision=now.last_seq,
+        llm_request_id=before.request_id,
+        tool_use_ids=tuple(
+            result.tool_use_id
+            for added in unit.find(MessageAdded)
+            if added.message.type is MessageType.TOOL
+            for result in added.message.content
+            if isinstance(result, ToolCancelled)
+        ),
+        sub_agents=tuple(agent.id for agent in before.pending_agents),
+        settled=tuple(q for q in fates if q.fate in (Fate.RETURNED, Fate.DISCARDED)),
+        settled_at=now.updated_at,
+        ended_jobs=ended,
+        surviving_jobs=surviving,
+    )
+
+
+_CAUSES = {
+    ToolOutcome.OK: ("answered", "a client has answered this call"),
+    ToolOutcome.ERROR: ("answered", "this call has its result"),
+    ToolOutcome.TIMED_OUT: ("timed_out", "the time to answer this call is over"),
+    ToolOutcome.CANCELLED: ("withdrawn", "this call was withdrawn"),
+    ToolOutcome.SKIPPED: ("withdrawn", "this call was never made"),
+    ToolOutcome.DENIED: ("withdrawn", "this call was denied"),
+}
+"""For each outcome of a tool call: the machine-readable cause and the text with which a late answer is refused."""
+
+
+def late_answer(history: Sequence[Message], request: SubmitToolResultCommand) -> SubmitToolResultResult:
+    """Return the stored result of a finished call if the client has sent the same result again, else raise Rejected."""
+    for message in reversed(history):
+        for block in message.content:
+            if isinstance(block, ToolUse) and block.id == request.tool_use_id:
+                raise _unknown()
+            if not (is_tool_result(block) and block.tool_use_id == request.tool_use_id):
+                continue
+            if not _is_of_client(history, request.tool_use_id):
+                raise _unknown()
+            if isinstance(block, (ToolSuccess, ToolError)) and _same(block, request.result):
+                return SubmitToolResultResult(message, duplicate=True)
+            cause, text = _CAUSES[block.outcome]
+            raise Rejected(Reason.UNKNOWN_OR_DECIDED, text, cause)
+    raise _unknown()
+
+
+def _unknown() -> Rejected:
+    return Rejected(Reason.UNKNOWN_OR_DECIDED, "no call of this id waits for an answer of a client", "unknown")
+
+
+def _is_of_client(history: Sequence[Message], tool_use_id: str) -> bool:
+    calls = (block for message in history for block in message.content if isinstance(block, ToolUse))
+    return any(call.id == tool_use_id and call.group is not None for call in calls)
+
+
+def _same(stored: ToolSuccess | ToolError, answer: ToolSuccess | ToolError) -> bool:
+    """Return whether the stored result equals the client's answer, apart from the fields that the server adds."""
+    return replace(stored, duration_ms=0) == replace(answer, tool_use_id=stored.tool_use_id, duration_ms=0)
+
+
+MAX_CONTENT_BYTES = 64 << 10
+"""The maximum number of bytes of the answer to a form, as JSON."""
+
+CONTENT = "content"
+
+
+def filled_in(question: Question, request: AnswerQuestionCommand) -> str:
+    """Return the values that the answer gives for the question's form, as JSON; "" if there are none.
+
+    Raises InvalidFieldError if they do not match the form.
+    """
+    if not request.accept:
+        return ""
+    if question.url:
+        if request.content:
+            raise InvalidFieldError(CONTENT, "this question has an address and no form: leave it out")
+        return ""
+    content = request.content or "{}"
+    if len(content.encode()) > MAX_CONTENT_BYTES:
+        raise InvalidFieldError(CONTENT, f"must have at most {MAX_CONTENT_BYTES} bytes as JSON")
+    if problem := JsonSchema(parse_json(question.schema)).problem(parse_json(content)):
+        raise InvalidFieldError(CONTENT, f"does not fit what the question asks for: {problem}")
+    return content
+
+
+def known_command(
+    store: Store,
+    conversation_id: str,
+    request: RepeatableCommand,
+) -> CommandRecord | None:
+    """Return the stored record of this command if it was accepted before; None otherwise, or without a request id.
+
+    Raises Rejected if the request id was used for a different command, or StoreError.
+    """
+    known = store.command(conversation_id, request.request_id) if request.request_id else None
+    return _known(known, request.body_hash)
+
+
+def known_create(store: Store, request: CreatingCommand) -> CommandRecord | None:
+    """Return the stored record of this Create or Fork command if it was accepted before; see `known_command`."""
+    known = store.create_command(request.principal, request.request_id) if request.request_id else None
+    return _known(known, request.body_hash)
+
+
+def created_by(store: Store, known: CommandRecord) -> ConversationRecord:
+    """Return the conversation that an accepted command created. Raises UnknownConversationError or StoreError."""
+    record = store.load(known.answer.decode())
+    if record is None:
+        raise UnknownConversationError("the conversation that this request_id created has been deleted")
+    return record
+
+
+def command_record(request: RepeatableCommand, answer: bytes, at: int) -> CommandRecord | None:
+    """Return the record to store for an accepted command; None without a request id."""
+    return CommandRecord(request.request_id, request.body_hash, answer, at) if request.request_id else None
+
+
+def _known(known: CommandRecord | None, body_hash: str) -> CommandRecord | None:
+    if known is not None and known.body_hash != body_hash:
+        raise Rejected(Reason.REQUEST_ID_REUSED)
+    return known

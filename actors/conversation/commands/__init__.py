@@ -1,1 +1,0 @@
-"""Functions that carry out the commands which clients send to a conversation."""

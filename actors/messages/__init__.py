@@ -1,1 +1,0 @@
-"""The messages that actors send to each other."""
