@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeGuard, TypeVar
 
 from actors.core.events import InternalFault, UserCancel
 from actors.core.tool_run import KillReceipt
@@ -49,7 +49,7 @@ class ReloadFromStore:
     epoch: int
 
 
-Uncommitted = EffectOutcome | TextDeltaReady | KillReceipt | VerifyUncertainCommit | ReloadFromStore
+Uncommitted: TypeAlias = EffectOutcome | TextDeltaReady | KillReceipt | VerifyUncertainCommit | ReloadFromStore
 """What a conversation's retry queue contains: changes to commit for which no caller waits."""
 
 
