@@ -120,7 +120,9 @@ def test_an_instant_tool_takes_no_thread_and_answers_as_others_do(shop: Shop, mo
     shop.services.toolbox.instant.add("tool")  # type: ignore[attr-defined]
     for number in (1, 2):
         shop.execute()
-        assert shop.outcomes(number)[-1].result == ToolSuccess(f"t{number}", "out", duration_ms=0)
+        result = shop.outcomes(number)[-1].result
+        assert isinstance(result, ToolSuccess)
+        assert (result.tool_use_id, result.output) == (f"t{number}", "out")
     cancelled = CancelToken()
     cancelled.cancel()
     shop.execute(cancel=cancelled)
