@@ -15,8 +15,8 @@ from actors.ports import DataDirectoryBusyError, StoreUnusableError
 from server.cli import USAGE, fail
 from server.config import shown_database
 from server.local_access import close_to_others
-from server.settings.config_error import ConfigError
 from server.settings.loading import load
+from server.settings.setting_values import ConfigError
 
 if TYPE_CHECKING:
     from actors.adapters.store.sqlite.backup import Copied

@@ -10,9 +10,8 @@ import click
 from bedrock._interrupts import ending_at_once
 from bedrock.cli.text.output import print_text
 
-from server.settings.config_error import ConfigError
 from server.settings.loading import load
-from server.settings.setting_values import LOG_LEVELS, SANDBOXES
+from server.settings.setting_values import LOG_LEVELS, SANDBOXES, ConfigError
 
 if TYPE_CHECKING:
     from server.config import Config

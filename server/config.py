@@ -15,9 +15,7 @@ from server.auth.authorizer.authorizer_tables import AuthorizerSettings
 from server.auth.issuers.issuer_tables import Issuer
 from server.auth.principals import Principal
 from server.cluster.cluster_tables import ClusterSettings
-from server.settings.config_error import ConfigError
-from server.settings.listeners import Listener
-from server.settings.setting_values import USUAL_LISTEN, Listen
+from server.settings.setting_values import USUAL_LISTEN, ConfigError, Listen, Listener
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,8 @@ from bedrock.cli.text.output import print_text
 
 from server.cli import CANNOT_START, USAGE, fail
 from server.config import Config, shown_database
-from server.settings.config_error import ConfigError
 from server.settings.loading import SETTINGS, load
-from server.settings.setting_values import Listen
+from server.settings.setting_values import ConfigError, Listen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,8 @@ from server.auth.private_file import PrivateFile
 from server.auth.tokens.principal_tokens import FILE
 from server.backup import FAILED, data_directory
 from server.cli import USAGE, fail
-from server.settings.config_error import ConfigError
 from server.settings.loading import load
+from server.settings.setting_values import ConfigError
 
 
 @click.command()

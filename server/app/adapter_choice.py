@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from actors.ports.telemetry import Telemetry
     from actors.runtime.services import SystemClock, Timers
     from server.config import Config
-    from server.settings.listeners import Listener
+    from server.settings.setting_values import Listener
 
 log = logging.getLogger(__name__)
 

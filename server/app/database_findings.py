@@ -9,8 +9,8 @@ from actors.adapters.store.sqlite.data_directory import refuse_moved
 from actors.adapters.store.sqlite.disk import ENOUGH_BYTES, free_bytes
 from actors.ports import StoreError
 from server.app.store_choice import check_postgres, own_address
-from server.settings.config_error import ConfigError
 from server.settings.loading import load
+from server.settings.setting_values import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

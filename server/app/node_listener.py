@@ -10,7 +10,7 @@ from server.process.certificates import CertificateUnusableError, why_untrusted
 if TYPE_CHECKING:
     from server.cluster.router import NodeAccess
     from server.config import Config
-    from server.settings.listeners import Listener
+    from server.settings.setting_values import Listener
 
 
 def check_listener(config: Config, access: NodeAccess) -> None:

@@ -29,7 +29,7 @@ from server.process import malloc_trim, service_manager, sockets
 from server.process.open_files import warn_when_crowded
 from server.process.process_settings import spare_what_stays
 from server.services.grpc_server import CannotListenError, GrpcServer, max_connections
-from server.settings.listeners import Listener
+from server.settings.setting_values import Listener
 from server.streams.base import WatchSettings
 
 if TYPE_CHECKING:

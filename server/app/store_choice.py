@@ -22,7 +22,7 @@ from server.cluster.router import NodeAccess
 from server.config import shown_database
 from server.process.certificates import CertificateUnusableError, authorities_in
 from server.services.catalog import version
-from server.settings.config_error import ConfigError
+from server.settings.setting_values import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ from actors.ports.mcp import McpLoginsError
 from server.auth.mcp_login_file import CLIENTS, FILE, McpLoginFile, McpRegistrationFile
 from server.cli import CANNOT_START, USAGE, fail
 from server.local_access import close_to_others
-from server.settings.config_error import ConfigError
 from server.settings.loading import load
+from server.settings.setting_values import ConfigError
 
 if TYPE_CHECKING:
     from actors.adapters.mcp.login_flow import LoggedIn

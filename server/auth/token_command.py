@@ -20,8 +20,8 @@ from server.auth.principals import Role
 from server.auth.tokens.principal_tokens import FILE, PrincipalTokens, Token, TokenFile
 from server.cli import CANNOT_START, USAGE, fail
 from server.local_access import close_to_others
-from server.settings.config_error import ConfigError
 from server.settings.loading import load
+from server.settings.setting_values import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

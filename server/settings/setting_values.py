@@ -1,21 +1,27 @@
-"""Parses the values of single settings, which come from command-line options, environment variables or a file.
+"""The values of single settings, the addresses to listen on, and the error for what cannot be used.
 
-The functions raise ValueError for an invalid value, with a text that completes "NAME: …" in the error message.
+The parsers raise ValueError for an invalid value, with a text that completes "NAME: …" in the error message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from bedrock.local_server import absolute_path
 
-from actors.ports.settings.settings_checks import absolute_path_of, host_and_port, is_loopback
+from actors.ports.settings.settings_checks import absolute_path_of, check_keys, host_and_port, is_loopback
 from actors.ports.telemetry import CONTENTS
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
+
+
+class ConfigError(Exception):
+    """A setting cannot be used. The text names the setting, where it comes from, and what it should be."""
+
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_CPUS = 8_192
@@ -232,3 +238,130 @@ def parse_cpus(value: Any) -> frozenset[int] | None:
             raise ValueError("must be all, or a list of CPUs such as 1 or 0,2-3")
         found |= set(range(int(first), int(last or first) + 1))
     return frozenset(found)
+
+
+Made = TypeVar("Made")
+
+
+def tables_named(table: dict[str, Any], name: str, origin: str) -> tuple[Mapping[str, Any], ...]:
+    """Remove the tables [[NAME]] from the content of the settings file, and return them.
+
+    Raises ConfigError if the content has something else than tables under this name.
+    """
+    tables = table.pop(name, [])
+    if not (isinstance(tables, list) and all(isinstance(each, dict) for each in tables)):
+        raise ConfigError(f"{origin}: {name}: must be tables, [[{name}]]")
+    return tuple(tables)
+
+
+def made_of_tables(table: dict[str, Any], name: str, origin: str, read: Callable[[Any], Made]) -> Made:
+    """Remove the tables [name.NAME] from the content of the settings file, and return what `read` makes of them.
+
+    Raises ConfigError if the content has something else than tables under this name, or if `read` raises ValueError.
+    """
+    tables = table.pop(name, {})
+    if not (isinstance(tables, dict) and all(isinstance(each, dict) for each in tables.values())):
+        raise ConfigError(f"{origin}: {name}: must be tables, [{name}.NAME]")
+    return made_of_table(read, tables, name, origin)
+
+
+def made_of_table(read: Callable[[Any], Made], table: Any, name: str, origin: str) -> Made:
+    """Return what `read` makes of a table of the settings file.
+
+    Raises ConfigError if `table` is no table, or if `read` raises ValueError.
+    """
+    if not isinstance(table, dict):
+        raise ConfigError(f"{origin}: {name}: must be a table, [{name}]")
+    try:
+        return read(table)
+    except ValueError as error:
+        raise ConfigError(f"{origin}: {error}") from None
+
+
+def parsed(parse: Parser, value: Any, origin: str) -> Any:
+    """Return the parsed value of a setting. Raises ConfigError, which names `origin`, if the value is invalid."""
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise ConfigError(f"{origin}: {error}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listener:
+    """An address to listen on, and who can connect there."""
+
+    where: Listen
+    certificate: Path | None = None
+    """The PEM file with the server's certificate and its chain; None for no TLS."""
+    key: Path | None = None
+    client_ca: Path | None = None
+    """The PEM file with the authorities that sign clients' certificates; None if clients need no certificate."""
+    insecure_behind_proxy: bool = False
+    """Whether a proxy or a mesh in front of the listener encrypts and restricts access, so that it needs no TLS."""
+
+    @property
+    def target(self) -> str:
+        """The address as the project's clients expect it: with `https://` in front if there is a certificate."""
+        return f"https://{self.where.target}" if self.certificate else self.where.target
+
+
+LISTENER: dict[str, Parser] = {
+    "address": parse_listen,
+    "certificate": absolute_path_of,
+    "key": absolute_path_of,
+    "client_ca": absolute_path_of,
+    "insecure_behind_proxy": parse_flag,
+}
+"""The parsers of the keys of a table [[listen]]."""
+
+
+def listeners_from_tables(table: dict[str, Any], origin: str) -> tuple[Listener, ...]:
+    """Remove the tables [[listen]] from the settings file's content, and return the addresses that they describe.
+
+    Raises ConfigError if a table is invalid.
+    """
+    if not isinstance(table.get("listen"), list):
+        return ()
+    found: list[Listener] = []
+    for number, given in enumerate(tables_named(table, "listen", origin), 1):
+        where = f"{origin}: listen[{number}]"
+        try:
+            check_keys(where, given, LISTENER)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        values = {key: parsed(LISTENER[key], value, f"{where}.{key}") for key, value in given.items()}
+        address = values.pop("address", None)
+        if address is None:
+            raise ConfigError(f"{where}.address: needed: host:port, or unix:/path")
+        if (address.path or address.port) and any(address == each.where for each in found):
+            raise ConfigError(f"{where}.address: another table has {address.target}, too; make one of both")
+        found.append(Listener(where=address, **values))
+        _check_listener(found[-1], where)
+    if len({each.client_ca for each in found} - {None}) > 1:
+        raise ConfigError(
+            f"{origin}: listen: all with a client_ca need the same one, since names in certificates are believed "
+            "whoever of them has signed"
+        )
+    return tuple(found)
+
+
+def _check_listener(listener: Listener, where: str) -> None:
+    """Raise ConfigError if keys of a table [[listen]] contradict each other, or tokens would be sent without TLS."""
+    encrypted, local = listener.certificate is not None, listener.where.local
+    if encrypted != (listener.key is not None):
+        raise ConfigError(f"{where}: certificate and key are needed together")
+    if listener.where.path and encrypted:
+        raise ConfigError(f"{where}.certificate: a Unix socket takes none, since only its owner can connect to it")
+    if listener.client_ca is not None and not encrypted:
+        raise ConfigError(f"{where}.client_ca: needs TLS: certificate and key")
+    if listener.insecure_behind_proxy and (encrypted or listener.where.path):
+        raise ConfigError(f"{where}.insecure_behind_proxy: only for host:port without TLS")
+    if not (local or encrypted or listener.insecure_behind_proxy):
+        raise ConfigError(
+            f"{where}.address: {unencrypted(listener.where)}Set certificate and key, or listen on 127.0.0.1"
+        )
+
+
+def unencrypted(where: Listen) -> str:
+    """Return the beginning of the error for an address at which tokens would cross a network without TLS."""
+    return f"refusing to listen on {where.target} without TLS: everybody on the network could read the token. "

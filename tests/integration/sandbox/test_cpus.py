@@ -10,8 +10,8 @@ import pytest
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from server.app.wiring import wire
 from server.process.process_settings import running_on
-from server.settings.config_error import ConfigError
 from server.settings.loading import load
+from server.settings.setting_values import ConfigError
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.trees import launch
 

@@ -27,8 +27,8 @@ from actors.ports import StoreUnavailableError
 from server.app.adapter_choice import CannotStartError
 from server.app.serving import run
 from server.cli import serve
-from server.settings.config_error import ConfigError
 from server.settings.loading import load
+from server.settings.setting_values import ConfigError
 from tests.integration.server.grpc_harness import Refusal, refused
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from server.app.adapter_choice import CannotStartError
 from server.app.store_choice import check_workspaces, node_access
 from server.cluster.cluster_tables import ClusterSettings
 from server.config import Config, shown_database
-from server.settings.config_error import ConfigError
 from server.settings.loading import load
+from server.settings.setting_values import ConfigError
 from tests.documents.pages import ROOT
 
 NEEDED = {"address": "10.0.0.1:7421", "token_file": "/etc/bedrock/nodes.token"}

@@ -10,9 +10,8 @@ import pytest
 
 from actors.runtime.quotas import Quota
 from server.config import Config
-from server.settings.config_error import ConfigError
 from server.settings.loading import SETTINGS, load
-from server.settings.setting_values import Listen
+from server.settings.setting_values import ConfigError, Listen
 
 HOME = {"HOME": "/home/ada"}
 

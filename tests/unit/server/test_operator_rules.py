@@ -9,8 +9,8 @@ import pytest
 from actors.adapters.tools.call_subjects import prepared_rule
 from actors.core.context import Action, Origin
 from server.services.operator_rules import operator_rules
-from server.settings.config_error import ConfigError
 from server.settings.loading import load
+from server.settings.setting_values import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
