@@ -14,14 +14,34 @@ from server.contract.errors import MalformedRequestError
 from server.contract.filters.fields import meaning
 from server.contract.filters.syntax import FilterError, parse
 from server.contract.rules import rules_of
-from server.contract.update_mask import ALL, key_of_label, paths_to_set
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from google.protobuf.message import Message
 
     from server.contract.rules import Violation
+
+ALL = "*"
+
+
+def paths_to_set(request: v1.UpdateConversationRequest, settable: Collection[str]) -> list[str]:
+    """Return the paths of the fields that an update request sets.
+
+    `settable` are the fields that a request without a mask, or with the mask `*`, may set.
+    """
+    named = list(request.update_mask.paths)
+    if not named:
+        given = {field.name for field, _ in request.conversation.ListFields()}
+        return [field for field in settable if field in given]
+    return list(settable) if named == [ALL] else named
+
+
+def key_of_label(path: str) -> str:
+    """Return the key in a path such as `labels.key`. A key with a dot must be in backticks; any other key may be."""
+    key = path.partition(".")[2]
+    return key[1:-1] if len(key) > 1 and key[0] == key[-1] == "`" else key
+
 
 _BEHAVIOR: Any = field_behavior
 _SETTINGS = rules_of(v1.Conversation.DESCRIPTOR).fields

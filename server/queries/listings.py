@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bedrock import v1
 from msgspec import Struct
 
+from actors.core.errors import Reason
 from actors.messages import UnknownApprovalRuleError
-from actors.ports.store.conditions import ListPosition, place_of
+from actors.ports.store.conditions import (
+    Condition,
+    IsWithin,
+    ListPosition,
+    Selection,
+    TextEquals,
+    TextField,
+    conjuncts,
+    leaves,
+    place_of,
+    rewritten,
+)
 from server.contract import limits
 from server.contract import resource_names as names
-from server.contract.errors import ConversationNotFoundError
-from server.contract.pagination import Page, position_of, size_of, token_of
-from server.queries.conversation_filter import selection_of
+from server.contract.errors import ConversationNotFoundError, MalformedRequestError
+from server.contract.filters.fields import meaning
+from server.contract.filters.syntax import order_of, parse
+from server.contract.pagination import Page, page_of, position_of, size_of, token_of
 from server.queries.pending_approvals import find_approval, find_question, list_approvals, list_questions
 from server.queries.queue import list_queue, waiting
 from server.queries.request_cycles import find_cycle, list_cycles
@@ -26,9 +41,82 @@ if TYPE_CHECKING:
 
     from actors.core.content import Message
     from actors.core.context import ApprovalRule
-    from actors.ports import ConversationRecord, StoreReader
+    from actors.ports import ConversationReader, ConversationRecord, StoreReader, Workspace
     from server.wire.context import ConversionContext
     from server.wire.cycles import View
+
+
+def selection_of(
+    store: ConversationReader, principal: str, text: str, order_by: str, *, parent: str | None = None
+) -> Selection:
+    """Return the selection of conversations for a filter (`text`) and an order, which must be valid.
+
+    If `parent`, the id of a conversation, is given, only its sub-agents are selected; otherwise the filter alone
+    decides. Paths and names of conversations in the filter are resolved now, because a path may contain a symbolic
+    link, and a name may contain a slug.
+    """
+    where = rewritten(parse(text, meaning), partial(_looked_up, store, principal))
+    order = order_of(order_by)
+    if parent is not None:
+        return Selection(principal, where, order, parent)
+    parent = next(filter(None, map(_parent, conjuncts(where))), None)
+    mixed = parent is None and any(map(_about_parent, leaves(where)))
+    return Selection(principal, where, order, parent, sub_agents=mixed)
+
+
+def _looked_up(store: ConversationReader, principal: str, condition: Condition) -> Condition:
+    match condition:
+        case TextEquals(TextField.DIRECTORY, path):
+            return TextEquals(TextField.DIRECTORY, os.path.realpath(path))
+        case IsWithin(path):
+            return IsWithin(os.path.realpath(path))
+        case TextEquals(TextField.PARENT | TextField.FORKED_FROM as field, name) if name:
+            return TextEquals(field, store.find_slug(principal, name) or name)
+        case _:
+            return condition
+
+
+def _about_parent(condition: Condition) -> bool:
+    return isinstance(condition, TextEquals) and condition.field is TextField.PARENT
+
+
+def _parent(condition: Condition) -> str:
+    """Return the id of the parent conversation that a condition demands; "" if the condition demands none."""
+    return condition.value if isinstance(condition, TextEquals) and condition.field is TextField.PARENT else ""
+
+
+class NotBrowsableError(MalformedRequestError):
+    """The path cannot be listed. The text says why."""
+
+    reason = Reason.WORKING_DIRECTORY_INVALID.value
+
+    def __init__(self, text: str) -> None:
+        super().__init__(("path", text))
+
+
+def browse_directory(
+    workspace: Workspace, request: v1.BrowseDirectoryRequest, within: Sequence[str] | None = None
+) -> v1.BrowseDirectoryResponse:
+    """List a directory. The path "" means the home directory of the server's user, or the first directory of `within`.
+
+    Only the directories in `within`, and those beneath them, can be listed; None allows all. Raises
+    MalformedRequestError for another path, and for a wrong page token.
+    """
+    try:
+        listing = workspace.list_directory(request.path, within)
+    except ValueError as error:
+        raise NotBrowsableError(str(error)) from None
+    shown = [v1.BrowseDirectoryResponse.Entry(name=each.name, directory=each.directory) for each in listing.entries]
+    entries, more = page_of(shown, _key, request, limits.CATALOG_PAGE, "entries", request.path)
+    return v1.BrowseDirectoryResponse(
+        path=listing.path, entries=entries, truncated=listing.truncated, next_page_token=more
+    )
+
+
+def _key(entry: v1.BrowseDirectoryResponse.Entry) -> str:
+    """Return the key that sorts the entries of a directory: directories first, then by name."""
+    return f"{0 if entry.directory else 1}{entry.name}"
+
 
 CHUNK = 100
 """How many rows are read at a time. If a page reaches its limit of bytes, the rows read beyond it are wasted."""

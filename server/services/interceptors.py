@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import ipaddress
 import logging
 import re
 import time
@@ -34,7 +35,6 @@ from server.contract import limits
 from server.contract.errors import ClientDisconnectedError, MalformedRequestError, UnauthenticatedError, status_of
 from server.contract.resource_names import name_in
 from server.contract.validation import check
-from server.services.client_address import forwarded_peer_of, peer_of
 from server.services.request_reading import read_request, reading_handler
 
 if TYPE_CHECKING:
@@ -46,6 +46,27 @@ if TYPE_CHECKING:
     from server.auth.refusals import Refusals
     from server.cluster.router import CallRouter, Trailers
     from server.services.request_reading import Context, Handler
+
+
+def peer_of(context: Context) -> str:
+    """Return the address at the other end of the connection, such as `ipv4:192.0.2.1:50000` or `unix:`."""
+    return context.peer()
+
+
+def forwarded_peer_of(context: Context) -> str:
+    """Return the client's address as the proxy reports it, such as `ipv4:192.0.2.1`; without a report, the proxy's own.
+
+    A proxy appends the address that it sees to the header `x-forwarded-for`. Earlier entries may be forged by a
+    client.
+    """
+    found = [value for key, value in context.invocation_metadata() or () if key == "x-forwarded-for"]
+    last = str(found[-1]).rpartition(",")[2].strip() if found else ""
+    try:
+        address = ipaddress.ip_address(last)
+    except ValueError:
+        return context.peer()
+    return f"ipv{address.version}:{address}".partition("%")[0]  # without an IPv6 scope, which may be any text
+
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,7 @@ from actors.ports.terminal_text import without_escapes
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
-from server.contract.update_mask import key_of_label, paths_to_set
-from server.contract.validation import UPDATABLE
+from server.contract.validation import UPDATABLE, key_of_label, paths_to_set
 from server.wire import enums
 from server.wire.conversations import approval_rules, mcp_servers
 from server.wire.values import plain

@@ -8,10 +8,22 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from actors.ports.store.conditions import AnyOf, Condition, Every, Negation
+from actors.ports.store.conditions import LATEST_FIRST, AnyOf, Condition, Every, Negation, Order, OrderKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_KEYS = {"update_time": OrderKey.UPDATED, "create_time": OrderKey.CREATED, "title": OrderKey.TITLE}
+
+
+def order_of(text: str) -> Order:
+    """Return the order that a text such as `title` or `create_time desc` names; the default order for an empty text.
+
+    The contract has a rule for this text, by which the request was checked.
+    """
+    name, _, direction = text.strip().partition(" ")
+    return Order(_KEYS[name], direction.strip() == "desc") if name else LATEST_FIRST
+
 
 MAX_DEPTH = 32
 """How deep parentheses may be nested."""

@@ -15,7 +15,7 @@ from bedrock import v1
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from server.contract import limits
-from server.services import client_address, grpc_server, health
+from server.services import grpc_server, health, interceptors
 from tests.attacks.http2 import GOAWAY, Raw
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarness, Refusal
 
@@ -206,5 +206,5 @@ def test_a_page_in_a_browser_gets_nothing(harness: GrpcHarness, method: str) -> 
 )
 def test_the_address_that_the_proxy_itself_sees_is_the_last_one(told: tuple[tuple[str, str], ...], peer: str) -> None:
     context: Any = SimpleNamespace(invocation_metadata=lambda: told, peer=lambda: "ipv4:127.0.0.1:1")
-    assert client_address.forwarded_peer_of(context) == peer
-    assert client_address.peer_of(context) == "ipv4:127.0.0.1:1", "nobody else is believed"
+    assert interceptors.forwarded_peer_of(context) == peer
+    assert interceptors.peer_of(context) == "ipv4:127.0.0.1:1", "nobody else is believed"

@@ -10,7 +10,7 @@ from bedrock import v1
 
 from actors.adapters.workspace import local
 from actors.adapters.workspace.local import LocalWorkspace
-from server.queries.browse import NotBrowsableError, browse_directory
+from server.queries.listings import NotBrowsableError, browse_directory
 
 
 def browse(path: str, *protected: Path) -> v1.BrowseDirectoryResponse:

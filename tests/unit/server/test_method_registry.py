@@ -9,7 +9,7 @@ from unittest.mock import Mock
 from bedrock import v1
 
 from server.cluster.places import URGENT
-from server.services.method_registry import registry_of
+from server.services.grpc_server import registry_of
 
 if TYPE_CHECKING:
     import grpc

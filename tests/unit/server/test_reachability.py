@@ -10,8 +10,8 @@ import pytest
 
 from server.app.adapter_choice import CannotStartError
 from server.app.node_listener import check_listener
-from server.cluster import reachability
-from server.cluster.reachability import Obstacle, why_unreachable
+from server.cluster import peers
+from server.cluster.peers import Obstacle, why_unreachable
 from server.cluster.router import NodeAccess
 from server.settings.loading import load
 from tests.support.certificates import make_authority, make_certificate
@@ -73,7 +73,7 @@ def test_addresses_that_lead_nowhere_are_told_apart(monkeypatch: pytest.MonkeyPa
     async def silent(*_: object, **__: object) -> None:
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(reachability, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(peers, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(asyncio, "open_connection", silent)
     assert "does a firewall let them" in asyncio.run(why_unreachable("192.0.2.1:1", None)).text
 
