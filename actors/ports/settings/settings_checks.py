@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import os
 import re
@@ -85,7 +84,9 @@ def _in_words(node: Any, why: str) -> str:
 
 def unknown_key(key: str, known: Collection[str]) -> str:
     """Return why a key is refused: it is none of the known ones, of which the nearest is named."""
-    near = difflib.get_close_matches(key, known, 1, cutoff=0.75)
+    from difflib import get_close_matches  # noqa: PLC0415 -- only for refusals, not at start
+
+    near = get_close_matches(key, known, 1, cutoff=0.75)
     return f"unknown; {f'did you mean {near[0]!r}? There' if near else 'there'} are: {', '.join(known)}"
 
 
