@@ -500,7 +500,9 @@ def test_what_is_not_a_response_is_refused(data: bytes) -> None:
         connection.wait_for_close()
 
     with ScriptedServer(play) as server:
-        assert failure(server.url, timeouts=PATIENT).kind is ErrorKind.NETWORK
+        told = failure(server.url, timeouts=PATIENT)
+    assert told.kind is ErrorKind.NETWORK
+    assert told.text.startswith(("something that is not HTTP", "the connection broke off"))
 
 
 def test_content_before_a_malformed_chunk_is_read_first() -> None:

@@ -132,6 +132,12 @@ def _surplus(connection: ServedConnection) -> None:
     connection.wait_for_close()
 
 
+def _surplus_at_once(connection: ServedConnection) -> None:
+    connection.read_request()
+    connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nyesHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")
+    connection.wait_for_close()
+
+
 @pytest.mark.parametrize(
     "script",
     [
@@ -139,6 +145,7 @@ def _surplus(connection: ServedConnection) -> None:
         in_turn(kept(b"yes", keep_alive="timeout=1, max=100")),
         _http_1_0,
         _surplus,
+        _surplus_at_once,
     ],
 )
 def test_a_connection_that_the_server_will_not_keep_is_closed(script: Script) -> None:
@@ -252,6 +259,28 @@ def test_a_request_sent_while_the_server_closes_is_sent_again(size: int, monkeyp
         monkeypatch.setattr(_Connection, "is_connected", True)
         assert post(transport, server, b"x" * size) == b"yes"
         assert (server.accepted, [len(each.body) for each in server.received]) == (2, [2, size])
+
+
+def test_it_is_sent_again_on_a_new_connection_although_others_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What closed one of them may have closed all."""
+    together = threading.Barrier(2)
+
+    def meeting(connection: ServedConnection) -> None:
+        connection.read_request()
+        together.wait(60)
+        connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+
+    with ScriptedServer(meeting, meeting, kept(b"yes")) as server, transport_to(server) as transport:
+        threads = [threading.Thread(target=post, args=(transport, server)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        for connection in idle(transport):
+            assert until(lambda: bool(select.select([connection.sock], [], [], 0)[0]))  # noqa: B023
+        monkeypatch.setattr(_Connection, "is_connected", True)
+        assert post(transport, server) == b"yes"
+        assert (server.accepted, len(idle(transport))) == (3, 2)
 
 
 def test_so_it_is_over_tls(server_tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:

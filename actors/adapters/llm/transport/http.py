@@ -329,10 +329,10 @@ class _Pool(HTTPConnectionPool):
     ConnectionCls: Any = _Connection
 
     def _get_conn(self, timeout: float | None = None) -> Any:
-        if self.pool is not None and not _thread.exchange.fresh:
+        if self.pool is not None:
             with self.pool.mutex:
                 for connection in reversed(self.pool.queue):
-                    if connection is not None and connection.is_connected:
+                    if connection is not None and not _thread.exchange.fresh and connection.is_connected:
                         self.pool.queue.remove(connection)
                         return connection
                 for least_recent in self.pool.queue[:1]:
