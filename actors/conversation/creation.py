@@ -308,7 +308,7 @@ def create(pipeline: ConversationPipeline, request: CreatingCommand) -> Conversa
             services.quotas.check_stored(request.principal)
         record, commit = _first_commit(pipeline, request)
         if not counted:
-            services.quotas.take_stored(request.principal, stored_bytes(services.store, commit))
+            services.quotas.reserve_bytes(request.principal, stored_bytes(services.store, commit))
             counted = True
         if pipeline.origin is not None:
             first, *others = commit.log

@@ -236,12 +236,12 @@ def decisions_of(context: ConvContext, event: Event, state: State, conversation_
         case ApprovalResponse(tool_use_id=call, approve=approve):
             return (CallDecision(call, verdict="approved" if approve else "denied", decided_by="person"),)
         case LlmResponse() if context.approval_rules or context.approval_policy is not ApprovalPolicy.AUTO:
-            return _judgements(context, event, state, conversation_id)
+            return _call_decisions(context, event, state, conversation_id)
         case _:
             return ()
 
 
-def _judgements(
+def _call_decisions(
     context: ConvContext, event: LlmResponse, state: State, conversation_id: str
 ) -> tuple[CallDecision, ...]:
     denied = isinstance(state, AwaitingLlm) and state.reason is LlmReason.DENIED

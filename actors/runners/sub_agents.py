@@ -94,7 +94,7 @@ class SubAgentRunner:
             except RuntimeError as error:  # the system cannot start another thread
                 refusal = error
         else:
-            text = f"{self._limit} sub-agents are running on this server, which is as many as may: try again later"
+            text = f"{self._limit} sub-agents are running on this server, its limit; try again later"
             refusal = Rejected(Reason.AGENT_BUSY, text)
         self._on_created(parent.id, agent_id, failed(refusal))
         self._unregister(agent_id)

@@ -243,12 +243,12 @@ class ToolRunner(Actor):
     def _forget_others(self) -> None:
         match self._run:
             case Ready():
-                kept = []
+                held = []
             case Running(call=call):
-                kept = [call]
+                held = [call]
             case Quiescing(call=call, waiting=waiting):
-                kept = [call, waiting] if waiting else [call]
-        identities = {(call.tool_use_id, call.execution_id) for call in kept}
+                held = [call, waiting] if waiting else [call]
+        identities = {(call.tool_use_id, call.execution_id) for call in held}
         for identity in self._executions.keys() - identities:
             del self._executions[identity]
 

@@ -149,7 +149,7 @@ class FairSlots:
         return place
 
     @contextmanager
-    def turn(self, principal: str, cancel: CancelToken) -> Generator[bool]:
+    def hold(self, principal: str, cancel: CancelToken) -> Generator[bool]:
         """Wait for a slot and hold it during the `with` block. Yield False if `cancel` is cancelled while waiting."""
         called = threading.Event()
         wake = called.set

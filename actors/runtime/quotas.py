@@ -282,7 +282,7 @@ class QuotaBook:
                 retry_ms = int(MEASURED_SECONDS * MILLISECONDS)
                 raise self._refused(_exceeded(Quota.STORED_BYTES, whose, limit, used, retry_ms))
 
-    def take_stored(self, principal: str, more: int) -> None:
+    def reserve_bytes(self, principal: str, more: int) -> None:
         """Count `more` bytes, because a conversation or an image of this size will be stored. May block.
 
         Raises QuotaExceededError if there is not enough room left, and StoreError.
@@ -355,7 +355,7 @@ class QuotaBook:
 
     # --- calls and streams ------------------------------------------------------------------------------------
 
-    def take_call(self, principal: str) -> None:
+    def admit_call(self, principal: str) -> None:
         """Count a gRPC call of a principal. Raises QuotaExceededError, in which case the call is not counted."""
         if not self._limits_calls:
             return

@@ -233,7 +233,7 @@ def _services(
         faults=NoFaultPoints(),
         workspace=LocalWorkspace(lambda: (*sandbox.protected, *sandbox.unreadable)),
         timers=timers,
-        images=SandboxedImages(data.store, sandbox, FairSlots(IMAGE_DECODERS).turn),
+        images=SandboxedImages(data.store, sandbox, FairSlots(IMAGE_DECODERS).hold),
         idle_seconds=config.idle_seconds,
         approval_rules=operator_rules(config, tools.toolbox.prepared_rule),
         titles=config.titles,

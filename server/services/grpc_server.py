@@ -153,7 +153,9 @@ class GrpcServer:
         watching = watching or WatchSettings()
         store = services.store
         self._reads = reads = ReadPool()
-        self._pictures = ImageUploads(services.images, services.quotas.take_stored, partial(check_images_in, services))
+        self._pictures = ImageUploads(
+            services.images, services.quotas.reserve_bytes, partial(check_images_in, services)
+        )
         sources = _sources(services, hub, conversations, reads)
         self.watchers = SubscribeStreams(sources, watching)
         self._health = Health(("", *SERVICES))

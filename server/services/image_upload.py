@@ -37,16 +37,16 @@ class ImageUploads:
     def __init__(
         self,
         images: Images,
-        take_stored: Callable[[str, int], None] = lambda _principal, _more: None,
+        reserve_bytes: Callable[[str, int], None] = lambda _principal, _more: None,
         check_model: Callable[[str], None] = any_model,
     ) -> None:
         """Start the threads that process images.
 
-        `take_stored` counts bytes that a principal stores; it raises QuotaExceededError if they are too many, and may
+        `reserve_bytes` counts bytes that a principal stores; it raises QuotaExceededError if they are too many, and may
         block. `check_model` raises Rejected if the model of a conversation takes no images, and may block.
         """
         self._images = images
-        self._take_stored = take_stored
+        self._reserve_bytes = reserve_bytes
         self._check_model = check_model
         self._threads = ReadPool(THREADS, name="bedrock-image")
 
@@ -120,7 +120,7 @@ class ImageUploads:
         image = self._images.stored(conversation_id, data)
         if image is None:
             check_model(conversation_id)
-            self._take_stored(principal, len(data))  # counted now: images are kept even if their message is refused
+            self._reserve_bytes(principal, len(data))  # counted now: images are kept even if their message is refused
             image = self._images.ingest(conversation_id, data, cancel, uploaded=True)
         return image
 

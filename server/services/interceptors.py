@@ -349,7 +349,7 @@ class GuardedMethod:
         who = caller.get() if self._further is None else await _looked_further(self._further, context)
         check_role(self._method, who.role)
         if self._name not in UNCOUNTED:
-            self._quotas.take_call(who.principal)
+            self._quotas.admit_call(who.principal)
         with self._live.serving(who), self._quotas.stream(who.principal) if self._lasts else nullcontext():
             raw = await read_request(context, limits.REQUEST_SECONDS)
             call.arrived()

@@ -62,7 +62,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def images(store: Store, sandbox: ToolHostSandbox) -> SandboxedImages:
-    return SandboxedImages(store, sandbox, FairSlots(2).turn)
+    return SandboxedImages(store, sandbox, FairSlots(2).hold)
 
 
 @pytest.mark.parametrize("make", [pictures.wide_png, pictures.large_jpeg, pictures.animated_gif, pictures.webp])
@@ -209,12 +209,12 @@ def test_an_image_is_not_to_blame_for_the_end_of_the_servers_lease(store: Store)
             return ProcessEnd(None, 9, b"", b"", 0, 1, (), killed=True, limit="lease")
 
     with pytest.raises(ImagesUnavailableError):
-        SandboxedImages(store, Ended(), FairSlots(2).turn).ingest("c1", pictures.png(), CancelToken())
+        SandboxedImages(store, Ended(), FairSlots(2).hold).ingest("c1", pictures.png(), CancelToken())
 
 
 def test_a_process_that_cannot_be_started_is_said_so(store: Store) -> None:
     with pytest.raises(ImagesUnavailableError, match="could not be started: not here"):
-        SandboxedImages(store, Broken(), FairSlots(2).turn).ingest("c1", pictures.png(), CancelToken())
+        SandboxedImages(store, Broken(), FairSlots(2).hold).ingest("c1", pictures.png(), CancelToken())
     assert store.attachment("c1", sandboxed_images.content_name(pictures.png())) is None
 
 
@@ -241,7 +241,7 @@ def test_the_images_of_a_principal_delay_those_of_another_by_one_turn() -> None:
     """Nor do the images that its tools read delay those that it uploads more than that."""
     store, slots, held = new_store(), FairSlots(2), Held()
     store.commit(CommitBuilder("c1", principal="crowd").create(), CommitBuilder("c2", principal="other").create())
-    images = SandboxedImages(store, held, slots.turn)
+    images = SandboxedImages(store, held, slots.hold)
 
     def ingest(conversation_id: str, data: bytes, uploaded: bool) -> None:
         with pytest.raises(InvalidImageError):

@@ -91,7 +91,7 @@ def test_without_quotas_nothing_is_counted(clock: SetClock) -> None:
     assert book.spending("ada", (100, 100), NOON) is None
     assert book.spent("ada") == ""
     for _ in range(1000):
-        book.take_call("ada")
+        book.admit_call("ada")
     assert book.uses("ada") == ()
 
 
@@ -148,7 +148,7 @@ def test_bytes_that_will_be_stored_count_at_once_and_exactly_among_many_threads(
     stored = {"ada": 40, "ben": 0, "": 200}
     together, each = {Quota.STORED_BYTES: 1_000}, {Quota.STORED_BYTES: 100}
     book = QuotaBook(QuotaSettings(together, each), clock, stored_bytes=stored.__getitem__)
-    refused = refusal(lambda: book.take_stored("ada", 61))
+    refused = refusal(lambda: book.reserve_bytes("ada", 61))
     assert (refused.used, refused.limit) == (40, 100)
     assert str(refused).endswith("of ada needs 61 more: 40 of 100 are used")
     with ThreadPoolExecutor(10) as threads:
@@ -162,7 +162,7 @@ def test_bytes_that_will_be_stored_count_at_once_and_exactly_among_many_threads(
 
 def taken(book: QuotaBook, principal: str, more: int) -> bool:
     try:
-        book.take_stored(principal, more)
+        book.reserve_bytes(principal, more)
     except QuotaExceededError:
         return False
     return True
@@ -205,14 +205,14 @@ def test_stored_bytes_are_measured_now_and_then_and_after_a_deletion(clock: SetC
 def test_calls_come_back_with_time(clock: SetClock) -> None:
     book = QuotaBook(QuotaSettings(each={Quota.CALLS_PER_SECOND: 5}), clock)
     for _ in range(10):
-        book.take_call("ada")
-    refused = refusal(lambda: book.take_call("ada"))
+        book.admit_call("ada")
+    refused = refusal(lambda: book.admit_call("ada"))
     assert (refused.limit, refused.retry_ms) == (5, 200)
-    book.take_call("bob")
+    book.admit_call("bob")
     assert [use.used for use in (*book.uses("ada"), *book.uses("bob"), *book.uses("eve"))] == [5, 1, 0]
     clock.seconds = 0.2
-    book.take_call("ada")
-    refusal(lambda: book.take_call("ada"))
+    book.admit_call("ada")
+    refusal(lambda: book.admit_call("ada"))
 
 
 def test_a_stream_counts_as_long_as_it_is_open(clock: SetClock) -> None:
@@ -257,11 +257,11 @@ def test_a_turn_that_is_waited_for_can_be_cancelled() -> None:
     slots, cancel, seen = FairSlots(1), CancelToken(), list[bool]()
 
     def wait() -> None:
-        with slots.turn("b", cancel) as begins:
+        with slots.hold("b", cancel) as begins:
             seen.append(begins)
 
     waiting = threading.Thread(target=wait)
-    with slots.turn("a", CancelToken()) as begins:
+    with slots.hold("a", CancelToken()) as begins:
         assert begins
         waiting.start()
         eventually(lambda: slots.waiting == 1, "it waits")
@@ -269,7 +269,7 @@ def test_a_turn_that_is_waited_for_can_be_cancelled() -> None:
         waiting.join(PATIENCE)
         assert seen == [False]
         assert (slots.waiting, slots.used("")) == (0, 1)
-    with slots.turn("b", cancel) as begins:
+    with slots.hold("b", cancel) as begins:
         assert not begins, "it was cancelled before"
     assert slots.used("") == 0
 
