@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from actors.ports.sandbox.processes import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
+from actors.ports.sandbox import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
 from actors.runtime.quotas import QuotaSettings
 from server.auth.authorizer.authorizer_tables import AuthorizerSettings
 from server.auth.issuers.issuer_tables import Issuer

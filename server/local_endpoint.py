@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from bedrock.local_server import ADDRESS_FILE, NotPrivateError, read_believed
 
-from actors.ports.machine.resources import exhausted_resource
+from actors.ports.machine import exhausted_resource
 from server.auth.local_token import TokenUnusableError, write_private
 from server.local_access import claim_directory
 

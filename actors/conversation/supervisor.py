@@ -39,7 +39,7 @@ from actors.ports import (
     StoreUnavailableError,
     live_run,
 )
-from actors.ports.machine.threads import run_in_thread
+from actors.ports.machine import run_in_thread
 from actors.runners.model_requests import learn_models_of, needs_provider
 from actors.runners.side_queries import SideQueries, Titles
 from actors.runners.sub_agents import SubAgentRunner, prepared

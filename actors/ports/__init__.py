@@ -8,11 +8,9 @@ CancelToken or is bounded in time. Nothing here depends on gRPC, SQL or HTTP.
 
 from __future__ import annotations
 
-from actors.ports.cancellation import CancelToken
-from actors.ports.directory import ConversationDirectory, LiveConversation
-from actors.ports.event_bus import EventBus
 from actors.ports.images import Images, ImagesUnavailableError, ImageView, InvalidImageError, NoImages
-from actors.ports.machine.clock import Clock, FaultPoints, Ids, NoFaultPoints
+from actors.ports.live_conversations import CancelToken, ConversationDirectory, EventBus, LiveConversation
+from actors.ports.machine import Clock, FaultPoints, Ids, NoFaultPoints
 from actors.ports.models import (
     MAX_MODEL_RESPONSE_BYTES,
     Model,
@@ -28,7 +26,7 @@ from actors.ports.models import (
     SideQueryError,
     ToolSpec,
 )
-from actors.ports.sandbox.processes import (
+from actors.ports.sandbox import (
     Launch,
     ProcessEnd,
     ProcessLimits,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from actors.core.content import Image
-    from actors.ports.cancellation import CancelToken
+    from actors.ports.live_conversations import CancelToken
 
 Turn: TypeAlias = "Callable[[str, CancelToken], AbstractContextManager[bool]]"
 """Takes a principal and a cancel token; returns a context manager that waits for the principal's decoding turn.

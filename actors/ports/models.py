@@ -19,7 +19,7 @@ from actors.ports.schemas.output_schema import NativeOutput
 
 if TYPE_CHECKING:
     from actors.core.errors import LlmFailure
-    from actors.ports.cancellation import CancelToken
+    from actors.ports.live_conversations import CancelToken
 
 #: Maximum UTF-8 bytes of the text, reasoning and tool calls of one model response, because its message must fit into a
 #: gRPC message that clients accept.

@@ -11,11 +11,11 @@ from msgspec import Struct
 from actors.core.content import Image, ToolUse
 from actors.core.context import Mode
 from actors.core.states import AgentTask, BackgroundJob, QuestionStatus
-from actors.ports.cancellation import CancelToken
 from actors.ports.images import ImagesUnavailableError
-from actors.ports.machine.clock import Clock
+from actors.ports.live_conversations import CancelToken
+from actors.ports.machine import Clock
 from actors.ports.models import SideQuery, SideQueryError, ToolSpec
-from actors.ports.sandbox.processes import RunningProcess, Sandbox
+from actors.ports.sandbox import RunningProcess, Sandbox
 from actors.ports.schemas.json_schema import parse_json, shortened
 
 if TYPE_CHECKING:

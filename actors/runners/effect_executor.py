@@ -43,7 +43,7 @@ from actors.core.events import (
 from actors.core.states import Cancelling, Error
 from actors.messages import EffectOutcome, JobExited
 from actors.ports import CancelToken, ConversationRecord, live_run
-from actors.ports.machine.resources import exhausted_resource
+from actors.ports.machine import exhausted_resource
 from actors.runners.llm_runner import ModelRequests
 from actors.runners.side_queries import SideQueries
 from actors.runners.sub_agents import ChildSubAgents

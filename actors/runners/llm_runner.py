@@ -34,7 +34,7 @@ from actors.ports import (
     StoreError,
     ToolSpec,
 )
-from actors.ports.machine.resources import exhausted_resource, resource_failure
+from actors.ports.machine import exhausted_resource, resource_failure
 from actors.runners.model_requests import RequestBuilder, find_model, respond
 from actors.runtime.actor import Actor, Mailbox, tell
 from actors.runtime.admission import ReadPace

@@ -64,8 +64,7 @@ from actors.ports import (
     no_sub_agents,
 )
 from actors.ports.cluster import OUT_OF_TOUCH
-from actors.ports.machine.resources import exhausted_resource
-from actors.ports.machine.threads import run_in_thread
+from actors.ports.machine import exhausted_resource, run_in_thread
 from actors.ports.telemetry import ToolEnd, ToolStart
 from actors.runners.side_queries import SideQueries, ask_for_tool
 from actors.runners.sub_agents import planned

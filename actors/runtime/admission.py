@@ -8,7 +8,7 @@ from collections import Counter, deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from actors.ports.machine import resources
+from actors.ports import machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -31,7 +31,7 @@ class FileRoom:
     """
 
     def __init__(
-        self, limit: Callable[[], int] = resources.max_open_files, count: Callable[[], int] = resources.open_files
+        self, limit: Callable[[], int] = machine.max_open_files, count: Callable[[], int] = machine.open_files
     ) -> None:
         self._limit, self._count = limit, count
         self._lock = threading.Lock()

@@ -42,7 +42,7 @@ from actors.ports.cluster import ONE_NODE, Cluster
 from actors.ports.mcp import McpServers, NoMcpServers
 from actors.ports.models import fixed_tokens
 from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
-from actors.ports.sandbox.confined_sandbox import ConfinedSandbox
+from actors.ports.sandbox import ConfinedSandbox
 from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FileRoom
 from actors.runtime.offered_tools import for_model, spec_of

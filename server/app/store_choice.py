@@ -13,8 +13,7 @@ import grpc
 
 from actors.adapters.store.sqlite.store import open_store
 from actors.ports import StoreError
-from actors.ports.cluster import OneNode
-from actors.ports.cluster.placement import EVERYTHING
+from actors.ports.cluster import EVERYTHING, OneNode
 from server.app.adapter_choice import CannotStartError
 from server.auth.local_token import TokenUnusableError, read_token
 from server.cluster.node_marks import NodeMarks

@@ -24,9 +24,9 @@ from actors.ports import (
     DataDirectoryBusyError,
     NoFaultPoints,
     StoreError,
+    machine,
 )
 from actors.ports.cluster import Cluster, Node
-from actors.ports.machine import resources
 from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FairSlots
 from actors.runtime.services import RandomIds, Services, SystemClock, Timers
@@ -282,8 +282,8 @@ def _gauges(
         metrics.NODES: lambda: len(services.cluster.nodes()),
         metrics.LEASE: services.cluster.lease.age,
         metrics.THREADS: threading.active_count,
-        metrics.FILES: resources.open_files,
-        metrics.MAX_FILES: resources.max_open_files,
+        metrics.FILES: machine.open_files,
+        metrics.MAX_FILES: machine.max_open_files,
     }
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 from msgspec.structs import force_setattr
 
-from actors.ports.cluster.placement import directories_above
+from actors.ports.cluster import directories_above
 from actors.ports.settings.settings_checks import host_and_port
 
 MAX_PATH_CHARS = 1_024

@@ -31,7 +31,7 @@ from actors.ports import (
     StoreError,
     StoreUnusableError,
 )
-from actors.ports.machine.resources import exhausted_resource
+from actors.ports.machine import exhausted_resource
 from server.contract import resource_names as names
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from actors.ports.machine import resources
+from actors.ports import machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ CALM = 0.9
 """A new warning is possible once the open files are below this share of the number that causes a warning."""
 
 
-async def warn_when_crowded(connections: int, count: Callable[[], int] = resources.open_files) -> None:
+async def warn_when_crowded(connections: int, count: Callable[[], int] = machine.open_files) -> None:
     """Check the number of open files until cancelled, and log a warning each time that it reaches `connections`.
 
     `connections` is how many connections a listening address accepts; `count` returns the number of open files.
@@ -31,7 +31,7 @@ async def warn_when_crowded(connections: int, count: Callable[[], int] = resourc
                 "%d of the %d files that this server may have open are (ulimit -n): an address takes %d connections, "
                 "and closes further ones at once",
                 files,
-                resources.max_open_files(),
+                machine.max_open_files(),
                 connections,
             )
         crowded = files >= (connections * CALM if crowded else connections)

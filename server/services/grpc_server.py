@@ -16,7 +16,7 @@ import grpc.aio
 from bedrock import v1
 from grpc_health.v1 import health
 
-from actors.ports.machine import resources
+from actors.ports import machine
 from actors.runtime.services import check_images_in
 from server.auth.refusals import Refusals
 from server.cluster.greetings import GREET, Greetings, greeting_handler
@@ -319,7 +319,7 @@ def max_connections() -> int:
     The other open files of the process are reserved for conversations, tools and other addresses. So strangers who use
     up the connections of one address block neither other addresses nor running conversations.
     """
-    return max(1, resources.max_open_files() // CONNECTIONS_SHARE)
+    return max(1, machine.max_open_files() // CONNECTIONS_SHARE)
 
 
 def _lag_of(services: Services) -> Callable[[int], None]:

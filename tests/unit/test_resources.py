@@ -13,9 +13,8 @@ import pytest
 
 from actors.adapters.store.sqlite.engine import open_writer, reader_of
 from actors.core.errors import ErrorKind
-from actors.ports import CancelToken, StoreUnavailableError
-from actors.ports.machine import resources
-from actors.ports.machine.resources import exhausted_resource, max_open_files, open_files, out_of_file_descriptors
+from actors.ports import CancelToken, StoreUnavailableError, machine
+from actors.ports.machine import exhausted_resource, max_open_files, open_files, out_of_file_descriptors
 from actors.runtime import admission
 from actors.runtime.admission import Admission, FileRoom
 from server.contract.errors import status_of
@@ -111,7 +110,7 @@ def test_files_are_listed_only_where_the_kernel_does_not_count_them(monkeypatch:
     with open(os.devnull, "rb"):
         assert open_files() == before + 1
     assert listed == []
-    monkeypatch.setattr(resources, "_COUNTED", "/nowhere")
+    monkeypatch.setattr(machine, "_COUNTED", "/nowhere")
     assert (open_files(), listed) == (3, ["/proc/self/fd"])
 
 

@@ -32,7 +32,7 @@ from actors.adapters.llm.transport.sse import SseEvent, SseParser, SseTooLargeEr
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import Turn
 from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError, ModelSink
-from actors.ports.machine.resources import exhausted_resource, resource_failure
+from actors.ports.machine import exhausted_resource, resource_failure
 
 if TYPE_CHECKING:
     from actors.adapters.llm.provider import ProviderConfig, Secret

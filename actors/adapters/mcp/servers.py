@@ -19,7 +19,7 @@ from actors.ports import ToolOutput
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError, McpServerStatus, McpState
 from actors.ports.models import ToolSpec
 from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
-from actors.ports.sandbox.confined_sandbox import ConfinedSandbox
+from actors.ports.sandbox import ConfinedSandbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -30,7 +30,7 @@ from actors.ports import (
     ServiceStreams,
     ToolContext,
 )
-from actors.ports.machine.threads import run_in_thread
+from actors.ports.machine import run_in_thread
 from actors.ports.mcp import McpState, McpToolLeftOut
 from actors.ports.models import ToolSpec
 

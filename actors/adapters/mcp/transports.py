@@ -22,7 +22,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from actors.adapters.mcp.bounded_messages import FORGOTTEN_SESSION, MENDED_BYTES, error_of, mended
-from actors.ports.machine.trust_store import client_tls
+from actors.ports.machine import client_tls
 from actors.ports.mcp import LoginUnavailableError
 from actors.ports.settings.settings_checks import is_nearby
 

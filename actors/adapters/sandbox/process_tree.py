@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from actors.adapters.sandbox import control_groups
 from actors.adapters.sandbox.host import kernel, process_walk
 from actors.ports import Launch, ProcessEnd, ProcessStartError, SandboxUnavailableError
-from actors.ports.machine.resources import exhausted_resource
-from actors.ports.machine.threads import run_in_thread
+from actors.ports.machine import exhausted_resource, run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

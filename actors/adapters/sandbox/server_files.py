@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.sandbox.host import writable_trees
-from actors.ports.sandbox.processes import WORKSPACE_PROTECTED
+from actors.ports.sandbox import WORKSPACE_PROTECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

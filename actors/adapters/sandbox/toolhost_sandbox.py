@@ -25,8 +25,8 @@ from actors.adapters.sandbox.server_files import (
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
 from actors.ports.cluster import FOREVER
-from actors.ports.machine.resources import exhausted_resource
-from actors.ports.sandbox.processes import SYSTEM_PATHS, WORKSPACE_PROTECTED
+from actors.ports.machine import exhausted_resource
+from actors.ports.sandbox import SYSTEM_PATHS, WORKSPACE_PROTECTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Set

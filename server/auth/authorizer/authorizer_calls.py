@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from actors.ports.machine.threads import run_in_thread
+from actors.ports.machine import run_in_thread
 from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer
 from server.auth.principals import Role
 from server.contract.errors import AuthorizerUnavailableError

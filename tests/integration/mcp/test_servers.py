@@ -22,7 +22,7 @@ from actors.core.context import Mode
 from actors.ports import CancelToken
 from actors.ports.mcp import McpState
 from actors.ports.permissions import EVERYTHING, Permissions
-from actors.ports.sandbox.confined_sandbox import ConfinedSandbox
+from actors.ports.sandbox import ConfinedSandbox
 from tests.integration.mcp.conftest import PROGRAM, Hub, conversation, server
 from tests.support import processes
 from tests.support.footprint import footprint

@@ -20,7 +20,7 @@ from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.host import call_limits, call_processes, kernel
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
-from actors.ports.cluster.lease_clock import LeaseClock
+from actors.ports.cluster import LeaseClock
 from tests.support import processes
 from tests.support.footprint import footprint
 from tests.support.patience import eventually
@@ -157,7 +157,7 @@ def test_trees_live_on_with_a_renewed_lease_and_end_with_it(
 SERVER = """
 import sys, threading, time
 from actors.adapters.sandbox.probe import probe
-from actors.ports.cluster.lease_clock import LeaseClock
+from actors.ports.cluster import LeaseClock
 from tests.support.trees import TREES, Service, launch, sandbox_of
 clock, over = LeaseClock(4.0), threading.Event()
 def beat():

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.ports.cluster import FOREVER
-from actors.ports.cluster.lease_clock import NANOSECONDS, LeaseClock
+from actors.ports.cluster import FOREVER, NANOSECONDS, LeaseClock
 from tests.support.footprint import footprint
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.core.errors import Reason, Rejected
-from actors.ports.cluster import Node
-from actors.ports.cluster.placement import EVERYTHING, directories_above, has, label_of, node_with, workspace_of
+from actors.ports.cluster import EVERYTHING, Node, directories_above, has, label_of, node_with, workspace_of
 
 A, B = "/mnt/a", "/mnt/a/b"
 

@@ -24,8 +24,7 @@ from actors.adapters.llm.transport import http
 from actors.adapters.llm.transport.connections import Exchange, TransportError
 from actors.adapters.llm.transport.http import MAX_OVERHEAD_BYTES, READ_BYTES, Transport
 from actors.core.errors import ErrorKind
-from actors.ports import CancelToken
-from actors.ports.machine import trust_store
+from actors.ports import CancelToken, machine
 from tests.support.certificates import openssl
 from tests.support.model_requests import QUICK, model, provider
 from tests.support.model_requests import failure as model_failure
@@ -176,12 +175,12 @@ def test_tls_is_verified(server_tls: ssl.SSLContext, certificate: Path) -> None:
 def test_the_authorities_of_the_system_and_of_the_environment_are_trusted_too(
     server_tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
 ) -> None:
-    for each in trust_store.VARIABLES:
+    for each in machine.VARIABLES:
         monkeypatch.delenv(each, raising=False)
     with ScriptedServer(answer(200, b"yes"), tls=server_tls) as server:
         assert "not trusted" in failure(server.url).text
         if variable == "the system":
-            monkeypatch.setattr(trust_store, "SYSTEM_FILES", ("/nowhere", str(certificate)))
+            monkeypatch.setattr(machine, "SYSTEM_FILES", ("/nowhere", str(certificate)))
         elif variable == "SSL_CERT_DIR":
             openssl(tmp_path, f"x509 -in {certificate} -out own.pem")
             openssl(tmp_path, "rehash .")
@@ -190,7 +189,7 @@ def test_the_authorities_of_the_system_and_of_the_environment_are_trusted_too(
             monkeypatch.setenv(variable, str(certificate))
         assert post(server.url) == (200, b"yes")
         certifi_too = ssl.create_default_context(cafile=certifi.where()).cert_store_stats()["x509_ca"]
-        assert trust_store.client_tls().cert_store_stats()["x509_ca"] >= certifi_too
+        assert machine.client_tls().cert_store_stats()["x509_ca"] >= certifi_too
 
 
 def test_authorities_that_cannot_be_read_are_named_and_the_others_trusted(
@@ -199,7 +198,7 @@ def test_authorities_that_cannot_be_read_are_named_and_the_others_trusted(
     (tmp_path / "none.pem").write_text("no certificate")
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere.pem")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
-    assert trust_store.client_tls().cert_store_stats()["x509_ca"] > 0
+    assert machine.client_tls().cert_store_stats()["x509_ca"] > 0
     assert "authorities of SSL_CERT_FILE cannot be read: /nowhere.pem" in caplog.text
     assert "authorities of REQUESTS_CA_BUNDLE cannot be read" in caplog.text
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from actors.core.errors import ErrorKind
-from actors.ports.machine.resources import file_descriptor_limit_text, out_of_file_descriptors
+from actors.ports.machine import file_descriptor_limit_text, out_of_file_descriptors
 
 if TYPE_CHECKING:
     from actors.adapters.llm.provider import Timeouts

@@ -37,8 +37,7 @@ from actors.adapters.llm.transport.connections import (
     open_socket,
 )
 from actors.core.errors import ErrorKind
-from actors.ports.machine.resources import exhausted_resource, max_open_files
-from actors.ports.machine.trust_store import client_tls
+from actors.ports.machine import client_tls, exhausted_resource, max_open_files
 from actors.ports.settings.settings_checks import read_named
 
 if TYPE_CHECKING:

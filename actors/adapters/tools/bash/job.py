@@ -23,7 +23,7 @@ from actors.core.context import Mode, wider
 from actors.core.states import BackgroundJob, JobStatus
 from actors.core.tool_run import KillReceipt
 from actors.ports import CancelToken, Clock, ProcessEnd, RunningProcess
-from actors.ports.machine.threads import run_in_thread
+from actors.ports.machine import run_in_thread
 from actors.ports.terminal_text import TerminalText
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import psycopg
 from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, NewNode, Timing
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.adapters.store.postgres.nodes.node_watch import Judge, NodeWatch, TakeOver
-from actors.ports.cluster.lease_clock import NANOSECONDS, LeaseClock
+from actors.ports.cluster import NANOSECONDS, LeaseClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

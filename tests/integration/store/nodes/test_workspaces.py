@@ -13,7 +13,7 @@ from actors.adapters.store.postgres.nodes.membership import PostgresCluster
 from actors.adapters.store.postgres.store import claimed
 from actors.core.errors import Reason, Rejected
 from actors.ports import NotOwnerError
-from actors.ports.cluster.placement import EVERYTHING
+from actors.ports.cluster import EVERYTHING
 from tests.integration.store.nodes.stepped import TIMING, Database, Stepped
 from tests.integration.store.nodes.test_take_over import died
 

@@ -12,14 +12,13 @@ from msgspec import Struct
 
 from actors.adapters.store.postgres.nodes import node_statements as said
 from actors.ports import StoreUnusableError
-from actors.ports.cluster import Node
-from actors.ports.cluster.lease_clock import NANOSECONDS
+from actors.ports.cluster import NANOSECONDS, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.adapters.store.postgres.nodes.node_session import NodeSession
-    from actors.ports.cluster.lease_clock import LeaseClock
+    from actors.ports.cluster import LeaseClock
 
 # How many times a starting node checks whether a living node has its address, and the seconds between two checks.
 #

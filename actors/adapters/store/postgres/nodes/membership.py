@@ -20,8 +20,7 @@ from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.adapters.store.postgres.nodes.node_watch import Judge, NodeRow, NodeWatch, TakeOver, node_of, release
 from actors.core.errors import Rejected
 from actors.ports import StoreError, StoreUnavailableError
-from actors.ports.cluster.lease_clock import LeaseClock
-from actors.ports.cluster.placement import EVERYTHING, directories_above, has, label_of, node_with, workspace_of
+from actors.ports.cluster import EVERYTHING, LeaseClock, directories_above, has, label_of, node_with, workspace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

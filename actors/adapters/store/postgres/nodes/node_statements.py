@@ -12,7 +12,7 @@ present time.
 from __future__ import annotations
 
 from actors.adapters.store.models import UNSETTLED
-from actors.ports.cluster.placement import EVERYTHING
+from actors.ports.cluster import EVERYTHING
 
 
 def has_workspace(conversation: str) -> str:

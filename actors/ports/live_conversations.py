@@ -1,0 +1,167 @@
+"""Conversations at work: how they are found, what they publish, and the token that cancels their work."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from actors.core.notifications import TextDelta
+from actors.core.states import Ledger
+from actors.ports.store.records import ConversationRecord, StoredEvent
+
+log = logging.getLogger(__name__)
+
+
+class CancelToken:
+    """Cancels one piece of work. Safe to use from any thread; cancelling again has no effect."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        """Whether the work was cancelled; only `cancel` sets it. A plain attribute, because loops read it often."""
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+        self._waiting: list[threading.Lock] = []
+        """Held locks that `cancel` releases, one for each thread in `wait`: an Event would cost more than the wait."""
+
+    def cancel(self) -> None:
+        """Cancel the work, and run the callbacks on the caller's thread.
+
+        Callbacks must not block. If a callback raises an exception, that is logged, and the other callbacks still run.
+        """
+        # Callbacks run without the lock, because they may register or forget other callbacks.
+        with self._lock:
+            if self.cancelled:
+                return
+            self.cancelled = True
+            callbacks, self._callbacks = self._callbacks, []
+            waiting = tuple(self._waiting)
+        for held in waiting:
+            held.release()
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:
+                log.exception("a piece of work could not be stopped")
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """Register `callback` to run when the token is cancelled.
+
+        If the token is cancelled already, run `callback` at once.
+        """
+        with self._lock:
+            if not self.cancelled:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def forget(self, callback: Callable[[], None]) -> bool:
+        """Remove a callback that `on_cancel` registered, so that finished work does not keep resources alive.
+
+        Return False if the callback is not registered, for example because the token is cancelled already.
+        """
+        with self._lock:
+            if callback not in self._callbacks:
+                return False
+            self._callbacks.remove(callback)
+            return True
+
+    def wait(self, seconds: float) -> bool:
+        """Block until the token is cancelled, for at most `seconds`; return whether it is cancelled."""
+        held = threading.Lock()
+        held.acquire()
+        with self._lock:
+            if self.cancelled:
+                return True
+            self._waiting.append(held)
+        try:
+            held.acquire(timeout=max(seconds, 0.0))
+        finally:
+            with self._lock:
+                self._waiting.remove(held)
+        return self.cancelled
+
+
+class EventBus(Protocol):
+    """Publishes events to watchers. Safe to call from any thread; never blocks for long."""
+
+    def publish(
+        self, conversation_id: str, events: tuple[StoredEvent, ...], record: ConversationRecord | None = None
+    ) -> None:
+        """Publish committed events, in order, together with the conversation's record as it is after these events."""
+        ...
+
+    def text_delta(self, conversation_id: str, delta: TextDelta) -> None:
+        """Publish the next piece of a text that a model is streaming. The text is not stored."""
+        ...
+
+    def tool_output(self, conversation_id: str, tool_use_id: str, text: str) -> None:
+        """Publish the next piece of the output of a running tool call. The output is not stored."""
+        ...
+
+    def created(self, record: ConversationRecord) -> None:
+        """Publish a new conversation, which has no events yet."""
+        ...
+
+    def deleted(self, conversation_id: str, record: ConversationRecord | None = None) -> None:
+        """End the open streams of clients that watch a deleted conversation.
+
+        `record` is the last record of the conversation; for a sub-agent, the record of the conversation that started
+        it.
+        """
+        ...
+
+
+class LiveConversation(Protocol):
+    """A conversation that currently has an actor. Safe to call from any thread; nothing here blocks."""
+
+    @property
+    def conversation_id(self) -> str:
+        """The id of the conversation."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The counters and queues of the conversation's state (its ledger); None while the state is not loaded."""
+        ...
+
+    def deliver(self, message: object) -> bool:
+        """Put a message into the actor's mailbox; return False if the actor has stopped."""
+        ...
+
+    def cancel_run_now(self, run: str) -> None:
+        """Stop this run's work at once, bypassing the mailbox, and prevent the run from starting further work.
+
+        Deliver the cancel message first: otherwise the conversation handles the stopped work as a failure.
+        """
+        ...
+
+
+class ConversationDirectory(Protocol):
+    """The conversations of one process, by id. Safe to call from any thread; nothing here blocks."""
+
+    def deliver(self, conversation_id: str, message: object) -> Future[Any] | None:
+        """Put a message into the mailbox of a conversation's actor, and start an actor if there is none.
+
+        Returns the future for the answer; None while the server stops. Raises RuntimeError if this machine has no
+        thread left for an actor.
+        """
+        ...
+
+    def live(self, conversation_id: str) -> LiveConversation | None:
+        """Return the conversation if it has an actor that accepts messages, else None."""
+        ...
+
+    def on_started(self, conversation: Any) -> None:
+        """Add a conversation whose actor is being started by `deliver`."""
+        ...
+
+    def on_idle(self) -> None:
+        """Note that a conversation has become idle; a server that is shutting down waits for this."""
+        ...
+
+    def on_stopped(self, conversation: LiveConversation) -> None:
+        """Remove a conversation whose actor has closed its mailbox."""
+        ...

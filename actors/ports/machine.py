@@ -1,0 +1,192 @@
+"""What the machine gives: time, ids, threads, its resources, and the certificates that it trusts."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import resource
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from actors.core.errors import ErrorKind, LlmFailure
+
+
+class Clock(Protocol):
+    """A source of time. Safe to call from any thread."""
+
+    def now_ms(self) -> int:
+        """Return the milliseconds since the epoch (UTC), for records and events."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back, for deadlines and durations."""
+        ...
+
+
+class Ids(Protocol):
+    """A source of new ids. Safe to call from any thread."""
+
+    def conversation(self) -> str:
+        """Return a new conversation id: lower-case letters, digits and '-'. Ids are never reused."""
+        ...
+
+    def message(self) -> str:
+        """Return a new message id."""
+        ...
+
+    def slug(self) -> str:
+        """Return a short readable name for a conversation, which may be in use already."""
+        ...
+
+
+class FaultPoints(Protocol):
+    """Named points at which tests inject failures, delays or the death of the process. Safe to call from any thread."""
+
+    def hit(self, point: str) -> None:
+        """Mark that the code has reached this point, such as "commit.before".
+
+        In tests, this call may raise or block.
+        """
+        ...
+
+
+class NoFaultPoints:
+    """The implementation of FaultPoints for production, which does nothing."""
+
+    def hit(self, point: str) -> None:
+        """Do nothing."""
+
+
+def run_in_thread(job: Callable[[], object], name: str) -> None:
+    """Run `job` on a new daemon thread with this name; do not wait for its end. Safe to call from any thread.
+
+    Raises RuntimeError if no thread can be started.
+    """
+    threading.Thread(target=job, name=name, daemon=True).start()
+
+
+_NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+_NO_THREAD = "can't start new thread"
+"""The text of the RuntimeError for a thread that cannot be started; Python has no exception type for this case."""
+_COUNTED = "/proc/self/fd"
+_FOLDERS = (_COUNTED, "/dev/fd")
+
+
+def exhausted_resource(error: BaseException | None) -> str:
+    """Describe the resource whose exhaustion caused `error` or an error in its chain of causes; "" for other errors.
+
+    The text is the beginning of a sentence, names the limit and has no period.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if text := _lacking(error):
+            return text
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def _lacking(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        return file_descriptor_limit_text()
+    if isinstance(error, OSError) and error.errno == errno.ENFILE:
+        return "this machine has as many files open as it can (fs.file-max)"
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return "this server can start no more threads (ulimit -u, or pids.max of its cgroup)"
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return "this server has no memory left"
+    return ""
+
+
+def resource_failure(text: str) -> LlmFailure:
+    """Return the failure of a model request for which this server lacked a resource; the failure is retryable.
+
+    `text` comes from `exhausted_resource`.
+    """
+    return LlmFailure(ErrorKind.RESOURCE_EXHAUSTED, f"{text[:1].upper()}{text[1:]}. Send a message later to try again.")
+
+
+def file_descriptor_limit_text() -> str:
+    """Return the error text for a process that has no file descriptor left; the text contains the limit."""
+    return f"this server has as many files open as it may, {max_open_files():,} (ulimit -n)"
+
+
+def max_open_files() -> int:
+    """Return the limit of open file descriptors of this process."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def open_files() -> int:
+    """Count the open file descriptors of this process.
+
+    From Linux 6.2 on, the kernel counts them. Elsewhere this function lists a directory, which releases the GIL for
+    each entry and needs one more descriptor; if no descriptor is left, the function returns the limit.
+    """
+    with suppress(OSError):
+        if counted := os.stat(_COUNTED).st_size:
+            return counted
+    for folder in _FOLDERS:
+        try:
+            return len(os.listdir(folder))
+        except OSError as failed:
+            if failed.errno in _NO_FILES:
+                return max_open_files()
+    return 0
+
+
+def out_of_file_descriptors() -> bool:
+    """Return whether file descriptors are exhausted, by trying to open a file.
+
+    Useful after errors that do not contain their cause, such as those of SQLite and of the DNS resolver.
+    """
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as failed:
+        return failed.errno in _NO_FILES
+    return False
+
+
+log = logging.getLogger(__name__)
+
+VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
+"""The environment variables that name more authorities: a PEM file, or a directory of them with hashed names."""
+
+SYSTEM_FILES = (
+    "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)  # fmt: skip
+"""Where distributions keep the authorities of the system. A Python that was built elsewhere does not know this."""
+
+
+def client_tls() -> ssl.SSLContext:
+    """Return a TLS context that trusts the authorities of certifi, of the system, and those that VARIABLES name.
+
+    A variable whose authorities cannot be read is logged and ignored. Raises OSError if this process lacks a resource.
+    Reads files, which takes some 30 ms. Safe to call from any thread.
+    """
+    import certifi  # noqa: PLC0415 -- only for a TLS connection
+
+    context = ssl.create_default_context(cafile=certifi.where())
+    for place in SYSTEM_FILES:
+        if os.path.isfile(place):
+            _trust(context, place, "the system")
+    for variable in VARIABLES:
+        if place := os.environ.get(variable, ""):
+            _trust(context, place, variable)
+    return context
+
+
+def _trust(context: ssl.SSLContext, place: str, source: str) -> None:
+    try:
+        if os.path.isdir(place):
+            context.load_verify_locations(capath=place)
+        else:
+            context.load_verify_locations(cafile=place)
+    except OSError as error:
+        if exhausted_resource(error):
+            raise
+        log.warning("the certificate authorities of %s cannot be read: %s", source, place)

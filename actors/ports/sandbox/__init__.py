@@ -1,1 +1,0 @@
-"""Ports for programs that run in a sandbox, each in a process tree that can always be killed."""
