@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import os
 import signal
+import threading
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,6 @@ from actors.ports import (
 )
 from server.app.adapter_choice import CannotStartError, server_credentials
 from server.app.sandbox_choice import sandbox_line
-from server.app.shutdown_deadline import Deadline
 from server.app.wiring import Wiring, wire
 from server.auth.local_token import TokenUnusableError
 from server.config import Config, shown_database
@@ -39,6 +39,37 @@ if TYPE_CHECKING:
     from actors.conversation.supervisor import Supervisor
     from actors.ports.telemetry import Telemetry
     from server.settings.setting_values import Listen
+
+log = logging.getLogger(__name__)
+
+
+class Deadline:
+    """Ends the process if the shutdown takes longer than a time limit.
+
+    Leaving the `with` block disarms this watchdog.
+    """
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def set(self, seconds: float) -> None:
+        """Start the time limit, `seconds` from now. Call this at most once."""
+        self._timer = threading.Timer(seconds, _give_up, (seconds,))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def __enter__(self) -> Deadline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _give_up(seconds: float) -> None:
+    log.error("stopping took longer than %s s: ending at once; the next start recovers all conversations", seconds)
+    os._exit(1)
+
 
 log = logging.getLogger(__name__)
 

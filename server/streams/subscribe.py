@@ -13,23 +13,160 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bedrock import v1
+
 from actors.core.errors import Reason, Rejected
+from actors.core.notifications import Fate, QueueChanged, StateChanged
+from actors.core.states import (
+    TERMINAL,
+    AwaitingContinuation,
+    AwaitingSubAgents,
+    AwaitingToolApproval,
+    Error,
+    Idle,
+    LlmPhase,
+    LlmRequesting,
+    ToolExecuting,
+)
 from actors.events.hub import EventBatch, EventHub
-from actors.ports import StoredEvent, StoreReader
+from actors.ports import ConversationReader, ConversationRecord, Snapshot, StoredEvent, StoreReader
+from server.contract.errors import ConversationNotFoundError, MalformedRequestError
+from server.contract.limits import PAGE_BYTES, RECENT_MESSAGES, SNAPSHOT_MESSAGES_BYTES
+from server.contract.pagination import Page
+from server.queries.queue import waiting, waiting_message
 from server.queries.read_pool import ReadPool
 from server.streams.base import Stream, Streams, WatchSettings
 from server.streams.encoding import EventEncoder
 from server.streams.outbox import start_of_last_commit
-from server.streams.snapshot import open_stream
-from server.streams.until_settled import SettledTracker
 from server.streams.wakeups import Wakeups
 from server.wire.context import ConversionContext
+from server.wire.conversations.agents import standing
+from server.wire.conversations.conversation_messages import (
+    pending_approvals,
+    pending_client_tool_calls,
+    pending_questions,
+    present,
+    summary_of,
+)
 from server.wire.conversations.encoded_conversations import EncodedConversations
+from server.wire.events import text_delta
+from server.wire.messages import message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from bedrock import v1
+    from actors.events.hub import TextChunk
+    from actors.ports import StoredEvent
+
+AT_REST = frozenset(str(kind.__struct_config__.tag) for kind in (Idle, Error, *TERMINAL))
+QUESTION = str(AwaitingToolApproval.__struct_config__.tag)
+
+
+class SettledTracker:
+    """Follows a conversation's events. Its truth value is whether the conversation has settled.
+
+    A conversation has settled if it waits for a person's answer, or if it is idle, failed or ended and no follow-up is
+    queued. The truth value is only valid between commits: within a commit, a conversation may be idle for a moment.
+    """
+
+    def __init__(self, record: ConversationRecord) -> None:
+        self._kind = str(type(record.state).__struct_config__.tag)
+        self._asks = isinstance(record.state, ToolExecuting) and bool(record.state.questions)
+        self._since = record.last_seq
+        self._follow_ups = {queued.message_id for queued in record.state.ledger.follows}
+
+    def take(self, event: StoredEvent) -> None:
+        """Apply an event. An event that the record given to the constructor already includes has no effect."""
+        if event.revision <= self._since:
+            return
+        match event.notification:
+            case StateChanged(state=summary):
+                self._kind, self._asks = summary.kind, bool(summary.questions)
+            case QueueChanged(input=queued, delivery="follow_up", fate=fate):
+                if fate is Fate.QUEUED:
+                    self._follow_ups.add(queued.message_id)
+                else:
+                    self._follow_ups.discard(queued.message_id)
+            case _:
+                pass
+
+    def __bool__(self) -> bool:
+        return self._kind == QUESTION or self._asks or (self._kind in AT_REST and not self._follow_ups)
+
+
+@dataclass(frozen=True)
+class InitialSnapshot:
+    """The first response of a Subscribe stream, and the revision after which the stream continues."""
+
+    record: ConversationRecord
+    snapshot: v1.Event.Snapshot
+    """The snapshot without `partial`, the text that the model is streaming, because the store does not contain that."""
+    after: int | None
+    """The client's last revision, after which its stream resumes; None for a client that starts anew."""
+
+    @property
+    def slot(self) -> tuple[str, int] | None:
+        """The id and the attempt of the model request that is streaming text; None if there is none."""
+        state = self.record.state
+        if isinstance(state, LlmRequesting | AwaitingContinuation) and state.phase is LlmPhase.STREAMING:
+            return state.request_id, state.attempt
+        return None
+
+    def add_partial(self, chunks: tuple[TextChunk, ...]) -> None:
+        """Add the text streamed so far to the snapshot: one part for the answer, one for reasoning."""
+        if self.slot is None:
+            return
+        request_id, attempt = self.slot
+        for reasoning in (True, False):
+            text = "".join(chunk.text for chunk in chunks if chunk.reasoning is reasoning)
+            if text:
+                self.snapshot.partial.append(text_delta(request_id, attempt, 0, text, reasoning=reasoning))
+
+
+def open_stream(
+    store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.SubscribeRequest
+) -> InitialSnapshot:
+    """Read the snapshot with which a stream begins. Blocks; called on a thread of `ReadPool`.
+
+    Raises ConversationNotFoundError, and MalformedRequestError for a revision in the future.
+    """
+    resuming = request.WhichOneof("start") == "after_revision"
+    wanted = request.recent_messages if request.WhichOneof("start") == "recent_messages" else RECENT_MESSAGES[0]
+    seen = store.snapshot(conversation_id, 0 if resuming else min(wanted, RECENT_MESSAGES[1]))
+    if seen is None:
+        raise ConversationNotFoundError(request.name)
+    if not resuming:
+        return InitialSnapshot(seen.record, _snapshot(conversion, seen), None)
+    after = request.after_revision
+    if after > seen.record.last_seq:
+        text = f"is newer than the newest revision, {seen.record.last_seq}: take a fresh snapshot"
+        raise MalformedRequestError(("after_revision", text))
+    return InitialSnapshot(seen.record, _snapshot(conversion, seen), after)
+
+
+def _snapshot(conversion: ConversionContext, seen: Snapshot) -> v1.Event.Snapshot:
+    """Return the snapshot as an API message, without the oldest messages if they do not fit into a response."""
+    record = seen.record
+    summary = summary_of(conversion, record.id, record.state)
+    answer = v1.Event.Snapshot(
+        conversation=present(conversion, record),
+        pending_approvals=pending_approvals(conversion, record.id, summary),
+        pending_client_tool_calls=pending_client_tool_calls(conversion, summary),
+        pending_questions=pending_questions(record.id, summary),
+        queue=[waiting_message(record.id, *entry) for entry in waiting(record)],
+    )
+    if isinstance(record.state, AwaitingSubAgents):
+        answer.sub_agents.CopyFrom(standing(record.state))
+    room = min(SNAPSHOT_MESSAGES_BYTES, PAGE_BYTES - answer.ByteSize())
+    page = Page(len(seen.messages), room)
+    recent: list[v1.Message] = []
+    for stored in reversed(seen.messages):
+        shown = message(conversion, record.id, stored)
+        if not page.take(shown.ByteSize()):
+            break
+        recent.append(shown)
+    answer.messages.extend(reversed(recent))
+    return answer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from actors.core.errors import Reason, Rejected
 from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace, CommandOrigin, Outcome
 from server.contract.pagination import token_of
-from server.wire.audit_entries import audit_filter
+from server.queries.audit import audit_filter
 from tests.integration.server.grpc_harness import AUTHORIZED, GrpcHarness, refused
 from tests.integration.server.test_calls import METHODS, NAME, ask
 from tests.integration.server.watch_harness import Author

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 HANGS = """
 import sys, threading
 from server import json_logs as logs
-from server.app.shutdown_deadline import Deadline
+from server.app.serving import Deadline
 logs.set_up("error")
 with Deadline() as deadline:
     deadline.set(0.05)

@@ -14,7 +14,8 @@ from actors.core.notifications import ApprovalDecision, Fate, StopReason
 from actors.core.states import LlmPhase, State
 from actors.core.summary import ContextState
 from actors.ports.store.audit import Outcome
-from server.wire import audit_entries, enums
+from server.queries import audit
+from server.wire import enums
 from server.wire.conversations import approval_rules
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ TABLES: list[tuple[Any, Any, EnumMeta, set[str]]] = [
     (enums.FATE, v1.QueuedMessage.Fate, Fate, {"FATE_UNSPECIFIED"}),
     (enums.DECISION, v1.ApprovalDecision, ApprovalDecision, {"APPROVAL_DECISION_UNSPECIFIED"}),
     (approval_rules.ACTION, v1.ApprovalRule.Action, Action, {"ACTION_UNSPECIFIED"}),
-    (audit_entries.OUTCOME, v1.AuditEntry.Outcome, Outcome, {"OUTCOME_UNSPECIFIED"}),
+    (audit.OUTCOME, v1.AuditEntry.Outcome, Outcome, {"OUTCOME_UNSPECIFIED"}),
     (approval_rules.ORIGIN, v1.ApprovalRule.Origin, Origin, {"ORIGIN_UNSPECIFIED"}),
 ]
 

@@ -8,7 +8,7 @@ from actors.core.notifications import Durable, Fate, QueueChanged, StateChanged
 from actors.core.states import AwaitingLlm, Idle, Ledger, LlmReason, QueuedInput
 from actors.core.summary import StateSummary
 from actors.ports import StoredEvent
-from server.streams.until_settled import SettledTracker
+from server.streams.subscribe import SettledTracker
 from tests.support.samples import STATES, record
 
 SETTLED = {"idle", "error", "context_exhausted", "completed", "failed", "awaiting_tool_approval"}
