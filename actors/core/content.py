@@ -9,16 +9,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+from collections.abc import Container, Iterable, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+from typing import TypeAlias, TypeGuard
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.core.context import ToolGroup
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
 
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since the epoch: the latest time that a protobuf Timestamp can hold."""

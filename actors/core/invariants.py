@@ -7,7 +7,7 @@ the state machine, so it finds bugs of the machine as well as damage on disk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from actors.core.content import Message, MessageType
 from actors.core.context import ConvContext, Limits, Mode
@@ -39,9 +39,6 @@ from actors.core.states import (
     open_calls,
 )
 from actors.core.summary import ContextState, project, run_id, stray_edge, summarize
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 Slot = tuple[str, int]
 """Identifies the streamed text of one attempt: the request id and the attempt number."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 from actors.core.approval import RuleMatch, covered, describe, match, suggestions
+from actors.core.content import ToolUse
 from actors.core.context import (
     Action,
     ApprovalPolicy,
@@ -21,16 +22,11 @@ from actors.core.context import (
     Suggested,
     ToolTraits,
 )
+from actors.core.effects import TransitionResult
 from actors.core.notifications import ApprovalDecision, ApprovalRequested, ApprovalResolved
 from actors.core.states import ApprovalKind, AwaitingToolApproval
+from actors.core.steps.transition_builder import TransitionBuilder
 from actors.core.summary import ContextState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from actors.core.content import ToolUse
-    from actors.core.effects import TransitionResult
-    from actors.core.steps.transition_builder import TransitionBuilder
 
 REQUEST_MODE_UPGRADE = "request_mode_upgrade"
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from actors.core import thresholds
 from actors.core.content import SystemKind
 from actors.core.context import Rules
-from actors.core.effects import AbortLlm, RequestContinuation, RequestLlm
+from actors.core.effects import AbortLlm, RequestContinuation, RequestLlm, TransitionResult
 from actors.core.errors import ErrorKind
 from actors.core.notifications import StopReason, StreamDiscarded
-from actors.core.states import AwaitingContinuation, LlmPhase, LlmRequesting
+from actors.core.states import AwaitingContinuation, Error, Idle, LlmPhase, LlmRequesting
 from actors.core.steps import texts
 from actors.core.steps.notices import deliver_notices, notice_hidden_images
 from actors.core.steps.runs import become_idle, deliver_steers, fail_sub_agent
-
-if TYPE_CHECKING:
-    from actors.core.effects import TransitionResult
-    from actors.core.states import Error, Idle
-    from actors.core.steps.transition_builder import TransitionBuilder
-    from actors.core.summary import ContextState
+from actors.core.steps.transition_builder import TransitionBuilder
+from actors.core.summary import ContextState
 
 
 def begin_request(builder: TransitionBuilder, *through: ContextState, continuations: int = 0) -> TransitionResult:

@@ -5,8 +5,6 @@ A builder is used inside one call of `transition` and is the only mutable object
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from actors.core.content import (
@@ -20,7 +18,7 @@ from actors.core.content import (
     Usage,
     has_image,
 )
-from actors.core.context import Rules
+from actors.core.context import ConvContext, Rules
 from actors.core.effects import (
     ActEffect,
     Effect,
@@ -31,11 +29,8 @@ from actors.core.effects import (
     TransitionResult,
 )
 from actors.core.notifications import Durable, StateChanged, TextDelta
+from actors.core.states import Ledger, State
 from actors.core.summary import ContextState, project, run_id, summarize
-
-if TYPE_CHECKING:
-    from actors.core.context import ConvContext
-    from actors.core.states import Ledger, State
 
 
 class TransitionBuilder:
