@@ -30,8 +30,7 @@ from server.auth.local_token import read_or_create_token
 from server.auth.mcp_login_file import FILE as MCP_LOGINS
 from server.auth.mcp_login_file import McpLoginFile
 from server.auth.tokens.principal_tokens import FILE as PRINCIPALS_TOKENS
-from server.auth.tokens.principal_tokens import PrincipalTokens, TokenFile
-from server.auth.tokens.shared_tokens import SharedTokens
+from server.auth.tokens.principal_tokens import PrincipalTokens, SharedTokens, TokenFile
 from server.process import sockets
 from server.process.certificates import CertificateFiles, CertificateUnusableError
 from server.process.process_settings import running_on

@@ -34,7 +34,7 @@ from server.queries.queue import list_queue, waiting
 from server.queries.request_cycles import find_cycle, list_cycles
 from server.wire import messages
 from server.wire.conversations import conversation_messages as states
-from server.wire.conversations.approval_rules import approval_rule
+from server.wire.conversations.conversation_messages import approval_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

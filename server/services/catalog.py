@@ -28,7 +28,7 @@ from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import page_of
 from server.queries.listings import browse_directory
-from server.wire.conversations.mcp_servers import mcp_server
+from server.wire.conversations.conversation_messages import mcp_server
 from server.wire.enums import MODE, REASONING_EFFORT, TOOL_GROUP
 from server.wire.values import duration, struct_of
 

@@ -22,8 +22,7 @@ from server.contract import resource_names as names
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, NestedFieldError
 from server.contract.resource_names import parse_approval_rule
 from server.wire import commands, results
-from server.wire.conversations.approval_rules import approval_rule
-from server.wire.conversations.conversation_messages import present, question
+from server.wire.conversations.conversation_messages import approval_rule, present, question
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -40,12 +40,12 @@ from server.streams.encoding import EventEncoder
 from server.streams.outbox import start_of_last_commit
 from server.streams.wakeups import Wakeups
 from server.wire.context import ConversionContext
-from server.wire.conversations.agents import standing
 from server.wire.conversations.conversation_messages import (
     pending_approvals,
     pending_client_tool_calls,
     pending_questions,
     present,
+    standing,
     summary_of,
 )
 from server.wire.conversations.encoded_conversations import EncodedConversations

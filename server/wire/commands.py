@@ -29,7 +29,7 @@ from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
 from server.contract.validation import UPDATABLE, key_of_label, paths_to_set
 from server.wire import enums
-from server.wire.conversations import approval_rules, mcp_servers
+from server.wire.conversations.conversation_messages import chosen_mcp_servers, parsed_rule
 from server.wire.values import plain
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _profile(wanted: v1.Conversation) -> Profile:
         tools=chosen if wanted.HasField("tools") else None,
         client_tools=_client_tools(wanted),
         generation=_generation(wanted.generation),
-        mcp_servers=mcp_servers.chosen(wanted.mcp_servers),
+        mcp_servers=chosen_mcp_servers(wanted.mcp_servers),
         auto_continue=wanted.auto_continue,
     )
 
@@ -157,7 +157,7 @@ def update_conversation(request: v1.UpdateConversationRequest) -> requests.Updat
         refuse_unoffered_tools=request.refuse_unoffered_tools,
         generation=generation if "generation" in mask else None,
         some_generation={name: getattr(generation, name) for name in settings},
-        mcp_servers=mcp_servers.chosen(wanted.mcp_servers) if "mcp_servers" in mask else None,
+        mcp_servers=chosen_mcp_servers(wanted.mcp_servers) if "mcp_servers" in mask else None,
         auto_continue=wanted.auto_continue if "auto_continue" in mask else None,
     )
 
@@ -204,7 +204,7 @@ def resolve_approval(
     return requests.ResolveApprovalCommand(
         tool_use_id=tool_use_id,
         approve=request.decision != v1.APPROVAL_DECISION_DENY,
-        rule=approval_rules.parse(request.rule) if request.HasField("rule") else None,
+        rule=parsed_rule(request.rule) if request.HasField("rule") else None,
         note=request.note,
         principal=principal,
     )
@@ -216,7 +216,7 @@ def create_approval_rule(request: v1.CreateApprovalRuleRequest, principal: str) 
     `principal` is recorded as the rule's creator.
     """
     return requests.CreateApprovalRuleCommand(
-        rule=approval_rules.parse(request.approval_rule),
+        rule=parsed_rule(request.approval_rule),
         principal=principal,
         request_id=request.request_id.lower(),
         body_hash=body_hash(request, "parent"),

@@ -29,8 +29,13 @@ from actors.core.notifications import (
     UsageChanged,
 )
 from server.contract import resource_names as names
-from server.wire.conversations import agents
-from server.wire.conversations.conversation_messages import client_tool_call, pending_approval, question, state
+from server.wire.conversations.conversation_messages import (
+    client_tool_call,
+    pending_approval,
+    question,
+    state,
+    sub_agents_changed,
+)
 from server.wire.enums import CONTEXT_STATE, DECISION, JOB_STATUS, MODE, STOP_REASON
 from server.wire.messages import message, queued
 from server.wire.values import duration, failure, json_value, run_error, timestamp, usage
@@ -100,7 +105,7 @@ def _fill(answer: v1.Event, conversion: ConversionContext, conversation_id: str,
             warning = v1.ContextUsage(used_tokens=used, usable_window_tokens=window, warning=True)
             answer.context_warning.CopyFrom(warning)
         case SubAgents(reports=reports, pending=pending):
-            answer.sub_agents_changed.CopyFrom(agents.changed(pending, reports))
+            answer.sub_agents_changed.CopyFrom(sub_agents_changed(pending, reports))
         case RunStop() as stop:
             answer.run_stopped.CopyFrom(_run_stopped(conversation_id, stop))
         case BackgroundJobChanged() | ToolTreeReaped() as ended:

@@ -7,17 +7,36 @@ from typing import TYPE_CHECKING
 import msgspec
 from bedrock import v1
 
-from actors.core.context import NOT_OFFERED, ConvContext, Generation, Suggested, unoffered
+from actors.core.context import (
+    NOT_OFFERED,
+    Action,
+    ApprovalRule,
+    ChosenMcpServer,
+    ConvContext,
+    Generation,
+    Origin,
+    Suggested,
+    unoffered,
+)
 from actors.core.errors import ErrorKind
 from actors.core.notifications import ApprovalRequested, CallStatus, ClientToolCall, QuestionChanged
-from actors.core.states import ApprovalKind, ContextExhausted, QuestionStatus, State
+from actors.core.states import (
+    AgentFailed,
+    AgentReport,
+    AgentSucceeded,
+    AgentTimedOut,
+    ApprovalKind,
+    AwaitingSubAgents,
+    ContextExhausted,
+    QuestionStatus,
+    State,
+)
 from actors.core.steps.approvals import approval_kind, requested_mode
-from actors.core.summary import StateSummary, summarize
+from actors.core.summary import AgentSummary, StateSummary, heading, summarize, summarize_agent
 from actors.messages import etag_of
+from actors.ports.mcp import McpServerStatus, McpState
 from server.contract import resource_names as names
-from server.wire.conversations.agents import sub_agent
-from server.wire.conversations.approval_rules import approval_rule
-from server.wire.conversations.mcp_servers import servers_of
+from server.contract.limits import REPORT_CHARS
 from server.wire.enums import (
     APPROVAL_POLICY,
     CALL_STATUS,
@@ -33,12 +52,153 @@ from server.wire.messages import tool_call
 from server.wire.values import budget, duration, failure, run_error, struct, timestamp, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from actors.core.context import ClientTool, Profile
     from actors.ports import ConversationRecord
-    from actors.ports.mcp import McpServerStatus
     from server.wire.context import ConversionContext
+
+_STATES = {
+    McpState.CONNECTING: v1.McpServer.STATE_CONNECTING,
+    McpState.READY: v1.McpServer.STATE_READY,
+    McpState.FAILED: v1.McpServer.STATE_FAILED,
+    McpState.STOPPED: v1.McpServer.STATE_STOPPED,
+    McpState.NEEDS_LOGIN: v1.McpServer.STATE_NEEDS_LOGIN,
+}
+
+
+def chosen_mcp_servers(wanted: Iterable[v1.McpServer]) -> tuple[ChosenMcpServer, ...]:
+    """Return the MCP servers that a request adds to a conversation."""
+    return tuple(
+        ChosenMcpServer(
+            name=server.name,
+            command=tuple(server.stdio.command),
+            environment=dict(server.stdio.environment),
+            url=server.http.url,
+            headers=dict(server.http.headers),
+            read_only=tuple(server.read_only_tools),
+        )
+        for server in wanted
+    )
+
+
+def mcp_server(status: McpServerStatus) -> v1.McpServer:
+    """Return an MCP server with its state and tools as an API message, without its environment and headers."""
+    server = v1.McpServer(
+        name=status.name,
+        state=_STATES[status.state],
+        error=status.error,
+        tools=[names.tool(spec.name) for spec in status.tools],
+        tools_left_out=[v1.McpServer.ToolLeftOut(name=each.name, reason=each.reason) for each in status.left_out],
+    )
+    if status.url:
+        server.http.url = status.url
+    else:
+        server.stdio.command.extend(status.command)
+    return server
+
+
+def servers_of(servers: Sequence[ChosenMcpServer], statuses: Iterable[McpServerStatus]) -> list[v1.McpServer]:
+    """Return, as API messages, the MCP servers that clients added to a conversation.
+
+    A server without a status counts as stopped.
+    """
+    known = {status.name: status for status in statuses}
+    found: list[v1.McpServer] = []
+    for each in servers:
+        stopped = McpServerStatus(each.name, McpState.STOPPED, each.command, each.url)
+        server = mcp_server(known.get(each.name, stopped))
+        if each.environment:
+            server.stdio.environment.update(each.environment)
+        if each.headers:
+            server.http.headers.update(each.headers)
+        server.read_only_tools.extend(each.read_only)
+        found.append(server)
+    return found
+
+
+ACTION = {
+    Action.ALLOW: v1.ApprovalRule.ACTION_ALLOW,
+    Action.ASK: v1.ApprovalRule.ACTION_ASK,
+    Action.DENY: v1.ApprovalRule.ACTION_DENY,
+}
+ORIGIN = {
+    Origin.CONVERSATION: v1.ApprovalRule.ORIGIN_CONVERSATION,
+    Origin.OPERATOR: v1.ApprovalRule.ORIGIN_OPERATOR,
+}
+_ACTIONS: dict[int, Action] = {number: action for action, number in ACTION.items()}
+
+
+def approval_rule(conversation_id: str, rule: ApprovalRule) -> v1.ApprovalRule:
+    """Return an approval rule of this conversation, or of the operator, as an API message.
+
+    A rule that is only suggested to the user has no id yet, so its name is "".
+    """
+    answer = v1.ApprovalRule(
+        name=names.approval_rule("" if rule.origin is Origin.OPERATOR else conversation_id, rule.id),
+        action=ACTION[rule.action],
+        create_time=timestamp(rule.created_at),
+        creator=rule.creator,
+        origin=ORIGIN[rule.origin],
+    )
+    if rule.tool:
+        answer.tool = names.tool(rule.tool)
+    for field in ("command", "command_prefix", "path", "mcp_server"):
+        if value := getattr(rule, field):
+            setattr(answer, field, value)
+    return answer
+
+
+def parsed_rule(rule: v1.ApprovalRule) -> ApprovalRule:
+    """Return the approval rule in a request. Only its action (ALLOW if unset) and what it matches are converted."""
+    return ApprovalRule(
+        id="",
+        action=_ACTIONS.get(rule.action, Action.ALLOW),
+        tool=names.parse_tool(rule.tool) or "",
+        command=rule.command,
+        command_prefix=rule.command_prefix,
+        path=rule.path,
+        mcp_server=rule.mcp_server,
+    )
+
+
+def sub_agent(agent: AgentSummary) -> v1.SubAgent:
+    """Return a running sub-agent as an API message."""
+    return v1.SubAgent(
+        conversation=names.conversation(agent.id),
+        task=agent.heading,
+        task_index=agent.index,
+        deadline=timestamp(agent.deadline),
+    )
+
+
+def sub_agents_changed(pending: Iterable[AgentSummary], reports: Iterable[AgentReport]) -> v1.Event.SubAgentsChanged:
+    """Return the event about the sub-agents that one call has started: those that run, and reports of ended ones."""
+    return v1.Event.SubAgentsChanged(pending=map(sub_agent, pending), reports=map(_report, reports))
+
+
+def standing(state: AwaitingSubAgents) -> v1.Event.SubAgentsChanged:
+    """Return the event about the sub-agents that a conversation is waiting for, made from the conversation's state."""
+    return sub_agents_changed(map(summarize_agent, state.pending), state.completed_results)
+
+
+def _report(report: AgentReport) -> v1.Event.SubAgentsChanged.Report:
+    answer = v1.Event.SubAgentsChanged.Report(
+        conversation=names.conversation(report.agent_id), task=heading(report.task), task_index=report.index
+    )
+    match report.outcome:
+        case AgentSucceeded(result=result):
+            answer.state = v1.STATE_KIND_COMPLETED
+            answer.result = result[:REPORT_CHARS]
+        case AgentFailed(kind=kind, error=error, partial_result=partial):
+            answer.state = v1.STATE_KIND_FAILED
+            answer.error.CopyFrom(run_error(kind, error[:REPORT_CHARS]))
+            answer.partial_result = partial[:REPORT_CHARS]
+        case AgentTimedOut(partial_result=partial):
+            answer.state = v1.STATE_KIND_FAILED
+            answer.error.CopyFrom(run_error(ErrorKind.TIMED_OUT, "its time was up"))
+            answer.partial_result = partial[:REPORT_CHARS]
+    return answer
 
 
 def conversation(

@@ -31,7 +31,7 @@ from actors.messages import (
     UpdateConversationCommand,
 )
 from server.wire import commands, results
-from server.wire.conversations.approval_rules import approval_rule
+from server.wire.conversations.conversation_messages import approval_rule
 from server.wire.values import timestamp
 from tests.support.samples import FACTS, MESSAGE, QUEUED
 

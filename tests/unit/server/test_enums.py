@@ -16,7 +16,7 @@ from actors.core.summary import ContextState
 from actors.ports.store.audit import Outcome
 from server.queries import audit
 from server.wire import enums
-from server.wire.conversations import approval_rules
+from server.wire.conversations import conversation_messages
 
 if TYPE_CHECKING:
     from enum import EnumMeta
@@ -35,9 +35,9 @@ TABLES: list[tuple[Any, Any, EnumMeta, set[str]]] = [
     (enums.TOOL_GROUP, v1.ToolGroup, ToolGroup, {"TOOL_GROUP_UNSPECIFIED"}),
     (enums.FATE, v1.QueuedMessage.Fate, Fate, {"FATE_UNSPECIFIED"}),
     (enums.DECISION, v1.ApprovalDecision, ApprovalDecision, {"APPROVAL_DECISION_UNSPECIFIED"}),
-    (approval_rules.ACTION, v1.ApprovalRule.Action, Action, {"ACTION_UNSPECIFIED"}),
+    (conversation_messages.ACTION, v1.ApprovalRule.Action, Action, {"ACTION_UNSPECIFIED"}),
     (audit.OUTCOME, v1.AuditEntry.Outcome, Outcome, {"OUTCOME_UNSPECIFIED"}),
-    (approval_rules.ORIGIN, v1.ApprovalRule.Origin, Origin, {"ORIGIN_UNSPECIFIED"}),
+    (conversation_messages.ORIGIN, v1.ApprovalRule.Origin, Origin, {"ORIGIN_UNSPECIFIED"}),
 ]
 
 

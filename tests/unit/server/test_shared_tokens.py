@@ -13,9 +13,8 @@ from actors.ports.permissions import Permissions
 from server.auth.authentication import Authentication
 from server.auth.local_token import TokenUnusableError
 from server.auth.principals import Caller, Principal, Role
-from server.auth.tokens import shared_tokens
-from server.auth.tokens.principal_tokens import PrincipalTokens
-from server.auth.tokens.shared_tokens import SharedTokens
+from server.auth.tokens import principal_tokens
+from server.auth.tokens.principal_tokens import PrincipalTokens, SharedTokens
 from tests.support.patience import eventually
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(shared_tokens, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(principal_tokens, "PAUSE_SECONDS", 0.001)
     before = threading.active_count()
     made = World()
     yield made
@@ -76,14 +75,14 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def test_a_token_is_known_from_its_creation_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_tokens, "FOLLOW_SECONDS", 3600.0)
+    monkeypatch.setattr(principal_tokens, "FOLLOW_SECONDS", 3600.0)
     assert world.caller("bedrock_00000000_none") is None
     token, text = world.tokens.create("ada", Role.USER, 1)
     assert world.caller(text) == Caller("ada", Role.USER, token.id, secret=token.digest[:16])
 
 
 def test_nothing_is_read_for_what_is_no_token_of_a_principal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_tokens, "FOLLOW_SECONDS", 3600.0)
+    monkeypatch.setattr(principal_tokens, "FOLLOW_SECONDS", 3600.0)
     assert world.caller("bedrock_00000000_none") is None  # the thread waits for such calls only, from now on
     reads = world.database.reads
     assert world.caller("secret") is None
@@ -91,7 +90,7 @@ def test_nothing_is_read_for_what_is_no_token_of_a_principal(world: World, monke
 
 
 def test_a_revoked_token_ends_without_a_call_that_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_tokens, "FOLLOW_SECONDS", 0.01)
+    monkeypatch.setattr(principal_tokens, "FOLLOW_SECONDS", 0.01)
     token, text = world.tokens.create("ada", Role.USER, 1)
     who = world.caller(text)
     assert who is not None

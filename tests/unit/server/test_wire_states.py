@@ -22,8 +22,8 @@ from actors.core.context import (
 )
 from actors.core.states import AwaitingToolApproval, Idle, LlmPhase, LlmRequesting, ToolExecuting
 from actors.ports.mcp import McpServerStatus, McpState
-from server.wire.conversations import mcp_servers
 from server.wire.conversations.conversation_messages import (
+    chosen_mcp_servers,
     conversation,
     in_full,
     pending_approvals,
@@ -228,7 +228,7 @@ def test_mcp_servers_are_shown_as_they_were_named_with_what_is_known_of_them() -
         v1.McpServer.STATE_FAILED,
         "HTTP 503",
     )
-    assert mcp_servers.chosen((first, second)) == (files, web)
+    assert chosen_mcp_servers((first, second)) == (files, web)
 
 
 def test_a_plain_conversation_leaves_out_what_it_does_not_have() -> None:
