@@ -28,7 +28,7 @@ from actors.adapters.llm.transport.connections import (
     TransportError,
     TransportTimeoutError,
 )
-from actors.adapters.llm.transport.sse import SseEvent, SseParser, SseTooLargeError
+from actors.adapters.llm.transport.sse import MAX_EVENT_BYTES, SseEvent, SseParser, SseTooLargeError
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import Turn
 from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError, ModelSink
@@ -224,7 +224,10 @@ def _read_answer(
     if begin.startswith(b"<") or _JSON_LINES.search(stated):
         raise provider_errors.wrong_type(provider, stated)
     if begin.startswith((b"{", b"[")) or (not begin and "json" in stated):
-        reader.whole(mark_halves(begin + reply.read_all()))
+        body = begin + reply.read_all(MAX_EVENT_BYTES)
+        if len(body) > MAX_EVENT_BYTES:
+            raise SseTooLargeError(f"a body of more than {MAX_EVENT_BYTES} bytes")
+        reader.whole(mark_halves(body))
         return
     _read_events(provider, reply, reader, sink, cancel, chunk=begin)
     if not reader.size.begun and not cancel.cancelled and stated not in {"", "text/event-stream"}:

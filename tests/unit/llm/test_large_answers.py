@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from actors.adapters.llm.protocols.answer_builder import MAX_BLOCKS, ContentSize
+from actors.adapters.llm.transport.sse import MAX_EVENT_BYTES
 from actors.core.content import Content, Reasoning, Text, ToolUse
 from actors.core.errors import ErrorKind
 from actors.ports import MAX_MODEL_RESPONSE_BYTES
 from tests.support.model_requests import ask, failure, model
-from tests.support.scripted_server import ScriptedServer, named, plain, stream
+from tests.support.scripted_server import ScriptedServer, ServedConnection, named, plain, stream
 
 BYTES = MAX_MODEL_RESPONSE_BYTES
 PIECES = ["x" * (BYTES // 8)] * 9
@@ -61,6 +62,19 @@ def test_an_answer_is_hung_up_on_as_soon_as_it_is_too_large(answer: str) -> None
     assert failed.failure.kind is ErrorKind.RESPONSE_TOO_LARGE
     assert not failed.failure.retryable
     assert (failed.usage is not None) == (protocol == "anthropic"), "what the provider token_count by then is kept"
+
+
+def test_a_json_body_is_hung_up_on_when_it_is_larger_than_an_event_may_be() -> None:
+    def flood(connection: ServedConnection) -> None:
+        connection.read_request()
+        connection.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n[")
+        while True:
+            connection.send(b"1," * 30_000)
+
+    with ScriptedServer(flood) as server:
+        failed = failure(model("anthropic", server.url)).failure
+    assert failed.kind is ErrorKind.RESPONSE_TOO_LARGE
+    assert f"a body of more than {MAX_EVENT_BYTES} bytes" in failed.message
 
 
 EXACT = ["x" * (BYTES // 2), "é" * (BYTES // 4)]

@@ -176,7 +176,7 @@ class Reply:
     def read(self) -> bytes:
         return next((piece for piece in self._pieces if piece), b"")
 
-    def read_all(self) -> bytes:
+    def read_all(self, _limit: int = 0) -> bytes:
         return b"".join(self._pieces)
 
 

@@ -6,8 +6,8 @@ import msgspec
 
 _BOM = b"\xef\xbb\xbf"
 
-#: Maximum bytes of one event.
-MAX_EVENT_BYTES = 16 << 20
+#: Maximum bytes of one event, and of an answer that comes as one JSON body.
+MAX_EVENT_BYTES = 8 << 20
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
@@ -20,7 +20,7 @@ class SseEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class SseTooLargeError(Exception):
-    """An event exceeded the size limit."""
+    """An event, or a body that should have been a stream of them, exceeded the size limit."""
 
 
 class SseParser:
