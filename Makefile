@@ -284,8 +284,9 @@ bench-cluster: $(STAMP)  ## Measure the same turns on one, two and three nodes w
 STUBS = PYTHONPATH=.:clients python -m tests.generate.stubs
 
 .PHONY: protos
-protos: $(STAMP)  ## Generate the Python stubs from protos/
+protos: $(STAMP)  ## Generate the Python stubs, and the client's plain values, from protos/
 	$(STUBS) .
+	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.values
 
 .PHONY: released
 released: $(STAMP)  ## Write protos/released.binpb, which the contract is held to, from protos/; with a release only
@@ -297,6 +298,7 @@ protos-drift: $(STAMP)
 	@fresh=$$(mktemp -d) && trap "rm -rf $$fresh" EXIT && mkdir -p $$fresh/clients $$fresh/server/contract && $(STUBS) $$fresh && \
 	  diff -r -x __init__.py -x __pycache__ $$fresh/clients/bedrock/v1 clients/bedrock/v1 && \
 	  for stub in $$fresh/server/contract/*; do diff $$stub server/contract/; done
+	@PYTHONPATH=.:clients python -m tests.generate.values --check
 
 .PHONY: clean
 clean:  ## Remove the environment and everything generated that is not committed

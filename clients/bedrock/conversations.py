@@ -9,6 +9,15 @@ from typing import Any, Literal, cast
 
 from bedrock import v1
 from bedrock._shared.deadline import checked_timeout
+from bedrock._shared.values import (
+    Budget,
+    ContextUsage,
+    Generation,
+    Instructions,
+    ReplayStep,
+    ToolSelection,
+    UnofferedTool,
+)
 from bedrock._shared.wrapper import Value, Wrapper, enum_value, new_message, resource_name, struct_message
 from bedrock.catalog import McpServer
 from bedrock.messages import QueuedMessage, Usage
@@ -18,9 +27,7 @@ from bedrock.types import (
     FollowUpPolicy,
     ListEventKind,
     Mode,
-    ReasoningEffort,
     ToolGroup,
-    UnofferedReason,
 )
 
 __all__ = [
@@ -44,56 +51,6 @@ def quoted(text: str) -> str:
     """Quote a text for use in a filter: ``f"labels.team = {quoted(team)}"``."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-@dataclass(frozen=True, slots=True)
-class ContextUsage(Value[v1.ContextUsage]):
-    """How full the context of a conversation is."""
-
-    used_tokens: int = 0
-    """Tokens in the context, as of the last response that reported them."""
-    usable_window_tokens: int = 0
-    """Maximum tokens in the context. The server warns at 80 percent, and summarizes the conversation at 90 percent."""
-    warning: bool = False
-    """Whether at least 80 percent of `usable_window_tokens` are used."""
-    fixed_tokens: int = 0
-    """Estimated tokens of the system prompt and the tools, part of each request; 0 in lists and most events."""
-    assumed: bool = False
-    """Whether the window is assumed, because that of the model is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budget(Value[v1.Budget]):
-    """Spending limits of a conversation. Zero, the default, means no limit; None raises TypeError."""
-
-    run_tokens: int = 0
-    """Maximum tokens of one run: the sum of input and output, as in `Usage.total_tokens`."""
-    conversation_tokens: int = 0
-    """Maximum tokens of all runs together, including side queries such as those for titles."""
-    conversation_cost_micros: int = 0
-    """Maximum cost of all runs and side queries in millionths of a US dollar; no effect if the price is unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Instructions(Value[v1.Instructions]):
-    """Instructions for the agent, from the creator of its conversation."""
-
-    text: str = ""
-    """The text for the model, 64 KiB at most."""
-    replace: bool = False
-    """Whether `text` replaces the server's own prompt and the repository's instruction files.
-
-    In both cases the prompt contains the server's sentences about the working directory, about the modes, and about
-    the notices that the server sends to the agent.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class ToolSelection(Value[v1.ToolSelection]):
-    """A selection of the server's tools."""
-
-    tools: tuple[str, ...] = ()
-    """The resource names of the tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,33 +92,6 @@ class ClientTool(Value[v1.ClientTool]):
         if self.timeout:
             proto.timeout.FromTimedelta(self.timeout)
         object.__setattr__(self, "proto", proto)
-
-
-@dataclass(frozen=True, slots=True)
-class UnofferedTool(Wrapper[v1.UnofferedTool]):
-    """A tool that clients run and that the agent is not offered."""
-
-    name: str
-    """The name by which the model would call the tool."""
-    reason: UnofferedReason | Literal[""]
-    """Why the tool is not offered; empty if this version does not know the reason."""
-    text: str
-    """Why the tool is not offered, and what to change, as text for people."""
-
-
-@dataclass(frozen=True, slots=True)
-class Generation(Value[v1.Generation]):
-    """Settings for the model's answers. A setting that is not given is left to the model.
-
-    The server refuses settings that the model does not support.
-    """
-
-    reasoning_effort: ReasoningEffort | Literal[""] = ""
-    """How much the model reasons before it answers; the model's default if empty."""
-    temperature: float | None = None
-    """The sampling temperature, from 0 to 2; None for the model's default. Most reasoning models refuse any value."""
-    max_output_tokens: int | None = None
-    """Maximum tokens of one answer, including those of its reasoning; None for the model's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,22 +251,6 @@ class SetModeResult(Wrapper[v1.SetModeResponse]):
     """Names of MCP servers whose programs continue to run with more rights than the new mode allows."""
     stopped_mcp_servers: tuple[str, ...]
     """Names of MCP servers whose programs were ended, because the call had `stop_running` set."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayStep(Wrapper[v1.ReplayConversationResponse]):
-    """One transition of the state machine, replayed from the log."""
-
-    step: int
-    """The number of the step, counted from 1."""
-    revision: int
-    """The number of the conversation's last stored event after the step."""
-    event_json: str
-    """The input event as JSON, in the format of the server's log; empty if longer than 1 MiB."""
-    state_json: str
-    """The resulting state as JSON, in the format of the server's log."""
-    difference: str
-    """The difference between the replayed result and the stored one; empty if they are equal."""
 
 
 @dataclass(frozen=True, slots=True)

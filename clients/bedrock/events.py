@@ -29,22 +29,31 @@ Branch on ``event.kind``. The attribute of that name has the full data of the ev
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, cast
 
 from bedrock import v1
+from bedrock._shared.values import (
+    BackgroundJobChanged,
+    CaughtUp,
+    ClientToolCallChanged,
+    Retrying,
+    RunStopped,
+    StreamDiscarded,
+    TextDelta,
+    ToolOutputDelta,
+    ToolTreeReaped,
+)
 from bedrock._shared.wrapper import Wrapper
 from bedrock.conversations import ContextUsage, ConversationInfo
-from bedrock.messages import Message, QueuedMessage, ToolCall
+from bedrock.messages import Message, QueuedMessage
 from bedrock.states import Approval, ConversationState, Question, RunError, SubAgentsChanged, SubAgentStatus
 from bedrock.types import (
     ApprovalDecision,
-    CallStatus,
     ContextState,
     ErrorKind,
     EventKind,
     Fate,
-    JobStatus,
     Role,
     StopReason,
 )
@@ -66,48 +75,6 @@ __all__ = [
     "ToolOutputDelta",
     "ToolTreeReaped",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class TextDelta(Wrapper[v1.Event.TextDelta]):
-    """Text that the model is writing. It is a preview: the message that follows contains the final text."""
-
-    llm_request_id: str
-    """Id of the request to the model."""
-    attempt: int
-    """The attempt of that request, counted from 1."""
-    offset: int
-    """Where `text` begins, in code points from the start of the attempt's text, or of its reasoning."""
-    text: str
-    """The new text."""
-    reasoning: bool
-    """Whether the text is reasoning."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolOutputDelta(Wrapper[v1.Event.ToolOutputDelta]):
-    """Output that a tool is writing. It is a preview: the tool result contains the final output."""
-
-    tool_use_id: str
-    """Id of the tool call."""
-    attempt: int
-    """The attempt of the call, counted from 1. Output of earlier attempts no longer counts."""
-    offset: int
-    """Where `text` begins, in code points from the start of the attempt's output."""
-    text: str
-    """The new text."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientToolCallChanged(Wrapper[v1.Event.ClientToolCallChanged]):
-    """A call of a client tool began to wait for a client's answer, or its wait ended."""
-
-    call: ToolCall
-    """The call of the client tool."""
-    status: CallStatus
-    """"pending", "answered", "timed_out" or "withdrawn"."""
-    deadline: datetime
-    """When the call times out unless a client answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +108,6 @@ class Snapshot(Wrapper[v1.Event.Snapshot]):
 
 
 @dataclass(frozen=True, slots=True)
-class CaughtUp(Wrapper[v1.Event.CaughtUp]):
-    """The client has now received everything that it had missed; live events follow."""
-
-    head_revision: int
-    """The newest stored revision when the client had caught up."""
-
-
-@dataclass(frozen=True, slots=True)
 class StateChanged(Wrapper[v1.Event.StateChanged]):
     """The conversation entered another state, or details of its state changed."""
 
@@ -156,22 +115,6 @@ class StateChanged(Wrapper[v1.Event.StateChanged]):
     """The state after the change."""
     fsm_path: tuple[ContextState, ...]
     """The states of the server's state machine that the change passed through; empty if only details changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunStopped(Wrapper[v1.Event.RunStopped]):
-    """The end of a run."""
-
-    request_cycle: str
-    """The resource name of the run."""
-    reason: StopReason
-    """"completed", "interrupted" or "error"."""
-    detail: str
-    """The cause in more detail, e.g. "restart"; empty if there is none."""
-    error: RunError | None
-    """Why the run failed; None unless `reason` is "error"."""
-    output: Any = field(hash=False)
-    """The JSON value that the run ended with, fitting its output schema; None if the run had no schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,64 +127,6 @@ class ApprovalChanged(Wrapper[v1.Event.ApprovalChanged]):
     """How the approval was decided: "approve", "deny" or "withdrawn"; empty if it was just requested."""
     note: str
     """The note that was given with the decision; empty if there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Retrying(Wrapper[v1.Event.Retrying]):
-    """An attempt failed, and another one follows."""
-
-    llm_request_id: str
-    """The request to the model that failed; empty if it was a tool call."""
-    tool_use_id: str
-    """The tool call that failed; empty if it was a request to the model."""
-    attempt: int
-    """The next attempt, counted from 1."""
-    max_attempts: int
-    """The maximum number of attempts."""
-    retry_time: datetime
-    """When the next attempt starts."""
-    error: RunError
-    """Why the last attempt failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamDiscarded(Wrapper[v1.Event.StreamDiscarded]):
-    """The text deltas of one attempt no longer count: their text is not in the history. Remove it from the display."""
-
-    llm_request_id: str
-    """Id of the request to the model."""
-    attempt: int
-    """The attempt whose text no longer counts; attempts are numbered from 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolTreeReaped(Wrapper[v1.Event.ToolTreeReaped]):
-    """The processes of a cancelled tool call, or of a killed background job, have ended."""
-
-    tool_use_id: str
-    """The id of the tool call; for a job, of the call that had started the job."""
-    pids: tuple[int, ...]
-    """The processes that were ended."""
-    duration: timedelta
-    """Time from the cancel to the exit of the last process."""
-    leaked: bool
-    """Whether some processes could not be confirmed as ended within two seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class BackgroundJobChanged(Wrapper[v1.Event.BackgroundJobChanged]):
-    """A command continues as a background job after its tool call, or such a job has ended."""
-
-    handle: str
-    """The handle of the job, e.g. "b-1"."""
-    tool_use_id: str
-    """The id of the tool call that started the job."""
-    command: str
-    """The beginning of the command, on one line."""
-    status: JobStatus
-    """"running", "exited", "killed", or "lost" if it ended with the server."""
-    exit_code: int | None
-    """The exit code, or 128 and the number of the signal that ended the command; None unless it has exited."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Literal
 
 from bedrock import v1
+from bedrock._shared.values import Attachment, ContentBlock, Image, ToolCall, ToolResult
 from bedrock._shared.wrapper import Value, Wrapper
-from bedrock.types import Delivery, ErrorKind, Fate, Role, SystemMessageKind, ToolGroup, ToolOutcome
+from bedrock.types import Delivery, ErrorKind, Fate, Role, SystemMessageKind
 
 __all__ = ["Attachment", "ContentBlock", "Image", "Message", "QueuedMessage", "ToolCall", "ToolResult", "Usage"]
 
@@ -39,89 +40,6 @@ class Usage(Value[v1.Usage]):
     def total_tokens(self) -> int:
         """The sum of all counts of tokens, input and output."""
         return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Image(Wrapper[v1.Image]):
-    """An image that is stored on the server; `Conversation.attachment` reads its bytes."""
-
-    media_type: str
-    """The format: image/png, image/jpeg, image/gif or image/webp."""
-    attachment: str
-    """The resource name of the stored image, for `Conversation.attachment`."""
-    width: int
-    """Width in pixels."""
-    height: int
-    """Height in pixels."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attachment(Wrapper[v1.Attachment]):
-    """The format and size of a stored image; `Conversation.attachment` reads its bytes."""
-
-    name: str
-    """The resource name."""
-    media_type: str
-    """The format, e.g. image/png."""
-    size_bytes: int
-    """Length in bytes."""
-    width: int
-    """Width in pixels."""
-    height: int
-    """Height in pixels."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall(Wrapper[v1.ToolCall]):
-    """A tool call that the model asked for."""
-
-    tool_use_id: str
-    """The id of the call, unique within the conversation."""
-    tool: str
-    """The tool as the model named it, e.g. "bash"."""
-    input: dict[str, Any] = field(hash=False)
-    """The input; empty if the model wrote no valid JSON object, or an object that is too large or too deeply nested.
-
-    `raw_input` then contains what the model wrote.
-    """
-    raw_input: str
-    """The input as the model wrote it; empty if `input` contains it."""
-    group: ToolGroup | Literal[""]
-    """The kind of work that the tool does."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolResult(Wrapper[v1.ToolResult]):
-    """How a tool call ended. Every call gets exactly one result."""
-
-    tool_use_id: str
-    """Id of the tool call."""
-    outcome: ToolOutcome
-    """"ok", "error", "cancelled", "skipped", "denied", or "timed_out" if no client answered."""
-    output: str
-    """The output for the model."""
-    images: tuple[Image, ...]
-    """Images that the model gets with the output."""
-    display: dict[str, Any] = field(hash=False)
-    """Data to show to people instead of `output`. The keys depend on the tool."""
-    duration: timedelta | None
-    """How long the call ran; None if it never started."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContentBlock(Wrapper[v1.ContentBlock]):
-    """One part of a message. Exactly one attribute is set; none if this version does not know the kind."""
-
-    text: str
-    """Text, in Markdown if the agent wrote it."""
-    reasoning: str
-    """Reasoning that the model has disclosed."""
-    image: Image | None
-    """An image."""
-    tool_call: ToolCall | None
-    """A tool call that the model asked for."""
-    tool_result: ToolResult | None
-    """The result of a tool call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,39 +10,12 @@ from datetime import datetime
 from typing import Any, Literal
 
 from bedrock import v1
+from bedrock._shared.values import AiBlock, ToolCallGroup
 from bedrock._shared.wrapper import Wrapper
-from bedrock.messages import Message, ToolCall, ToolResult, Usage
-from bedrock.types import Delivery, StopReason, ToolGroup
+from bedrock.messages import Message, Usage
+from bedrock.types import Delivery, StopReason
 
 __all__ = ["AiBlock", "InferenceRound", "RequestCycle", "ResolutionStep", "ToolCallGroup"]
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCallGroup(Wrapper[v1.ToolCallGroup]):
-    """Adjacent tool calls that do the same kind of work."""
-
-    group: ToolGroup
-    """The kind of work that the tools do."""
-    calls: tuple[ToolCall, ...]
-    """The calls, in order."""
-    results: dict[str, ToolResult] = field(hash=False)
-    """The results of the calls, by `tool_use_id`. A call without an entry has no result yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class AiBlock(Wrapper[v1.AiBlock]):
-    """One text of the agent, with the tool calls that followed it before the next text."""
-
-    assistant: str
-    """The agent's text."""
-    reasoning: str
-    """The agent's visible reasoning. Either this field or `assistant` is empty; both are empty if `synthetic`."""
-    synthetic: bool
-    """Whether the block exists only to hold tool calls, because the agent wrote no text before them."""
-    tool_call_groups: tuple[ToolCallGroup, ...]
-    """The tool calls that followed the text, in order; adjacent calls of the same kind are grouped."""
-    message: str
-    """The resource name of the message that the text is from."""
 
 
 @dataclass(frozen=True, slots=True)

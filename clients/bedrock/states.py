@@ -7,9 +7,20 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from bedrock import v1
+from bedrock._shared.values import (
+    AwaitingSubAgentsDetail,
+    CompletedDetail,
+    FailedDetail,
+    LlmRequestingDetail,
+    ModeUpgrade,
+    PendingSubAgent,
+    RunError,
+    SubAgentReport,
+    SubAgentsChanged,
+)
 from bedrock._shared.wrapper import Wrapper
 from bedrock.messages import ToolCall
-from bedrock.types import ErrorKind, Mode, QuestionStatus, RequestPhase, RuleAction, RuleOrigin, StateKind
+from bedrock.types import ErrorKind, QuestionStatus, RuleAction, RuleOrigin, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,30 +42,6 @@ __all__ = [
     "SubAgentsChanged",
     "ToolExecutingDetail",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class RunError(Wrapper[v1.RunError]):
-    """The reason why a run or an attempt failed. This class is a value, not an exception."""
-
-    kind: ErrorKind
-    """The kind of failure, e.g. "auth"."""
-    message: str
-    """What happened and what to do about it, in one or two sentences."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModeUpgrade(Wrapper[v1.PendingApproval.ModeUpgrade]):
-    """The agent's request to change to a mode with more rights."""
-
-    tool_use_id: str
-    """The id of the tool call by which the agent asks."""
-    reason: str
-    """The agent's reason, in its own words; it may be false."""
-    mode: Mode
-    """The requested mode: "workspace" or "unrestricted". An approval grants no wider mode than this."""
-    workspace_available: bool
-    """Whether the workspace mode can be granted instead: set it, and deny the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,53 +169,6 @@ class Question(Wrapper[v1.Question]):
 
 
 @dataclass(frozen=True, slots=True)
-class PendingSubAgent(Wrapper[v1.SubAgent]):
-    """A sub-agent at work, as the conversation that started it sees it."""
-
-    conversation: str
-    """The resource name of the sub-agent's conversation."""
-    task: str
-    """The first line of the sub-agent's task, 200 characters at most."""
-    task_index: int
-    """The position of the sub-agent's task among the tasks that were started together, counted from 0."""
-    deadline: datetime
-    """When the sub-agent's time limit ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubAgentReport(Wrapper[v1.Event.SubAgentsChanged.Report]):
-    """How one sub-agent ended."""
-
-    conversation: str
-    """The resource name of the sub-agent's conversation; empty if it could not be started."""
-    task: str
-    """The first line of the sub-agent's task, 200 characters at most."""
-    task_index: int
-    """The position of the sub-agent's task among the tasks that were started together, counted from 0."""
-    state: StateKind
-    """"completed" or "failed"."""
-    result: str
-    """The result that the sub-agent submitted; the first 4096 characters."""
-    error: RunError | None
-    """Why the sub-agent failed; None unless it did."""
-    partial_result: str
-    """The last text that the sub-agent wrote, the first 4096 characters; empty unless the sub-agent failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubAgentsChanged(Wrapper[v1.Event.SubAgentsChanged]):
-    """The states of all sub-agents that were started together, after one of them ended.
-
-    `SubAgentStatus.in_order` returns them in one list, in the order of their tasks.
-    """
-
-    pending: tuple[PendingSubAgent, ...]
-    """The running sub-agents, in the order of their tasks."""
-    reports: tuple[SubAgentReport, ...]
-    """Reports on the sub-agents that have ended, in the order in which they ended."""
-
-
-@dataclass(frozen=True, slots=True)
 class SubAgentStatus:
     """A sub-agent, running or ended, as the events of its parent show it. Details are in its own conversation."""
 
@@ -269,24 +209,6 @@ class SubAgentStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class LlmRequestingDetail(Wrapper[v1.ConversationState.LlmRequesting]):
-    """A request to the model."""
-
-    llm_request_id: str
-    """The id of the request. All attempts of the request have the same id."""
-    attempt: int
-    """The current attempt, counted from 1; while the phase is "backoff", the next attempt."""
-    max_attempts: int
-    """The maximum number of attempts."""
-    phase: RequestPhase
-    """"connecting", "streaming" or "backoff"."""
-    retry_time: datetime | None
-    """When the next attempt starts; None unless the phase is "backoff"."""
-    last_error: RunError | None
-    """Why the previous attempt failed; None on the first attempt."""
-
-
-@dataclass(frozen=True, slots=True)
 class AwaitingApprovalDetail(Wrapper[v1.ConversationState.AwaitingApproval]):
     """Open approvals. A person must answer all of them before any tool call of the model's response runs."""
 
@@ -314,34 +236,6 @@ class ToolExecutingDetail(Wrapper[v1.ConversationState.ToolExecuting]):
     """When a call of a client tool times out unless a client answers; None for calls of the server's tools."""
     questions: tuple[Question, ...]
     """The open questions of the running tool to a person, oldest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitingSubAgentsDetail(Wrapper[v1.ConversationState.AwaitingSubAgents]):
-    """The progress of sub-agents."""
-
-    pending: tuple[PendingSubAgent, ...]
-    """The running sub-agents, in the order of their tasks."""
-    completed_count: int
-    """How many sub-agents have ended, completed or failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompletedDetail(Wrapper[v1.ConversationState.Completed]):
-    """How a sub-agent succeeded."""
-
-    result: str
-    """The result that the sub-agent submitted."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailedDetail(Wrapper[v1.ConversationState.Failed]):
-    """How a sub-agent failed."""
-
-    error: RunError
-    """Why the sub-agent failed."""
-    partial_result: str
-    """The last text that the sub-agent wrote; empty if there is none, or if it reported its failure itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,3 +1,4 @@
+# Generated from protos/ by `make protos`; edit the contract.
 """Literal types for the names of modes, policies, states and so on, so that type checkers report misspelt names.
 
 A name is that of an enum value of the gRPC API in lower case and without its prefix: ``"ask_writes"`` is
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Mode = Literal["restricted", "workspace", "unrestricted"]
+Mode = Literal["restricted", "unrestricted", "workspace"]
 ApprovalPolicy = Literal["auto", "ask_writes", "ask_all"]
 FollowUpPolicy = Literal["always", "completed_only"]
 Delivery = Literal["direct", "steer", "follow_up"]
@@ -73,8 +74,6 @@ ErrorKind = Literal[
 ]
 SystemMessageKind = Literal[
     "mode_restricted",
-    "mode_workspace",
-    "mode_unrestricted",
     "round_cap",
     "budget",
     "nudge",
@@ -83,7 +82,9 @@ SystemMessageKind = Literal[
     "summary",
     "summary_fallback",
     "sub_agent_results",
+    "mode_unrestricted",
     "interrupted",
+    "mode_workspace",
     "output_nudge",
     "mcp_restarted",
     "forked",
@@ -119,18 +120,13 @@ EventKind = Literal[
     "stream_discarded",
     "sub_agents_changed",
     "tool_tree_reaped",
-    "background_job_changed",
     "text_delta",
-    "reasoning_delta",
     "tool_output_delta",
     "client_tool_call_changed",
     "question_changed",
+    "background_job_changed",
+    "reasoning_delta",
 ]
-"""The names of the kinds of events: of an event's data fields in the gRPC API, and "reasoning_delta".
-
-Heartbeats have no name here, because the client does not yield them.
-"""
 ListEventKind = Literal[
-    "conversation_changed", "conversation_deleted", "conversation_unmatched", "caught_up", "heartbeat"
+    "conversation_changed", "conversation_deleted", "caught_up", "heartbeat", "conversation_unmatched"
 ]
-"""The names of the fields of the gRPC API's `WatchConversationsResponse`."""
