@@ -172,7 +172,7 @@ def _checked(call: ToolUse, by_name: Mapping[str, ClientTool]) -> ToolUse:
         arguments = parse_arguments(call.name, call.input)
         problem = compiled(tool.input_schema).problem(arguments)
         bad = input_misfit(call.name, problem) if problem else ""
-    except InvalidToolInputError as invalid:
+    except (InvalidToolInputError, InvalidSchemaError) as invalid:
         bad = str(invalid)
     return msgspec.structs.replace(call, group=tool.group, bad_input=bad)
 

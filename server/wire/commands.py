@@ -11,6 +11,7 @@ from bedrock import v1
 from google.protobuf.message import Message
 
 from actors import messages as requests
+from actors.conversation import settings
 from actors.core.content import Delivery, Image, ToolError, ToolSuccess
 from actors.core.context import (
     ApprovalPolicy,
@@ -23,6 +24,7 @@ from actors.core.context import (
     ReasoningEffort,
     ToolGroup,
 )
+from actors.ports.schemas import output_schema
 from actors.ports.terminal_text import without_escapes
 from server.contract import limits
 from server.contract import resource_names as names
@@ -109,16 +111,17 @@ def _generation(value: v1.Generation) -> Generation:
 
 
 def _client_tools(wanted: v1.Conversation) -> tuple[ClientTool, ...]:
-    return tuple(map(_client_tool, wanted.client_tools))
+    return tuple(_client_tool(index, tool) for index, tool in enumerate(wanted.client_tools))
 
 
-def _client_tool(tool: v1.ClientTool) -> ClientTool:
+def _client_tool(index: int, tool: v1.ClientTool) -> ClientTool:
     standard = ClientTool(tool.name)
-    schema = json_text(plain(tool.input_schema)) if tool.input_schema.fields else standard.input_schema
+    field = f"conversation.client_tools[{index}].input_schema"
+    schema = _schema_text(tool.input_schema, field, settings.MAX_SCHEMA_BYTES)
     return ClientTool(
         name=tool.name,
         description=tool.description,
-        input_schema=schema,
+        input_schema=schema if tool.input_schema.fields else standard.input_schema,
         group=_TOOL_GROUP.get(tool.group, ToolGroup.OTHER),
         timeout_ms=tool.timeout.ToMilliseconds() or standard.timeout_ms,
         read_only=tool.read_only,
@@ -178,7 +181,9 @@ def send_message(request: v1.SendMessageRequest, images: tuple[Image, ...] = ())
         delivery=_DELIVERY[request.delivery].value,
         expected_run=run_in(request.expected_run),
         generation=_generation(request.generation) if request.HasField("generation") else None,
-        output_schema=json_text(plain(request.output_schema)) if request.HasField("output_schema") else "",
+        output_schema=_schema_text(request.output_schema, "output_schema", output_schema.MAX_SCHEMA_BYTES)
+        if request.HasField("output_schema")
+        else "",
         request_id=request.request_id.lower(),
         body_hash=body_hash(request, "name"),
     )
@@ -249,6 +254,16 @@ def _json_output(value: Struct) -> str:
         most = f"must have at most {limits.MAX_TOOL_OUTPUT_BYTES} bytes as text; the call still waits: "
         raise MalformedRequestError(("json", f"{most}answer with less of it, or with an error"))
     return text
+
+
+def _schema_text(schema: Struct, field: str, most: int) -> str:
+    """Return a schema as JSON text. Raises MalformedRequestError, unconverted, if it surely has more than `most` bytes.
+
+    A Struct takes less than eight times as many bytes as the JSON text that it stands for.
+    """
+    if schema.ByteSize() > 8 * most:
+        raise MalformedRequestError((field, f"must have at most {most} bytes as JSON"))
+    return json_text(plain(schema))
 
 
 def json_text(value: dict[str, Any]) -> str:

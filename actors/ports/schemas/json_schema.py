@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import copy
 import functools
+import graphlib
 import json
 import math
 import operator
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
-
-from actors.ports.schemas.comparisons import Comparisons, UnboundedSchemaError
+from urllib.parse import unquote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator
 
     from jsonschema_rs import ValidationError
 
@@ -38,6 +39,20 @@ PATTERN_BYTES = 1 << 20
 PATTERNS_BYTES = 4 << 20
 """The maximum size of all compiled patterns (regular expressions) of one schema together, in bytes."""
 
+MAX_PATTERNS = 100
+MAX_REFERENCES = 500
+MAX_SCHEMAS = 10_000
+"""The maximum number of subschemas that are evaluated for one part of a value, such as one item of a list."""
+
+MAX_WORK = 20_000_000
+"""The maximum work of one validation: characters and values, multiplied by the subschemas that check them.
+
+This much work takes about a second, in which the library can neither be interrupted nor lets other threads run.
+"""
+
+MAX_STEPS = 50_000
+"""The maximum number of pairs of a subschema and a level of a value for which the work is counted."""
+
 TOO_MUCH = "it is too large to be compared with the schema"
 
 
@@ -52,7 +67,12 @@ class JsonSchema:
         """Compile the schema. Raises InvalidSchemaError, also if validation against the schema could take forever."""
         if is_too_deep(schema):
             raise InvalidSchemaError(TOO_DEEP)
-        own, each_pattern = dict(schema), PATTERNS_BYTES // max(1, _patterns(schema))
+        own, patterns = dict(schema), _count(schema, "pattern", "patternProperties")
+        if patterns > MAX_PATTERNS:
+            raise InvalidSchemaError(f"it has more than {MAX_PATTERNS} patterns")
+        if _count(schema, "$ref") > MAX_REFERENCES:
+            raise InvalidSchemaError(f"it has more than {MAX_REFERENCES} references")
+        each_pattern = min(PATTERN_BYTES, PATTERNS_BYTES // max(1, patterns))
         import jsonschema_rs  # noqa: PLC0415 -- 15 MB of memory that a server without schemas need not load
 
         try:
@@ -60,19 +80,21 @@ class JsonSchema:
                 own,
                 retriever=_fetch_nothing,
                 # Lookarounds and back references are refused: with them, a pattern can take exponential time.
-                pattern_options=jsonschema_rs.RegexOptions(size_limit=min(PATTERN_BYTES, each_pattern)),
+                pattern_options=jsonschema_rs.RegexOptions(size_limit=each_pattern),
             )
-            self._comparisons = Comparisons(own)
+            self._work = _Work(own)
         except jsonschema_rs.ValidationError as error:
             raise InvalidSchemaError(_fault_text(error)) from None
-        except UnboundedSchemaError as error:
-            raise InvalidSchemaError(str(error)) from None
+        except graphlib.CycleError:
+            raise InvalidSchemaError("a part of it refers to itself without going deeper into the value") from None
+        except RecursionError:
+            raise InvalidSchemaError("its references lead through too many others") from None
 
     def problem(self, value: Any) -> str:
         """Return why a JSON value does not match the schema, with the place of each fault; "" if it matches."""
         if is_too_deep(value):
             return TOO_DEEP
-        if self._comparisons.take_too_long(value):  # validation cannot be interrupted and blocks all threads
+        if self._work.is_too_much(value):
             return TOO_MUCH
         faults = sorted(self._validator.iter_errors(value), key=_place)
         shown = [_fault_text(fault) for fault in faults[:MAX_FAULTS]]
@@ -84,7 +106,7 @@ class JsonSchema:
         Only texts that do not fit are replaced, so that each has one meaning. Also returns these texts by their places.
         Returns `value` and {} if it fits as it is, or not even so.
         """
-        if is_too_deep(value) or self._comparisons.take_too_long(value):
+        if is_too_deep(value) or self._work.is_too_much(value):
             return value, {}
         read, spelled = copy.deepcopy(value), dict[str, str]()
         for fault in self._validator.iter_errors(value):
@@ -94,6 +116,91 @@ class JsonSchema:
                     spelled[_place(fault)] = holder[last]
                     holder[last] = scalar
         return (read, spelled) if spelled and not self.problem(read) else (value, {})
+
+
+class _Work:
+    """Bounds the work of validating values against one schema: by references it can grow without limit."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        """Analyse the whole schema.
+
+        Raises InvalidSchemaError, CycleError if a part leads to itself at the same place of a value, or RecursionError.
+        """
+        self._root = root
+        self._known: dict[tuple[int, int], int] = {}
+        same_place, found, waiting = dict[int, list[int]](), list[Mapping[str, Any]](), [root]
+        while waiting:
+            schema = waiting.pop()
+            if isinstance(schema, dict) and id(schema) not in same_place:
+                if "$dynamicRef" in schema or (schema is not root and isinstance(schema.get("$id"), str)):
+                    raise InvalidSchemaError("$dynamicRef, and $id below its top, are not supported")
+                here, one_of, every = [*self._here(schema)], *_below(schema)
+                same_place[id(schema)] = [*map(id, here)]
+                found.append(schema)
+                waiting += [*here, *one_of, *every]
+        graphlib.TopologicalSorter(same_place).prepare()
+        if any(self._evaluations(schema, 0) > MAX_SCHEMAS + _weight(schema) for schema in found):
+            raise InvalidSchemaError(f"it compares one place of a value with more than {MAX_SCHEMAS} schemas")
+
+    def is_too_much(self, value: Any) -> bool:
+        """Return whether validating a value, which is not nested too deeply, may be more work than MAX_WORK."""
+        work, level = 0, [value]
+        for depth in range(MAX_DEPTH + 2):
+            # A subschema that fails takes as long for a value as a pattern for four characters.
+            size = sum(4 + len(each) if isinstance(each, str) else 4 for each in level)
+            work += size and size * self._evaluations(self._root, depth)
+            if work > MAX_WORK or len(self._known) > MAX_STEPS:
+                return True
+            names = (name for each in level if isinstance(each, dict) for name in each)
+            level = [*names, *(inner for each in level for inner in _inside(each))]
+        return False
+
+    def _evaluations(self, schema: Any, depth: int) -> int:
+        """Return how many subschemas are evaluated at most for one part of a value that is `depth` levels inside."""
+        if not isinstance(schema, dict):
+            return not depth
+        key = id(schema), depth
+        if key not in self._known:
+            count = 0 if depth else _weight(schema)
+            if depth:
+                one_of, every = _below(schema)
+                count += max((self._evaluations(each, depth - 1) for each in one_of), default=0)
+                count += sum(self._evaluations(each, depth - 1) for each in every)
+            count += sum(self._evaluations(each, depth) for each in self._here(schema))
+            # The library evaluates all parts once more for an `unevaluated…` keyword.
+            twice = "unevaluatedProperties" in schema or "unevaluatedItems" in schema
+            self._known[key] = count * 2 if twice else count
+        return self._known[key]
+
+    def _here(self, schema: Mapping[str, Any]) -> Iterator[Any]:
+        """Yield the subschemas that check the same value as `schema` itself, such as those in `allOf` or a `$ref`."""
+        for key in ("allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies"):
+            yield from _inside(schema.get(key))
+        yield from (schema[key] for key in ("not", "if", "then", "else") if key in schema)
+        if "$ref" in schema:
+            yield self._target(schema["$ref"])
+
+    def _target(self, reference: str) -> Any:
+        """Return the subschema that a reference names. Raises InvalidSchemaError."""
+        first, *steps = unquote(reference).split("/")
+        if first != "#":
+            raise InvalidSchemaError("a $ref can only be a path in the schema itself, such as #/$defs/name")
+        found: Any = self._root
+        for step in steps:
+            name = step.replace("~1", "/").replace("~0", "~")
+            found = found[int(name)] if isinstance(found, list) else found[name]
+        return found
+
+
+def _below(schema: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Return the subschemas of which one checks an item or a property, and those of which each may."""
+    keys = ("additionalProperties", "propertyNames", "unevaluatedProperties", "items", "contains", "unevaluatedItems")
+    every = [*_inside(schema.get("patternProperties")), *(schema[key] for key in keys if key in schema)]
+    return [*_inside(schema.get("properties")), *_inside(schema.get("prefixItems"))], every
+
+
+def _weight(schema: Mapping[str, Any]) -> int:
+    return 1 + sum(len(each) for key in ("enum", "required") if isinstance(each := schema.get(key), list))
 
 
 def is_schema(value: dict[str, Any]) -> bool:
@@ -134,13 +241,12 @@ def is_too_deep(value: Any, most: int = MAX_DEPTH) -> bool:
     return any(isinstance(each, (dict, list)) for each in level)
 
 
-def _patterns(schema: Any) -> int:
-    """Return an upper bound of the number of regular expressions in a schema."""
-    if not isinstance(schema, dict):
-        return sum(map(_patterns, schema)) if isinstance(schema, list) else 0
-    named = schema.get("patternProperties")
-    here = ("pattern" in schema) + (len(named) if isinstance(named, dict) else 0)
-    return here + sum(map(_patterns, schema.values()))
+def _count(schema: Any, *keywords: str) -> int:
+    """Return an upper bound of the number of times that a schema has these keywords, or of entries if one has many."""
+    here = [schema[key] for key in keywords if key in schema] if isinstance(schema, dict) else []
+    return sum(len(each) if isinstance(each, dict) else 1 for each in here) + sum(
+        _count(each, *keywords) for each in _inside(schema)
+    )
 
 
 def _inside(value: Any) -> Iterable[Any]:

@@ -138,10 +138,17 @@ KINDS = [{"properties": {"kind": {"const": kind}, "of": {"$ref": "#/$defs/any"}}
         ({"$ref": "#"}, "refers to itself"),
         ({"allOf": [{"$ref": "#"}]}, "refers to itself"),
         ({"anyOf": [{"type": "null"}, {"not": {"$ref": "#"}}]}, "refers to itself"),
-        ({"$dynamicAnchor": "a", "allOf": [{"$dynamicRef": "#a"}]}, "refers to itself"),
-        ({"properties": {"a": {"$id": "http://other/", "$ref": "#"}}}, "an \\$id"),
-        ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, "with # at its beginning"),
-        ({"properties": {f"p{n}": {"pattern": "\\w{100}"} for n in range(500)}}, "regex"),
+        ({"$dynamicAnchor": "a", "allOf": [{"$dynamicRef": "#a"}]}, r"\$dynamicRef"),
+        ({"$defs": {"a": {"$anchor": "a"}}, "$ref": "#a"}, "a path in the schema itself"),
+        ({"patternProperties": {f"^k{n}[a-z]*$": {"type": "integer"} for n in range(1_000)}}, "more than 100 patterns"),
+        ({"properties": {f"p{n}": {"pattern": "a"} for n in range(101)}}, "more than 100 patterns"),
+        (
+            {"properties": {f"p{n}": {"$ref": "#/$defs/a"} for n in range(501)}, "$defs": {"a": {}}},
+            "more than 500 references",
+        ),
+        ({"properties": {"a": {"$id": "http://other/", "$ref": "#"}}}, "\\$id below"),
+        ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, "a path in the schema itself"),
+        ({"properties": {f"p{n}": {"pattern": "\\w{1000}"} for n in range(100)}}, "regex"),
     ],
 )
 def test_a_schema_that_could_take_any_time_or_memory_is_refused(schema: dict[str, Any], why: str) -> None:
@@ -161,6 +168,12 @@ def test_a_schema_may_contain_itself_and_a_value_that_multiplies_its_branches_is
     for _ in range(40):
         chain = {"kind": "z", "of": chain}
     assert kinds.problem(chain) == TOO_MUCH
+
+
+def test_the_names_of_properties_count_for_each_pattern() -> None:
+    patterns = JsonSchema({"patternProperties": {f"^k{n}[a-z]*$": {"type": "integer"} for n in range(100)}})
+    assert patterns.problem({f"k{n}{'a' * 200}": 1 for n in range(1_400)}) == TOO_MUCH
+    assert patterns.problem({f"k{n}{'a' * 200}": 1 for n in range(500)}) == ""
 
 
 def test_faults_without_number_are_not_collected() -> None:

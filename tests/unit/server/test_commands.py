@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from bedrock import v1
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.struct_pb2 import Struct
 from msgspec.structs import replace
 
 from actors.core.context import (
@@ -30,6 +31,7 @@ from actors.messages import (
     SendMessageResult,
     UpdateConversationCommand,
 )
+from server.contract.errors import MalformedRequestError
 from server.wire import commands, results
 from server.wire.conversations.conversation_messages import approval_rule
 from server.wire.values import timestamp
@@ -71,6 +73,22 @@ def test_settings_of_generation_come_with_a_conversation_and_with_a_message() ->
     sent = commands.send_message(v1.SendMessageRequest(name="conversations/c", text="x", generation=GENERATION))
     assert sent.generation == MEANT
     assert commands.send_message(v1.SendMessageRequest(name="conversations/c", text="x")).generation is None
+
+
+def test_a_huge_schema_is_refused_before_it_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The conversion of 60,000 properties would hold up all other calls for a quarter of a second."""
+    monkeypatch.delattr(commands, "plain")
+    huge = Struct()
+    huge.update({"properties": {f"p{number}": {} for number in range(60_000)}})
+    with pytest.raises(MalformedRequestError, match="output_schema: must have at most 65536 bytes as JSON"):
+        commands.send_message(v1.SendMessageRequest(text="x", output_schema=huge))
+    wanted = v1.Conversation(client_tools=[v1.ClientTool(name="one", input_schema=huge)])
+    text = r"conversation.client_tools\[0\].input_schema: must have at most 16384 bytes as JSON"
+    with pytest.raises(MalformedRequestError, match=text):
+        commands.create_conversation(v1.CreateConversationRequest(conversation=wanted), "somebody")
+    mask = FieldMask(paths=["client_tools"])
+    with pytest.raises(MalformedRequestError, match=text):
+        commands.update_conversation(v1.UpdateConversationRequest(conversation=wanted, update_mask=mask))
 
 
 def test_an_output_schema_becomes_json_text() -> None:
