@@ -27,9 +27,6 @@ from actors.ports.machine import file_descriptor_limit_text, out_of_file_descrip
 if TYPE_CHECKING:
     from actors.adapters.llm.provider import Timeouts
 
-if TYPE_CHECKING:
-    from actors.adapters.llm.provider import Timeouts
-
 #: A function that runs a callback once, after a number of milliseconds.
 Later: TypeAlias = Callable[[int, Callable[[], object]], object]
 
