@@ -11,7 +11,7 @@ import pytest
 from bedrock.errors import ImageInvalid
 
 from tests.support import pictures
-from tests.support.fake_provider import Exchange, FakeProvider, calls, refuses, says
+from tests.support.fake_provider import Exchange, FakeProvider, calls, says
 from tests.support.patience import within
 from tests.support.server_process import API_KEY, ServerProcess, Servers, clean_environment
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tests.support.chat import Chat
 
 INSTEAD = "[an image, image/png 30x20, that could not be sent to you]"
-NO = refuses(400, message="this model does not support image input")
 
 
 @pytest.fixture(scope="module")
@@ -104,23 +103,6 @@ def test_what_a_tool_shows_becomes_a_text_and_a_notice(open_chat: Callable[..., 
     first, second = notices(chat)
     assert first == second
     assert "The model blind takes no images" in first
-
-
-def test_an_unknown_model_is_sent_an_image_until_it_is_refused(open_chat: Callable[..., Chat]) -> None:
-    chat = open_chat(NO, says("A pity."), says("Go on."), model="mystery")
-    run = chat.send("What is it?", images=[pictures.png()])
-    within(chat.settle)
-    assert chat.error.kind == "invalid_request"
-    assert "this model does not support image input" in chat.error.message
-    assert 'images = false in [models."mystery"]' in chat.error.message
-    assert run.name
-    assert notices(chat) == []
-    assert (chat.ask("Can you not?"), chat.ask("Well then.")) == ("A pity.", "Go on.")
-    assert [seen(chat.part.next()) for _ in range(3)] == [(1, 0), (0, 1), (0, 1)]
-    (notice,) = notices(chat)
-    assert "The model mystery takes no images" in notice
-    with pytest.raises(ImageInvalid, match="the model mystery takes no images"):
-        chat.send("And this?", images=[pictures.png(colour="blue")])
 
 
 def test_images_of_the_history_are_announced_when_the_model_changes(open_chat: Callable[..., Chat]) -> None:
