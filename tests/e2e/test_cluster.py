@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -23,7 +21,7 @@ from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, calls, says, streams
 from tests.support.nodes import LEASE_SECONDS, Nodes
 from tests.support.patience import PATIENCE, eventually, within
-from tests.support.server_process import ServerProcess, clean_environment, provider
+from tests.support.server_process import ServerProcess, provider, token
 from tests.support.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -256,18 +254,7 @@ def test_a_token_that_is_made_or_revoked_once_counts_at_every_node(
 
 
 def _token(nodes: Nodes, at: ServerProcess, *arguments: str) -> str:
-    """What `bedrock token` prints, with the settings of a node."""
-    place = ["--config", str(at.data.parent / "bedrock.toml"), "--data-dir", str(at.data)]
-    done = subprocess.run(
-        [sys.executable, "-m", "bedrock.cli", "token", *arguments, *place],
-        env=clean_environment(at.data.parent) | nodes.env,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return token(at.data.parent / "bedrock.toml", at.data, *arguments, **nodes.env)
 
 
 def _refused(client: Client) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -25,8 +23,9 @@ from jwt.algorithms import ECAlgorithm
 from server.auth.authorization import NEEDED
 from server.auth.principals import Role
 from tests.e2e.two_nodes import database_of
+from tests.support import server_process
 from tests.support.patience import PATIENCE
-from tests.support.server_process import ServerProcess, Servers, clean_environment
+from tests.support.server_process import ServerProcess, Servers
 from tests.unit.test_contract import all_methods
 
 if TYPE_CHECKING:
@@ -86,18 +85,7 @@ class Both:
 
 
 def token(folder: Path, *arguments: str) -> str:
-    """What `bedrock token` prints."""
-    place = ["--config", str(folder / "config.toml"), "--data-dir", str(folder / "data")]
-    done = subprocess.run(
-        [sys.executable, "-m", "bedrock.cli", "token", *arguments, *place],
-        env=clean_environment(folder) | database_of(folder),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return server_process.token(folder / "config.toml", folder / "data", *arguments, **database_of(folder))
 
 
 def issued(subject: str, seconds: float, key: ec.EllipticCurvePrivateKey = ISSUERS_KEY) -> str:

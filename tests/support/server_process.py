@@ -199,3 +199,12 @@ def provider(url: str) -> dict[str, str]:
 def texts(messages: Sequence[v1.Message]) -> list[str]:
     """The plain text of each message."""
     return ["".join(block.text for block in message.content) for message in messages]
+
+
+def token(config: Path, data: Path, *arguments: str, **env: str) -> str:
+    """What `bedrock token` prints, with this configuration and data directory. It must end well."""
+    command = [sys.executable, "-m", "bedrock.cli", "token", *arguments, f"--config={config}", f"--data-dir={data}"]
+    env = clean_environment(config.parent, **env)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
