@@ -287,7 +287,7 @@ def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note
 
 
 def _resource(resource: TextResourceContents | BlobResourceContents) -> str:
-    if hasattr(resource, "text"):
+    if isinstance(resource, TextResourceContents):
         return f"{resource.uri}:\n{without_escapes(resource.text)}"
     return f"(The resource {resource.uri} of type {resource.mime_type} was left out: it is no text.)"
 

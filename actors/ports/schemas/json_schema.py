@@ -146,6 +146,8 @@ class _Work:
         """Return whether validating a value, which is not nested too deeply, may be more work than MAX_WORK."""
         work, level = 0, [value]
         for depth in range(MAX_DEPTH + 2):
+            if not level:
+                break
             # A subschema that fails takes as long for a value as a pattern for four characters.
             size = sum(4 + len(each) if isinstance(each, str) else 4 for each in level)
             work += size and size * self._evaluations(self._root, depth)
