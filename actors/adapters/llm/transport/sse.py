@@ -50,31 +50,20 @@ class SseParser:
             self._size += len(line)
             if self._size > self._max:
                 raise SseTooLargeError(f"an event of more than {self._max} bytes")
-            text = line.rstrip(b"\r\n")
-            self._line += text
-            if len(text) != len(line):
-                self._end_line(events)
+            self._line += line.rstrip(b"\r\n")
+            if line[-1] not in b"\r\n":
+                break  # its end comes with the next chunk
+            field, _, value = self._line.removeprefix(_BOM if self._at_start else b"").partition(b":")
+            self._at_start = False
+            if field == b"data":
+                self._data.append(bytes(value.removeprefix(b" ")))
+            elif field == b"event":
+                self._name = value.removeprefix(b" ").decode("utf-8", "replace")
+            elif not self._line:
+                if self._data:
+                    events.append(SseEvent(self._name, b"\n".join(self._data)))
+                self._name, self._data, self._size = "", [], 0
+            self._line.clear()
         if chunk:
             self._after_cr = chunk.endswith(b"\r")
         return events
-
-    def _end_line(self, events: list[SseEvent]) -> None:
-        line = bytes(self._line)
-        self._line.clear()
-        if self._at_start:
-            self._at_start = False
-            line = line.removeprefix(_BOM)
-        if line:
-            self._field(line)
-            return
-        if self._data:
-            events.append(SseEvent(self._name, b"\n".join(self._data)))
-        self._name, self._data, self._size = "", [], 0
-
-    def _field(self, line: bytes) -> None:
-        field, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if field == b"data":
-            self._data.append(value)
-        elif field == b"event":
-            self._name = value.decode("utf-8", "replace")
