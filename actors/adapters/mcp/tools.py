@@ -287,8 +287,9 @@ def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note
 
 
 def _resource(resource: TextResourceContents | BlobResourceContents) -> str:
-    if isinstance(resource, TextResourceContents):
-        return f"{resource.uri}:\n{without_escapes(resource.text)}"
+    text: str | None = getattr(resource, "text", None)
+    if text is not None:
+        return f"{resource.uri}:\n{without_escapes(text)}"
     return f"(The resource {resource.uri} of type {resource.mime_type} was left out: it is no text.)"
 
 
