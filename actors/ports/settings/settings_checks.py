@@ -78,7 +78,7 @@ def _in_words(node: Any, why: str) -> str:
         known = node.values if isinstance(node, inspect.LiteralType) else [each.value for each in node.cls]
         return f"must be one of {', '.join(map(str, known))}"
     wanted, bound = (re.findall(r"^Expected `(.*?)`(?: ([<>].*))?", why) or [("", "")])[0]
-    kinds = [_WORDS.get(each, each) for each in wanted.split(" | ") if each != "null"]
+    kinds = [_WORDS.get(each) or each for each in wanted.split(" | ") if each != "null"]
     return f"must be {' or '.join(kinds)}{bound and f' {bound}'}" if kinds else why
 
 
