@@ -211,11 +211,12 @@ def write_alone(session: Session, commits: list[EncodedCommit]) -> None:
         _write(session, [commit], {} if commit.created else {commit.id: commit.check(session)})
 
 
-def write_together(session: Session, commits: list[EncodedCommit]) -> set[str]:
+def write_together(session: Session, commits: list[EncodedCommit], begin: str) -> set[str]:
     """Write commits to existing conversations, at most one to each; return the ids of the written conversations.
 
     Leaves out commits that do not continue the stored conversation, and all if one of them is refused, so that each is
-    written alone later and refused for its own reason.
+    written alone later and refused for its own reason. The transaction is new, and is begun again by `begin` then: a
+    savepoint would be two more statements for every commit.
     """
     first: dict[str, EncodedCommit] = {}
     for commit in commits:
@@ -224,15 +225,14 @@ def write_together(session: Session, commits: list[EncodedCommit]) -> set[str]:
     fitting = [commit for id_, commit in first.items() if (head := found.get(id_)) and commit.fits(head)]
     if not fitting:
         return set()
-    session.run("SAVEPOINT together")
     try:
         _write(session, fitting, found)
     except Exception as error:
         if not isinstance(error, (StoreError, *session.refusals)):
             raise
-        session.run("ROLLBACK TO together")
-        fitting = []
-    session.run("RELEASE together")
+        session.run("ROLLBACK")
+        session.run(begin)
+        return set()
     return {commit.id for commit in fitting}
 
 

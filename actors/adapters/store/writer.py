@@ -103,7 +103,7 @@ class Writer(ChangeQueue[Change]):
             for ticket in tickets
             if isinstance(ticket.change, Transition) and (commit := ticket.change.only)
         }
-        done = write_together(session, list(plain.values()))
+        done = write_together(session, list(plain.values()), self._begin)
         written = {commit.id: ticket for ticket, commit in reversed(plain.items()) if commit.id in done}
         return [ticket for ticket in tickets if ticket not in written.values()]
 

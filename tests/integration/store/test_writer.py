@@ -287,7 +287,7 @@ def test_the_same_rows_are_written_together_and_alone(
     gate.hits.clear()
     for _ in range(3):
         with monkeypatch.context() as patched:
-            patched.setattr(writer, "write_together", lambda _session, _commits: set())
+            patched.setattr(writer, "write_together", lambda *_arguments: set())
             for commit in _commits(mine):
                 alone.commit(commit)
         assert write_at_once(grouped, gate, _commits(theirs)) == [None] * 21
