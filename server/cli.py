@@ -30,7 +30,7 @@ USAGE = 2
 @click.option("--small-model", type=str, help='The model for side queries such as titles, or "none".')
 @click.option("--titles/--no-titles", default=None, help="Give conversations titles. [on]")
 @click.option("--drain-seconds", type=float, help="How long runs may continue after a signal to stop. [10]")
-@click.option("--idle-seconds", type=float, help="How long an idle conversation keeps its thread. [30]")
+@click.option("--idle-seconds", type=float, help="How long an idle conversation keeps its threads. [30]")
 @click.option("--max-streams", type=int, help="Streams that may be open at the same time. [10000]")
 @click.option("--retention-events-days", type=float, help="How long events are kept; messages always are. [for ever]")
 @click.option("--retention-events-min", type=int, help="Latest events of each conversation to keep anyway. [10000]")

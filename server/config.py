@@ -45,7 +45,7 @@ class Config:
     drain_seconds: float = 10.0
     """How many seconds runs may continue during a graceful shutdown."""
     idle_seconds: float = 30.0
-    """How many seconds an idle conversation keeps its thread."""
+    """How many seconds an idle conversation keeps its threads."""
     max_streams: int = 10_000
     """The maximum number of streams that are open at the same time."""
     retention_events_days: float = 0.0

@@ -220,7 +220,7 @@ class Services:
     limits: Limits = field(default_factory=Limits)
     agents: AgentLimits = field(default_factory=AgentLimits)
     idle_seconds: float = 30.0
-    """How long an idle conversation keeps its thread, in seconds."""
+    """How long an idle conversation keeps its threads, in seconds."""
     max_llm_requests: int = MOST_MODEL_REQUESTS
     """The maximum number of model requests in flight in the process; a further request fails and can be retried."""
     files: FileRoom = field(default_factory=FileRoom)

@@ -219,8 +219,12 @@ def _spawn_with_timeout(talk: Talk, wanted: list[dict[str, Any]], *, millisecond
 
 
 def test_ten_that_end_at_once_again_and_again(make_world: Any) -> None:
-    family = make_world(model=FamilyModel(), box=FamilyBox())
-    before = threading.active_count()
+    family = make_world(model=FamilyModel(), box=FamilyBox(), idle_seconds=3600.0)
+    before = set(threading.enumerate())
+
+    def threads() -> list[str]:
+        return sorted(thread.name.rpartition("-")[0] for thread in set(threading.enumerate()) - before)
+
     talk = family.create()
     times = 8
     for number in range(times):
@@ -235,7 +239,11 @@ def test_ten_that_end_at_once_again_and_again(make_world: Any) -> None:
     ]
     assert [block.output.count("Result: ") for block in told] == [10] * times
     assert len(family.truth.children(talk.id)) == 10 * times
-    eventually(lambda: threading.active_count() <= before + 1, "the threads have ended")
+    parent = ["ConversationActor", "LlmRunner", "ToolRunner"]
+    eventually(lambda: threads() == parent, "only the idle parent has threads")
+    object.__setattr__(family.services, "idle_seconds", 0.0)
+    talk.send(tasks("submit 80"))
+    eventually(lambda: not threads(), "the parent has none once its idle time is over")
 
 
 def test_the_number_of_running_sub_agents_is_limited_for_the_server(make_world: Any) -> None:
