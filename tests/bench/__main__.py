@@ -18,7 +18,6 @@ PARTS = (
     "core",
     "store",
     "deletion",
-    "listing",
     "turns",
     "history",
     "pieces",
