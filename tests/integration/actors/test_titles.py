@@ -26,7 +26,7 @@ from actors.ports import CancelToken, ModelAnswer, ModelRequest, ModelSink, Purp
 from actors.runners import side_queries
 from actors.runners.side_queries import TITLE_CHARACTERS, title_of
 from tests.integration.actors.conftest import Exchange, ScriptedModel, ShakyStore, Talk, World
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, eventually
 from tests.support.stores import new_store
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def test_a_missing_title_blocks_nothing(titling: World) -> None:
     exchange = asked(titling)
     finish(talk)
     actor = titling.supervisor._live[talk.id]
-    assert actor.settled
+    eventually(lambda: actor.settled, "the request for a title does not keep it busy")
     talk.send("more")
     finish(talk)
     assert not exchange.cancel.cancelled
