@@ -184,9 +184,10 @@ class Life:
 
     def check(self) -> None:
         """What must hold at rest, and after any fault."""
-        record, truth = self.record, self.world.truth
-        history = truth.history(self.id, record.state.ledger.seq)
-        events = [event.notification for event in truth.events(self.id, after=0, limit=10_000)]
+        truth, record, history, events = self.world.truth, None, (), list[Any]()
+        while record != (record := self.record):  # the end of a tool's processes may be recorded meanwhile
+            history = truth.history(self.id, record.state.ledger.seq)
+            events = [event.notification for event in truth.events(self.id, after=0, limit=10_000)]
         assert violations(history) == ()
         assert truth.verify(self.id) == ()
         assert len(events) == record.last_seq

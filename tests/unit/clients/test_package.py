@@ -21,12 +21,9 @@ def loaded_by(statement: str) -> set[str]:
     return {module.split(".")[0] for module in json.loads(printed.stdout)}
 
 
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    assert loaded_by("import bedrock").isdisjoint(HEAVY)
-
-
-def test_importing_the_errors_loads_nothing_heavy() -> None:
-    assert loaded_by("from bedrock.errors import AgentBusy").isdisjoint(HEAVY)
+@pytest.mark.parametrize("statement", ["import bedrock", "from bedrock.errors import AgentBusy"])
+def test_importing_loads_nothing_heavy(statement: str) -> None:
+    assert loaded_by(statement).isdisjoint(HEAVY)
 
 
 @pytest.mark.parametrize("statement", ["from bedrock import Client", "from bedrock import AsyncClient, v1"])
