@@ -50,9 +50,11 @@ class ActorFuture(pykka.Future[Any]):
 
     def set(self, value: Any = None) -> None:
         """Set the answer. If `value` is a standard future, its result becomes the answer as soon as it has one."""
+        if self.future.cancelled():  # a request that runs although its sender no longer waits
+            return
         if isinstance(value, Future):
             forward(value, self.future)
-        elif not self.future.cancelled():
+        else:
             self.future.set_result(value)
 
     def set_exception(self, exc_info: Any = None) -> None:
