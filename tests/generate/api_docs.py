@@ -110,6 +110,7 @@ class _Page:
     def _call(self, call: Call) -> Iterator[str]:
         yield f"### {call.name}"
         yield f"`rpc {call.name}({call.request}) returns ({'stream ' if call.streams else ''}{call.response})`"
+        yield "Over HTTP: " + " or ".join(f"`{route}`" for route in call.routes)
         yield _prose(call.comment)
         for name in (call.request, call.response):
             message = self._top[name]

@@ -7,8 +7,9 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from google.api import annotations_pb2
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     EnumDescriptorProto,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 PROTOS = Path(__file__).parents[2] / "protos"
 PACKAGE = "bedrock.v1"
 SECONDS = 60
+HTTP: Any = annotations_pb2.http
 
 Place = tuple[int, ...]
 """Where something stands in a file: field numbers and indexes, as `SourceCodeInfo` has them."""
@@ -81,6 +83,8 @@ class Call:
     response: str
     streams: bool
     """Whether there may be many responses."""
+    routes: tuple[str, ...]
+    """How it is called over HTTP: the method and the path, `GET /v1/models`."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,7 @@ class _Reader:
                     _type_name(method.input_type),
                     _type_name(method.output_type),
                     method.server_streaming,
+                    tuple(_routes(method.options.Extensions[HTTP])),
                 )
                 for number, method in enumerate(service.method)
             )
@@ -187,6 +192,12 @@ class _Reader:
     def _comment(self, place: Place) -> str:
         """What is written above it, without the blanks that follow the slashes."""
         return "\n".join(line.removeprefix(" ").rstrip() for line in self._comments.get(place, "").splitlines())
+
+
+def _routes(rule: Any) -> Iterator[str]:
+    for each in (rule, *rule.additional_bindings):
+        verb = each.WhichOneof("pattern")
+        yield f"{verb.upper()} {getattr(each, verb)}"
 
 
 def _type(field: FieldDescriptorProto) -> str:

@@ -7,13 +7,16 @@ message, field or call is judged as soon as it is in protos/.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from google.api import field_behavior_pb2, field_info_pb2, resource_pb2
+from google.api import annotations_pb2, field_behavior_pb2, field_info_pb2, resource_pb2
 from google.protobuf.descriptor import Descriptor, DescriptorBase, FieldDescriptor, MethodDescriptor
 
+from server.contract.rules import rules_of
+from server.services.interceptors import READS
 from tests.generate.contract import Message, read_contract
 from tests.unit.test_contract import FILES, all_messages, all_methods
 
@@ -212,6 +215,75 @@ def test_request_ids_are_uuids() -> None:
         if (field := method.input_type.fields_by_name.get("request_id")) is not None:
             found = extension(field, field_info_pb2.field_info).format
             assert found == field_info_pb2.FieldInfo.UUID4, field.full_name
+
+
+# --- paths (AIP-127, 131 to 136) --------------------------------------------------------------------------------------
+
+
+TEMPLATE = re.compile(r"/v1/(?:\w+|\{(?P<field>[\w.]+)=(?P<name>[\w*]+(?:/[\w*]+)*)\}(?:/\w+)?)(?::(?P<verb>\w+))?")
+STANDARD = {"Get": "GET", "List": "GET", "Create": "POST", "Update": "PATCH", "Delete": "DELETE"}
+
+
+def bindings(method: MethodDescriptor) -> list[tuple[str, str, str]]:
+    """How a call is made over HTTP, in each way: method, path, and the field of the request that is the body."""
+    rule = extension(method, annotations_pb2.http)
+    each = (rule, *rule.additional_bindings)
+    assert all(one.WhichOneof("pattern") for one in each), f"{method.name} needs (google.api.http)"
+    return [(one.WhichOneof("pattern").upper(), getattr(one, one.WhichOneof("pattern")), one.body) for one in each]
+
+
+def field_at(message: Descriptor, path: str) -> FieldDescriptor:
+    *outer, last = path.split(".")
+    for name in outer:
+        inner = message.fields_by_name[name].message_type
+        assert inner is not None
+        message = inner
+    return message.fields_by_name[last]
+
+
+@by_method
+def test_every_call_has_a_path_whose_variable_is_the_name_of_a_resource(method: MethodDescriptor) -> None:
+    for _, path, _ in bindings(method):
+        found = TEMPLATE.fullmatch(path)
+        assert found, path
+        if not found["field"]:
+            continue
+        field = field_at(method.input_type, found["field"])
+        assert field.type == FieldDescriptor.TYPE_STRING
+        assert not field.is_repeated
+        assert rules_of(method.input_type).fields[found["field"].partition(".")[0]].judges, f"{path}: no pattern"
+        named = re.sub(r"\{\w+\}", "*", found["name"].replace("**", "*"))
+        known = {re.sub(r"\{\w+\}", "*", pattern) for pattern in resources()}
+        assert named in known, f"{path} names no resource"
+
+
+@by_method
+def test_the_http_method_and_the_body_are_those_of_the_standard(method: MethodDescriptor) -> None:
+    for verb, path, body in bindings(method):
+        standard = next((name for name in STANDARD if method.name.startswith(name)), None)
+        if standard is not None:
+            assert verb == STANDARD[standard]
+            assert ":" not in path
+        else:
+            assert ":" in path, f"{method.name} is no standard method, so its path has a verb"
+            assert verb == ("GET" if method.name.startswith(READS) else "POST")
+        if verb in {"GET", "DELETE"}:
+            assert body == ""
+        elif standard is not None:
+            kind = method.input_type.fields_by_name[body].message_type
+            assert kind is not None
+            assert kind.name == method.name.removeprefix(standard)
+        else:
+            assert body == "*"
+
+
+def test_no_two_calls_have_the_same_path() -> None:
+    shapes = Counter(
+        (verb, re.sub(r"\{[\w.]+=|\}", "", path).replace("**", "*"))
+        for method in METHODS
+        for verb, path, _ in bindings(method)
+    )
+    assert [shape for shape, count in shapes.items() if count > 1] == []
 
 
 # --- names (AIP-140, 141, 142, 191) -----------------------------------------------------------------------------------
