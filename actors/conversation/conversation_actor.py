@@ -67,7 +67,7 @@ from actors.ports import (
     StoreError,
     StoreUnavailableError,
 )
-from actors.ports.cluster import OUT_OF_TOUCH
+from actors.ports.cluster import LEASE_EXPIRED
 from actors.runners.effect_executor import EffectExecutor, InFlightWork
 from actors.runners.side_queries import Titles
 from actors.runners.sub_agents import SubAgentRunner
@@ -254,8 +254,8 @@ class ConversationActor(Actor):
             return self._lifecycle.lost
         if self._lifecycle.shutting_down:
             return Rejected(Reason.SHUTTING_DOWN)
-        if not (self._services.cluster.lease.young() or isinstance(asked.command, CancelConversationCommand)):
-            return Rejected(Reason.STORE_UNAVAILABLE, OUT_OF_TOUCH)  # The copy in memory may be out of date.
+        if not (self._services.cluster.lease.valid() or isinstance(asked.command, CancelConversationCommand)):
+            return Rejected(Reason.STORE_UNAVAILABLE, LEASE_EXPIRED)  # The copy in memory may be out of date.
         if asked.deadline is not None and self._services.clock.monotonic() > asked.deadline:
             return DeadlineExceededError()
         if not self._deletion.admits(asked.command):

@@ -63,7 +63,7 @@ from actors.ports import (
     ask_nobody,
     no_sub_agents,
 )
-from actors.ports.cluster import OUT_OF_TOUCH
+from actors.ports.cluster import LEASE_EXPIRED
 from actors.ports.machine import exhausted_resource, run_in_thread
 from actors.ports.telemetry import ToolEnd, ToolStart
 from actors.runners.side_queries import SideQueries, ask_for_tool
@@ -302,8 +302,8 @@ class ToolRunner(Actor):
             tool, arguments = tool_for(services, execution.run.context, effect.name, effect.input)
         except InvalidToolInputError as invalid:
             return ToolError(effect.tool_use_id, str(invalid))
-        if not services.cluster.lease.young():
-            raise ToolTransientError(OUT_OF_TOUCH, begun=False)
+        if not services.cluster.lease.valid():
+            raise ToolTransientError(LEASE_EXPIRED, begun=False)
         output = _run(services, tool, arguments, self._context(execution))
         took = round((self._services.clock.monotonic() - started) * 1000)
         execution.ended_job = output.ended_job

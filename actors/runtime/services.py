@@ -38,7 +38,7 @@ from actors.ports import (
     date_of,
     parse_arguments,
 )
-from actors.ports.cluster import ONE_NODE, Cluster
+from actors.ports.cluster import Cluster
 from actors.ports.mcp import McpServers, NoMcpServers
 from actors.ports.models import fixed_tokens
 from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
@@ -237,7 +237,7 @@ class Services:
     """Counts how much of its quotas each principal uses."""
     titles: bool = False
     """Whether conversations without a title get one that is generated from their first message."""
-    cluster: Cluster = ONE_NODE
+    cluster: Cluster = field(default_factory=Cluster)
     """The servers that share the store; by default this server is the only one."""
     node: str = "local"
 

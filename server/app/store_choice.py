@@ -13,7 +13,7 @@ import grpc
 
 from actors.adapters.store.sqlite.store import open_store
 from actors.ports import StoreError
-from actors.ports.cluster import EVERYTHING, OneNode
+from actors.ports.cluster import EVERYTHING, Cluster
 from server.app.adapter_choice import CannotStartError
 from server.auth.local_token import TokenUnusableError, read_token
 from server.cluster.node_marks import NodeMarks
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from server.config import Config
 
     OpenedStore: TypeAlias = PeeweeStore | PostgresStore
-    OpenedCluster: TypeAlias = PostgresCluster | OneNode
 
 
 def opened_store(
@@ -45,7 +44,7 @@ def opened_store(
     *,
     active: Callable[[], int],
     written: Callable[[int, float], None] | None,
-) -> tuple[OpenedStore, OpenedCluster]:
+) -> tuple[OpenedStore, Cluster]:
     """Open the store, and join the cluster if there is one. Closing `opened` closes the store and leaves the cluster.
 
     `active` returns how many conversations have an actor in this process. `written` is called after each transaction
@@ -56,7 +55,7 @@ def opened_store(
         return _shared(config, opened, clock, active, written)
     store = open_store(config.data_dir, clock=clock, written=written)
     opened.callback(store.close)
-    return store, OneNode(active)
+    return store, Cluster(active)
 
 
 def _shared(

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
     from actors.ports import SandboxReport, Toolbox
     from actors.ports.mcp import McpServers
-    from server.app.store_choice import OpenedCluster, OpenedStore
+    from server.app.store_choice import OpenedStore
     from server.config import Config
 
 log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generat
 
 class _Data(NamedTuple):
     store: OpenedStore
-    cluster: OpenedCluster
+    cluster: Cluster
     access: NodeAccess | None
     authentication: Authentication
     socket: Path

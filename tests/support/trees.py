@@ -17,7 +17,6 @@ from actors.adapters.sandbox.host import process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessEnd, ProcessLimits, SandboxReport, ServiceStreams
-from actors.ports.cluster import FOREVER
 from tests.support import processes
 from tests.support.patience import eventually
 from tests.support.sandbox_reports import sandbox_report
@@ -134,7 +133,7 @@ WAYS = ("namespace", "walk", "A", "B")
 """How trees are held: unrestricted with a PID namespace and without one, and restricted in each tier."""
 
 
-def sandbox_of(way: str, report: SandboxReport, lease: Lease = FOREVER) -> ToolHostSandbox:
+def sandbox_of(way: str, report: SandboxReport, lease: Lease | None = None) -> ToolHostSandbox:
     """A sandbox that holds trees this way, to be closed; `report` is what this machine can do without restriction.
 
     Raises SandboxUnavailableError if this machine cannot.

@@ -24,7 +24,7 @@ from actors.adapters.sandbox.server_files import (
 )
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
-from actors.ports.cluster import FOREVER
+from actors.ports.cluster import Lease
 from actors.ports.machine import exhausted_resource
 from actors.ports.sandbox import SYSTEM_PATHS, WORKSPACE_PROTECTED
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from actors.adapters.sandbox.control_groups import ControlGroups, Described
     from actors.adapters.sandbox.process_tree import HostProcess
-    from actors.ports.cluster import Lease
 
 CLOSE_SECONDS = 0.5
 """Maximum seconds per call that has left processes behind, for killing these processes at shutdown."""
@@ -75,7 +74,7 @@ class ToolHostSandbox:
         pid_namespace: bool = True,
         groups: ControlGroups | None = None,
         cpus: Set[int] | None = None,
-        lease: Lease = FOREVER,
+        lease: Lease | None = None,
     ) -> None:
         self._report = report
         self._files = ServerFiles(protected)
@@ -85,8 +84,8 @@ class ToolHostSandbox:
         self._groups = groups
         self._namespace = pid_namespace and report.pid_namespace
         self._private = PrivateDirectories(self._files.real()) if report.restriction_available else None
-        self._lease = lease
-        self._fork_server = ForkServer(cpus, lease.fd)
+        self._lease = lease or Lease()
+        self._fork_server = ForkServer(cpus, self._lease.fd)
         self._orphaned: list[control_groups.CallMarks] = []
         self._directories: dict[ProcessTree, str] = {}
         # Guards the collections below; never held while a process is started or waited for.
@@ -191,7 +190,7 @@ class ToolHostSandbox:
 
         Raises ProcessStartError or SandboxUnavailableError; then the program certainly did not start.
         """
-        if not self._lease.young():
+        if not self._lease.valid():
             raise ProcessStartError(STAGES["lease"])
         if launch.mode is Mode.RESTRICTED and not self._report.restriction_available:
             raise SandboxUnavailableError(f"restricted mode cannot be kept on this machine ({self._report.reason})")

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.ports.cluster import Node, OneNode
+from actors.ports.cluster import Cluster, Lease, Node
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from tests.integration.actors.conftest import World
 
 
-class FakeLease:
-    """A lease that a test makes old."""
-
-    fd: int | None = None
+class FakeLease(Lease):
+    """A lease that a test lets expire."""
 
     def __init__(self) -> None:
-        self.is_young = True
+        self.is_valid = True
 
-    def young(self) -> bool:
-        return self.is_young
-
-    def age(self) -> float:
-        return 0.0
+    def valid(self) -> bool:
+        return self.is_valid
 
 
-class FakeNode(OneNode):
+class FakeNode(Cluster):
     """What a server knows of the others: nothing, but it has a lease, and wakes what it takes over."""
 
     def __init__(self) -> None:

@@ -188,7 +188,7 @@ def test_what_was_committed_is_published_late_in_order_and_no_tool_starts_after_
     exchange.call(BASH)
     hold.wait()
     committed = talk.record.last_seq
-    pair.first.services.cluster.lease.is_young = False
+    pair.first.services.cluster.lease.is_valid = False
     pair.take_over(talk.id)
     pair.seen_by_second(talk).rest(Idle)
     assert talk.record.last_seq > committed
@@ -209,7 +209,7 @@ def test_a_tool_is_not_started_late(pair: Pair, hold: Hold, point: str) -> None:
     pair.first.faults.arm(point, hold)
     exchange.call(BASH)
     hold.wait()
-    pair.first.services.cluster.lease.is_young = False
+    pair.first.services.cluster.lease.is_valid = False
     pair.take_over(talk.id)
     pair.seen_by_second(talk).rest(Idle)
     hold.release()
@@ -217,33 +217,33 @@ def test_a_tool_is_not_started_late(pair: Pair, hold: Hold, point: str) -> None:
     assert pair.first.box.tools["bash"].started == 0
 
 
-def test_while_the_lease_is_old_no_command_is_taken_but_a_cancel_and_a_tool_waits_until_it_is_young(
+def test_while_the_lease_is_old_no_command_is_taken_but_a_cancel_and_a_tool_waits_until_it_is_valid(
     pair: Pair, hold: Hold
 ) -> None:
     lease = pair.first.services.cluster.lease
     talk = pair.first.create(mode=Mode.UNRESTRICTED)
     talk.send("go")
     pair.first.faults.arm("effect.before.ScheduleRetry", hold)
-    lease.is_young = False
+    lease.is_valid = False
     for request in (
         SetModeCommand(Mode.UNRESTRICTED),
         SendMessageCommand("more"),
         UpdateConversationCommand(title="x"),
     ):
-        with pytest.raises(Rejected, match="try again", check=lambda error: error.reason is Reason.STORE_UNAVAILABLE):
+        with pytest.raises(Rejected, match="lease expired; retry", check=lambda error: error.reason is Reason.STORE_UNAVAILABLE):
             talk.ask(request)
     talk.exchange().call(BASH)
     hold.wait()
-    lease.is_young = True
+    lease.is_valid = True
     hold.release()
     talk.tool().finish.put(ToolOutput("done"))
     exchange = talk.exchange()
     assert talk.texts()[-1] == "done"
-    lease.is_young = False
+    lease.is_valid = False
     talk.cancel()
     assert exchange.cancel.cancelled
     talk.rest(Idle)
-    lease.is_young = True
+    lease.is_valid = True
     talk.ask(SetModeCommand(Mode.UNRESTRICTED))
 
 

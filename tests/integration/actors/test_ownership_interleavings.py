@@ -162,7 +162,7 @@ class Story:
             self.sweep(self.random.choice(self.living))
 
     def bury(self, server: Server) -> None:
-        server.cluster.lease.is_young = False
+        server.cluster.lease.is_valid = False
         self.shared.kill(server.incarnation)
         self.living.remove(server)
         self.dead.append(server)

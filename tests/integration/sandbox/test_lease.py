@@ -18,9 +18,10 @@ import pytest
 
 from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.host import call_limits, call_processes, kernel
+from actors.adapters.store.postgres.nodes.lease_clock import LeaseClock
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
-from actors.ports.cluster import LeaseClock
+from actors.ports.cluster import Lease
 from tests.support import processes
 from tests.support.footprint import footprint
 from tests.support.patience import eventually
@@ -54,19 +55,15 @@ RACES = 25
 READ_LINKS = "for file in /proc/self/fd/* /proc/$PPID/fd/*; do readlink $file; done; echo over"
 
 
-class Always:
-    """A lease that its server believes in for ever, as one does that was stopped after it had looked."""
+class Always(Lease):
+    """A lease that its server believes in always, as one does that was stopped after it had looked."""
 
     def __init__(self, clock: LeaseClock) -> None:
-        self.fd = clock.fd
+        self._clock = clock
 
-    def young(self) -> bool:
-        """Return True."""
-        return True
-
-    def age(self) -> float:
-        """Return 0."""
-        return 0.0
+    @property
+    def fd(self) -> int | None:
+        return self._clock.fd
 
 
 @pytest.fixture
@@ -157,7 +154,7 @@ def test_trees_live_on_with_a_renewed_lease_and_end_with_it(
 SERVER = """
 import sys, threading, time
 from actors.adapters.sandbox.probe import probe
-from actors.ports.cluster import LeaseClock
+from actors.adapters.store.postgres.nodes.lease_clock import LeaseClock
 from tests.support.trees import TREES, Service, launch, sandbox_of
 clock, over = LeaseClock(4.0), threading.Event()
 def beat():

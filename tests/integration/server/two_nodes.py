@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.core.errors import Rejected
 from actors.ports import Store, StoreUnavailableError
-from actors.ports.cluster import Node, OneNode
+from actors.ports.cluster import Cluster, Node
 from server.cluster.router import NodeAccess
 from tests.integration.server.grpc_harness import GrpcHarness, Loop
 from tests.support.stores import SharedDatabase, new_store
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NODES_TOKEN = "n" * 43
 
 
-class FakeCluster(OneNode):
+class FakeCluster(Cluster):
     """Believes what the test says (ports.Cluster)."""
 
     def __init__(self, incarnation: int) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.ports.cluster import FOREVER, NANOSECONDS, LeaseClock
+from actors.adapters.store.postgres.nodes.lease_clock import NANOSECONDS, LeaseClock
+from actors.ports.cluster import Lease
 from tests.support.footprint import footprint
 
 if TYPE_CHECKING:
@@ -34,15 +35,15 @@ def written(clock: LeaseClock) -> int:
 
 
 def test_it_is_over_until_it_is_renewed_and_counts_from_sending(clock: LeaseClock) -> None:
-    assert (clock.young(), written(clock)) == (False, 0)
+    assert (clock.valid(), written(clock)) == (False, 0)
     sent = time.monotonic_ns()
     clock.renew(sent)
-    assert (clock.young(), written(clock)) == (True, sent + int(HOUR * NANOSECONDS))
+    assert (clock.valid(), written(clock)) == (True, sent + int(HOUR * NANOSECONDS))
 
 
 def test_a_heartbeat_whose_answer_took_longer_than_the_lease_gives_nothing(clock: LeaseClock) -> None:
     clock.renew(time.monotonic_ns() - int(HOUR * NANOSECONDS))
-    assert not clock.young()
+    assert not clock.valid()
 
 
 def test_an_earlier_heartbeat_does_not_shorten_it(clock: LeaseClock) -> None:
@@ -58,7 +59,7 @@ def test_it_is_as_old_as_the_last_heartbeat(clock: LeaseClock) -> None:
     clock.renew(sent)
     clock.renew(sent - int(HOUR * NANOSECONDS))
     assert HOUR / 2 <= clock.age() < HOUR
-    assert FOREVER.age() == 0
+    assert Lease().age() == 0
 
 
 def test_nobody_else_can_write_or_resize_its_file_however_it_was_opened(clock: LeaseClock) -> None:
@@ -89,10 +90,10 @@ def test_closing_ends_it_for_those_who_still_have_the_file() -> None:
         clock.close()
     clock.renew(time.monotonic_ns())
     assert os.pread(kept, 8, 0) == bytes(8)
-    assert not clock.young()
+    assert not clock.valid()
     os.close(kept)
     assert footprint().within(before)
 
 
 def test_a_server_with_a_store_of_its_own_has_none() -> None:
-    assert (FOREVER.fd, FOREVER.young()) == (None, True)
+    assert (Lease().fd, Lease().valid()) == (None, True)

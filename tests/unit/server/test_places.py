@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
 
-from actors.ports.cluster import Node, OneNode
+from actors.ports.cluster import Cluster, Node
 from actors.ports.store.audit import CommandOrigin
 from actors.ports.telemetry import Telemetry
 from server.auth.authorization import CONVERSATIONS, NEEDED
@@ -72,7 +72,7 @@ def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(token: str) -> No
 def test_a_death_that_is_told_after_the_end_is_of_no_interest() -> None:
     async def begin() -> CallRouter:
         made: Any = None
-        return CallRouter(OneNode(), NodeAccess(token="t" * 40), made, made, made, telemetry=Telemetry())
+        return CallRouter(Cluster(), NodeAccess(token="t" * 40), made, made, made, telemetry=Telemetry())
 
     router = asyncio.run(begin())
     router.peer_died(Node(2))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, NewNode, Timing
+from actors.adapters.store.postgres.nodes.lease_clock import NANOSECONDS, LeaseClock
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.adapters.store.postgres.nodes.node_watch import Judge, NodeWatch, TakeOver
-from actors.ports.cluster import NANOSECONDS, LeaseClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +113,7 @@ class Stepped:
         """The addresses that refuse connections, for this node."""
         self.dead: list[Node] = []
         self.taken: list[str] = []
-        self.lease = LeaseClock(timing.young)
+        self.lease = LeaseClock(timing.lease)
         self.beats = session(url, "beats", seconds=60)
         self.looks = NodeSession(url, "looks", seconds=60)
         for closed in (self.lease, self.beats, self.looks):

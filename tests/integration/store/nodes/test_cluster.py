@@ -116,7 +116,7 @@ def test_who_drains_gives_everything_up_and_leaves(
     assert database.ask("SELECT incarnation FROM nodes") == [(other.me.incarnation,)]
     cluster.close()
     assert not lost.is_set()
-    assert not cluster.lease.young()
+    assert not cluster.lease.valid()
 
 
 def test_a_row_that_is_being_written_keeps_its_node_from_leaving(
@@ -157,7 +157,7 @@ def test_a_node_that_leaves_waits_for_a_row_that_another_looks_at(
 def test_what_is_said_of_a_node(database: Database, cluster: PostgresCluster) -> None:
     assert cluster.me == cluster.nodes()[0]
     assert (cluster.me.name, cluster.me.address, cluster.me.version) == ("me", "me:1", "1.0")
-    assert cluster.lease.young()
+    assert cluster.lease.valid()
     assert cluster._heartbeat.beat()
     assert database.ask("SELECT name, labels, active, session FROM nodes") == [("me", ["here"], 7, False)]
 
@@ -209,7 +209,7 @@ def test_a_node_that_was_declared_dead_says_so_once(database: Database) -> None:
     told: queue.Queue[str] = queue.Queue()
     cluster = PostgresCluster(database.url, NewNode(), SHORT)
     database.ask("UPDATE nodes SET dead = true")
-    eventually(lambda: not cluster.lease.young(), "the next heartbeat is refused")
+    eventually(lambda: not cluster.lease.valid(), "the next heartbeat is refused")
     cluster.on_lost = lambda: told.put("lost")
     cluster.start()
     assert told.get(timeout=PATIENCE) == "lost"

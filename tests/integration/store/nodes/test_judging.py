@@ -31,7 +31,7 @@ def test_a_lease_that_is_over_is_the_end_of_a_node(database: Database, ending: E
     judge.look_for(1)
     assert len(judge.dead) == 1, "it is told once"
     assert not other.heartbeat.beat()
-    assert not other.lease.young()
+    assert not other.lease.valid()
     assert not other.watch.look()
 
 
@@ -75,7 +75,7 @@ def test_a_node_that_had_a_gap_judges_nobody(database: Database, ending: ExitSta
         assert judge.heartbeat.beat()
     else:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(judge.lease, "young", lambda: False)
+            patched.setattr(judge.lease, "valid", lambda: False)
             assert judge.heartbeat.beat()
     judge.look_for(TIMING.steady - 10)
     assert not database.is_dead(other.me)

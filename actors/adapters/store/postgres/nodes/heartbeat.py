@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from actors.adapters.store.postgres.nodes import node_statements as said
+from actors.adapters.store.postgres.nodes.lease_clock import NANOSECONDS
 from actors.ports import StoreUnusableError
-from actors.ports.cluster import NANOSECONDS, Node
+from actors.ports.cluster import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from actors.adapters.store.postgres.nodes.lease_clock import LeaseClock
     from actors.adapters.store.postgres.nodes.node_session import NodeSession
-    from actors.ports.cluster import LeaseClock
 
 # How many times a starting node checks whether a living node has its address, and the seconds between two checks.
 #
@@ -95,7 +96,7 @@ class Heartbeat:
         A new session takes the advisory lock before its first heartbeat. After a lost session or an expired lease,
         `steady_for` counts from zero again.
         """
-        gap = self._keep_lock() or not self._lease.young()
+        gap = self._keep_lock() or not self._lease.valid()
         sent = self._monotonic()
         if not self._session.rows(said.BEAT, self._mine() | {"active": self._active()}):
             self._lease.close()
@@ -107,7 +108,7 @@ class Heartbeat:
 
     def steady_for(self) -> float:
         """Return for how many seconds this node has had a valid lease in one session without interruption."""
-        return (self._monotonic() - self._steady_since) / NANOSECONDS if self._lease.young() else 0.0
+        return (self._monotonic() - self._steady_since) / NANOSECONDS if self._lease.valid() else 0.0
 
     def _refuse_twin(self, address: str) -> None:
         """Raise StoreUnusableError if another living node has this address; wait a short while for it to end."""
@@ -165,7 +166,7 @@ class Timing(Struct, frozen=True):
         return self.ttl / 20
 
     @property
-    def young(self) -> float:
+    def lease(self) -> float:
         """How long after sending a heartbeat tools may start and run: the lease minus the time a kill takes."""
         return self.ttl * 0.8
 

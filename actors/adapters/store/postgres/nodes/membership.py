@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, TypeVar
 from actors.adapters.store.postgres.engine import database_outages
 from actors.adapters.store.postgres.nodes import node_statements as said
 from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, NewNode, Timing
+from actors.adapters.store.postgres.nodes.lease_clock import LeaseClock
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.adapters.store.postgres.nodes.node_watch import Judge, NodeRow, NodeWatch, TakeOver, node_of, release
 from actors.core.errors import Rejected
 from actors.ports import StoreError, StoreUnavailableError
-from actors.ports.cluster import EVERYTHING, LeaseClock, directories_above, has, label_of, node_with, workspace_of
+from actors.ports.cluster import EVERYTHING, Cluster, directories_above, has, label_of, node_with, workspace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +42,7 @@ RELEASE_SECONDS, RELEASE_PAUSE = 2.0, 0.02
 MAX_OWNERS = 20_000  # maximum number of conversations whose owners are remembered; they take about 3 MB
 
 
-class PostgresCluster:
+class PostgresCluster(Cluster):
     """Implements Cluster with two database sessions: one for heartbeats, one for watching the other nodes.
 
     Each session is used by a thread of its own.
@@ -62,16 +63,14 @@ class PostgresCluster:
         another thread. `outages` logs when the database cannot be reached by either session. Raises
         StoreUnavailableError or StoreUnusableError.
         """
-        self.on_taken: Callable[[tuple[str, ...]], object] = _ignore
-        self.on_node_dead: Callable[[Node], object] = _ignore
-        self.on_lost: Callable[[], object] = _ignore
+        super().__init__(active)
         self._timing = timing
         self._ended = threading.Event()
         self._guard = threading.Lock()  # guards the fields below
         self._owners: OrderedDict[str, Node] = OrderedDict()
         self._lost = self._told = self._retired = False
         self._threads: list[threading.Thread] = []
-        self._lease = LeaseClock(timing.young)
+        self._lease = LeaseClock(timing.lease)
         outages = outages or database_outages()
         self._beats = NodeSession(url, "bedrock heartbeat", seconds=timing.statement, outages=outages)
         self._looks = NodeSession(url, "bedrock nodes", seconds=timing.statement, outages=outages)
@@ -279,9 +278,9 @@ class PostgresCluster:
             self._tell_lost()
 
     def _tell_lost(self) -> None:
-        """Call `on_lost` if this node was declared dead and `on_lost` is set, but never a second time."""
+        """Call `on_lost` if this node was declared dead and has started, but never a second time."""
         with self._guard:
-            tell = self._lost and not self._told and self.on_lost is not _ignore
+            tell = self._lost and not self._told and self._heartbeat.listening
             self._told = self._told or tell
         if tell:
             self.on_lost()
@@ -298,7 +297,3 @@ class PostgresCluster:
             whom(what)
         except Exception:  # noqa: BLE001 -- an error in a callback must not end the watching of other nodes
             _log.exception("a change of the cluster could not be passed on")
-
-
-def _ignore(*_: object) -> None:
-    pass
