@@ -123,7 +123,7 @@ class ProcessEnd(Struct, frozen=True):
     limit: str = ""
     """The limit that ended the program, or "" if none did.
 
-    One of "wall" (time), "processes", "memory", and "lease" (the server has not heard from its database for too long).
+    One of "wall" (time), "processes", "memory", and "lease" (the database lease expired).
     """
 
 

@@ -69,7 +69,7 @@ def test_a_database_that_is_away_for_a_while_ends_nothing(nodes: Nodes, fake_pro
             made = v1.CreateConversationRequest(conversation=v1.Conversation(working_directory=str(server.folder)))
             unwritten = refused(partial(stub.CreateConversation, made, metadata=server.metadata))
             assert unwritten.reason == "STORE_UNAVAILABLE"
-            assert "cannot confirm the change" in unwritten.text or "has not heard from its database" in unwritten.text
+            assert "cannot confirm the change" in unwritten.text or "database lease expired" in unwritten.text
         (away,) = worrying(server)[len(before) :]
         assert away.startswith("the database "), "one line for its heartbeats, reads and writes"
         nodes.database.start()
