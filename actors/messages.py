@@ -39,7 +39,7 @@ from actors.core.states import AgentTask, Ledger, QueuedInput
 from actors.core.summary import StateSummary
 from actors.core.tool_run import KillReceipt
 from actors.ports import ConversationRecord
-from actors.ports.store.audit import CommandOrigin
+from actors.ports.records import CommandOrigin
 
 
 class CreateConversationCommand(Struct, frozen=True):

@@ -20,7 +20,7 @@ from actors.messages import (
     UnknownConversationError,
 )
 from actors.ports import CommandRecord, ConversationRecord
-from actors.ports.schemas.json_schema import JsonSchema, parse_json
+from actors.ports.json_schema import JsonSchema, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -62,16 +62,16 @@ from actors.messages import (
     etag_of,
 )
 from actors.ports import ConversationRecord, StoreUnavailableError, live_run
-from actors.ports.schemas import output_schema
-from actors.ports.schemas.json_schema import InvalidSchemaError
-from actors.ports.store.audit import AuditEntry, Outcome
+from actors.ports import json_schema as output_schema
+from actors.ports.json_schema import InvalidSchemaError
+from actors.ports.records import AuditEntry, Outcome
 from actors.runners.side_queries import Titles, title_of, untitled
 from actors.runtime.offered_tools import check_generation
 from actors.runtime.services import check_images, check_mode, served_model
 
 if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
-    from actors.ports.store.audit import CommandOrigin
+    from actors.ports.records import CommandOrigin
 
 
 class CommandDispatch:

@@ -75,7 +75,7 @@ from actors.runtime.actor import Actor, Request, failed, tell
 from actors.runtime.admission import Admission
 
 if TYPE_CHECKING:
-    from actors.ports.store.audit import CommandOrigin
+    from actors.ports.records import CommandOrigin
     from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from actors.core.states import TERMINAL, Idle
 from actors.core.tool_run import QUIESCE_MS, KillReceipt
 from actors.messages import CancelConversationCommand, DeleteConversationCommand
 from actors.ports import ConversationDirectory, NotOwnerError, StoreError
-from actors.ports.store.audit import CommandOrigin
+from actors.ports.records import CommandOrigin
 from actors.runners.sub_agents import outcome_of
 
 if TYPE_CHECKING:

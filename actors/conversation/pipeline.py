@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from actors.core.events import Event
     from actors.core.states import State
     from actors.ports import CommandRecord, Commit, ConversationRecord
-    from actors.ports.store.audit import CommandOrigin
+    from actors.ports.records import CommandOrigin
     from actors.runners.effect_executor import EffectExecutor
     from actors.runtime.services import Services
 

@@ -18,8 +18,8 @@ from actors.core.states import QUIET, TERMINAL
 from actors.core.steps.runs import SUBMIT_OUTPUT
 from actors.messages import ApprovalRulesChanged, InvalidFieldError, SettingsChanged, UnknownApprovalRuleError
 from actors.ports import InvalidApprovalRuleError
+from actors.ports.json_schema import InvalidSchemaError
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
-from actors.ports.schemas.json_schema import InvalidSchemaError
 from actors.runtime.offered_tools import check_generation, compiled
 from actors.runtime.services import offered_model, served_model
 

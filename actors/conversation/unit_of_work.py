@@ -30,7 +30,7 @@ from actors.core.steps.approvals import CallVerdict, Judgement, judge
 from actors.core.transition import run_chain
 from actors.messages import TextDeltaReady
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, Spending, StoredEvent
-from actors.ports.store.audit import CallDecision, LogAudit
+from actors.ports.records import CallDecision, LogAudit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from actors.core.events import Event, LlmStreamChunk
     from actors.core.states import Ledger, State
     from actors.messages import EffectOutcome, TextSource
-    from actors.ports.store.audit import CommandOrigin
+    from actors.ports.records import CommandOrigin
 
 _encode = msgspec.json.Encoder().encode
 Found = TypeVar("Found", bound=Struct)

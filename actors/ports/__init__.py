@@ -8,7 +8,6 @@ CancelToken or is bounded in time. Nothing here depends on gRPC, SQL or HTTP.
 
 from __future__ import annotations
 
-from actors.ports.images import Images, ImagesUnavailableError, ImageView, InvalidImageError, NoImages
 from actors.ports.live_conversations import CancelToken, ConversationDirectory, EventBus, LiveConversation
 from actors.ports.machine import Clock, FaultPoints, Ids, NoFaultPoints
 from actors.ports.models import (
@@ -25,6 +24,23 @@ from actors.ports.models import (
     SideQuery,
     SideQueryError,
     ToolSpec,
+)
+from actors.ports.records import (
+    Attachment,
+    CommandRecord,
+    Commit,
+    ConversationRecord,
+    ForkedHistory,
+    LogEntry,
+    SettledInput,
+    Snapshot,
+    Spending,
+    StoppedRun,
+    StoredEvent,
+    StoredTransition,
+    date_of,
+    day_of,
+    live_run,
 )
 from actors.ports.sandbox import (
     Launch,
@@ -59,23 +75,6 @@ from actors.ports.store import (
     StoreUnavailableError,
     StoreUnusableError,
 )
-from actors.ports.store.records import (
-    Attachment,
-    CommandRecord,
-    Commit,
-    ConversationRecord,
-    ForkedHistory,
-    LogEntry,
-    SettledInput,
-    Snapshot,
-    Spending,
-    StoppedRun,
-    StoredEvent,
-    StoredTransition,
-    date_of,
-    day_of,
-    live_run,
-)
 from actors.ports.tools import (
     InvalidApprovalRuleError,
     InvalidToolInputError,
@@ -92,7 +91,19 @@ from actors.ports.tools import (
     no_sub_agents,
     parse_arguments,
 )
-from actors.ports.workspace import DirectoryEntry, DirectoryListing, GitState, Instructions, Workspace, WorkspaceContext
+from actors.ports.workspace import (
+    DirectoryEntry,
+    DirectoryListing,
+    GitState,
+    Images,
+    ImagesUnavailableError,
+    ImageView,
+    Instructions,
+    InvalidImageError,
+    NoImages,
+    Workspace,
+    WorkspaceContext,
+)
 
 __all__ = [
     "MAX_MODEL_RESPONSE_BYTES",

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from actors.core.notifications import TextDelta
 from actors.core.states import Ledger
-from actors.ports.store.records import ConversationRecord, StoredEvent
+from actors.ports.records import ConversationRecord, StoredEvent
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from actors.ports.models import ToolSpec
 
 if TYPE_CHECKING:
     from actors.core.context import ChosenMcpServer, Mode
-    from actors.ports.store.records import ConversationRecord
+    from actors.ports.records import ConversationRecord
     from actors.ports.tools import Tool
 
 

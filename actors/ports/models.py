@@ -14,8 +14,8 @@ from actors.core.content import Content, Image, Usage
 from actors.core.context import Generation, ReasoningEffort, ToolTraits
 from actors.core.history import ProviderView, Turn
 from actors.core.thresholds import tokens_of, utf8_size
-from actors.ports.images import ImageView
-from actors.ports.schemas.output_schema import NativeOutput
+from actors.ports.json_schema import NativeOutput
+from actors.ports.workspace import ImageView
 
 if TYPE_CHECKING:
     from actors.core.errors import LlmFailure

@@ -1,15 +1,15 @@
-"""Starts the processes of tools, and says what confines them."""
+"""Starts the processes of tools, says what confines them, and what each principal is permitted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.core.context import Mode
-from actors.ports.permissions import Permissions
 
 WORKSPACE_PROTECTED = (
     *(".envrc", ".vscode", ".idea", "node_modules/.bin"),
@@ -246,3 +246,51 @@ class ConfinedSandbox:
         if refusal := self._permissions.refusal(launch.mode):
             raise SandboxUnavailableError(f"{launch.mode.value} mode: {refusal}")
         return self._sandbox.start(replace(launch, readable=self._permissions.roots), on_output)
+
+
+class Permissions(Struct, frozen=True):
+    """The permissions of a principal (a person or service). By default, everything is allowed."""
+
+    modes: frozenset[Mode] = frozenset(Mode)
+    """The permission modes (what tools may do) that the principal's conversations may have."""
+    roots: tuple[str, ...] | None = None
+    """The real paths of the directories to which the principal's conversations are confined; None: no limit."""
+    models: tuple[str, ...] | None = None
+    """The models that the principal may use, as patterns such as `claude-*`; None: all."""
+    mcp_servers: tuple[str, ...] | None = None
+    """The operator's MCP servers whose tools the principal's conversations are offered; None: all."""
+
+    def refusal(self, mode: Mode) -> str:
+        """Return why the principal's conversations may not have this mode, as human-readable text; "" if they may."""
+        if mode not in self.modes:
+            return "this principal may not use it"
+        if self.roots is not None and mode is not Mode.RESTRICTED:
+            return "it cannot keep the files of one principal from another: only a server of its own can"
+        return ""
+
+    def allows_model(self, name: str) -> bool:
+        """Return whether the principal may use this model."""
+        return self.models is None or any(fnmatchcase(name, pattern) for pattern in self.models)
+
+    def allows_mcp_server(self, name: str) -> bool:
+        """Return whether the principal's conversations are offered the tools of this MCP server of the operator."""
+        return self.mcp_servers is None or name in self.mcp_servers
+
+
+ALL_PERMISSIONS = Permissions()
+
+NO_PERMISSIONS = Permissions(modes=frozenset(), roots=(), models=(), mcp_servers=())
+"""The permissions of a principal that the settings no longer mention."""
+
+
+def everything(principal: str) -> Permissions:  # noqa: ARG001 -- the port's signature
+    """Return all permissions, because this principal is the only one of its server."""
+    return ALL_PERMISSIONS
+
+
+class PermissionsOf(Protocol):
+    """Returns the permissions of each principal. Safe to call from any thread; never blocks."""
+
+    def __call__(self, principal: str) -> Permissions:
+        """Return the permissions of this principal; NO_PERMISSIONS for an unknown principal."""
+        ...

@@ -11,12 +11,12 @@ from msgspec import Struct
 from actors.core.content import Image, ToolUse
 from actors.core.context import Mode
 from actors.core.states import AgentTask, BackgroundJob, QuestionStatus
-from actors.ports.images import ImagesUnavailableError
+from actors.ports.json_schema import parse_json, shortened
 from actors.ports.live_conversations import CancelToken
 from actors.ports.machine import Clock
 from actors.ports.models import SideQuery, SideQueryError, ToolSpec
 from actors.ports.sandbox import RunningProcess, Sandbox
-from actors.ports.schemas.json_schema import parse_json, shortened
+from actors.ports.workspace import ImagesUnavailableError
 
 if TYPE_CHECKING:
     from actors.core.context import ApprovalRule, CallSubject

@@ -16,7 +16,7 @@ from pykka import ActorDeadError, ActorRef, ActorRegistry
 from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
-from actors.ports.store.audit import CommandOrigin, command_origin
+from actors.ports.records import CommandOrigin, command_origin
 from actors.ports.telemetry import trace_parent
 
 if TYPE_CHECKING:

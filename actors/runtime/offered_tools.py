@@ -20,8 +20,15 @@ from actors.core.context import Generation, ToolGroup, ToolTraits
 from actors.core.errors import Reason, Rejected
 from actors.core.steps.runs import SUBMIT_OUTPUT
 from actors.ports import InvalidToolInputError, ToolSpec
-from actors.ports.schemas.json_schema import MAX_FAULTS, InvalidSchemaError, JsonSchema, shortened
-from actors.ports.schemas.output_schema import judged_output, native_output, object_schema
+from actors.ports.json_schema import (
+    MAX_FAULTS,
+    InvalidSchemaError,
+    JsonSchema,
+    judged_output,
+    native_output,
+    object_schema,
+    shortened,
+)
 from actors.ports.tools import input_misfit, parse_arguments
 
 if TYPE_CHECKING:
@@ -30,7 +37,7 @@ if TYPE_CHECKING:
     from actors.core.content import Content
     from actors.core.context import ClientTool, Mode
     from actors.ports import ModelAnswer, ModelInfo
-    from actors.ports.schemas.output_schema import NativeOutput
+    from actors.ports.json_schema import NativeOutput
 
 SCHEMAS = 256
 """The maximum number of compiled schemas, and of client tool specifications, that are cached."""

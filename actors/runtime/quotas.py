@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from actors.core.errors import QuotaExceededError
 from actors.ports import StoreError
-from actors.ports.store.records import Spending, day_of
+from actors.ports.records import Spending, day_of
 from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FairSlots
 

@@ -41,8 +41,7 @@ from actors.ports import (
 from actors.ports.cluster import Cluster
 from actors.ports.mcp import McpServers, NoMcpServers
 from actors.ports.models import fixed_tokens
-from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
-from actors.ports.sandbox import ConfinedSandbox
+from actors.ports.sandbox import ALL_PERMISSIONS, ConfinedSandbox, PermissionsOf, everything
 from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FileRoom
 from actors.runtime.offered_tools import for_model, spec_of
@@ -269,7 +268,7 @@ class Services:
     def sandbox_of(self, principal: str) -> Sandbox:
         """Return the sandbox for programs of this principal, which enforces the principal's permissions."""
         permissions = self.permissions(principal)
-        return self.sandbox if permissions == EVERYTHING else ConfinedSandbox(self.sandbox, permissions)
+        return self.sandbox if permissions == ALL_PERMISSIONS else ConfinedSandbox(self.sandbox, permissions)
 
     def usable_window(self, model: str) -> int:
         """Return how many tokens of the model's context window the messages may fill.

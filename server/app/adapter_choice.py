@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from actors.adapters.telemetry.observer import Observer
     from actors.ports import SandboxReport, Store
     from actors.ports.cluster import Lease
-    from actors.ports.permissions import PermissionsOf
-    from actors.ports.store.records import Spending
+    from actors.ports.records import Spending
+    from actors.ports.sandbox import PermissionsOf
     from actors.ports.telemetry import Telemetry
     from actors.runtime.services import SystemClock, Timers
     from server.config import Config

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from actors.ports.permissions import NOTHING
+from actors.ports.sandbox import NO_PERMISSIONS
 from server.auth.authorizer.authorizer_port import Peer
 from server.auth.local_token import TokenUnusableError
 from server.auth.principals import LOCAL, OWNER, Caller, Role
@@ -19,7 +19,7 @@ from server.auth.tokens.principal_tokens import PREFIX, matching
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from actors.ports.permissions import Permissions
+    from actors.ports.sandbox import Permissions
     from server.auth.authorizer.authorizer_calls import AuthorizerCalls
     from server.auth.authorizer.authorizer_port import Identity
     from server.auth.issuers.client_certificates import ClientCertificates
@@ -232,12 +232,12 @@ class Authentication:
         return token is not None and self._caller(token) == replace(caller, certificate_ends=0.0)
 
     def permissions(self, principal: str) -> Permissions:
-        """Return the permissions of a principal; the empty permissions NOTHING if there is no such principal.
+        """Return the permissions of a principal; the empty permissions NO_PERMISSIONS if there is no such principal.
 
         Implements `PermissionsOf`.
         """
         found = self._principals.get(principal) or self._of_issuer(principal)
-        return NOTHING if found is None else found.permissions
+        return NO_PERMISSIONS if found is None else found.permissions
 
     def _of_issuer(self, principal: str) -> Principal | None:
         issuer, _, value = principal.partition(":")

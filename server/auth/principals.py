@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from actors.core.context import Mode
-from actors.ports.permissions import EVERYTHING, Permissions
+from actors.ports.sandbox import ALL_PERMISSIONS, Permissions
 from actors.ports.settings.settings_checks import Text, read
 from actors.runtime.quotas import COSTS, Limits, Quota
 
@@ -78,7 +78,7 @@ class Caller(Struct, frozen=True):
         return bool(self.token or self.certificate_ends)
 
 
-OWNER = Principal(LOCAL, EVERYTHING, Role.OPERATOR)
+OWNER = Principal(LOCAL, ALL_PERMISSIONS, Role.OPERATOR)
 """The operating system user that runs the server. It has no restrictions: it can read the server's files anyway."""
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from actors.ports import DatabaseAwayError, StoreError
-from actors.ports.store.audit import AuditEntry, CommandOrigin, Outcome
+from actors.ports.records import AuditEntry, CommandOrigin, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

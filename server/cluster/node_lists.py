@@ -19,7 +19,7 @@ import msgspec
 
 from actors.core.errors import Reason, Rejected
 from actors.ports import ConversationRecord
-from actors.ports.store.audit import CommandOrigin
+from actors.ports.records import CommandOrigin
 from server.auth.principals import LOCAL, Role
 from server.cluster.peers import Lane, PeerLostError
 from server.contract.errors import SlowReaderError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from actors.ports.store.audit import CommandOrigin
+from actors.ports.records import CommandOrigin
 from actors.ports.telemetry import trace_parent
 
 if TYPE_CHECKING:

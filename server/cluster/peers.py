@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import grpc
 import grpc.aio
 
-from actors.ports.store.outage_log import OutageLog
+from actors.ports.machine import OutageLog
 from server.contract import limits
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from actors.ports import ConversationOwnership
     from actors.ports.cluster import Cluster, Node
-    from actors.ports.store.audit import CommandOrigin
+    from actors.ports.records import CommandOrigin
     from actors.ports.telemetry import Telemetry
     from server.queries.name_resolver import NameResolver
     from server.streams.base import Streams

@@ -5,7 +5,7 @@ Clients can ask for some of them with the method GetServerInfo.
 
 from __future__ import annotations
 
-from actors.ports import images
+from actors.ports import workspace as images
 from actors.runtime.services import AgentLimits
 
 MAX_REQUEST_BYTES = 32 * 1024 * 1024

@@ -8,7 +8,7 @@ from bedrock import v1
 
 from actors.maintenance.verify import Replay, ReplayedStep, findings
 from actors.ports import ConversationRecord, RevisionTooOldError, StoreDamagedError, StoredTransition, StoreReader
-from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace, AuditStore, Outcome
+from actors.ports.records import AuditEntry, AuditFilter, AuditPlace, AuditStore, Outcome
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.timestamp_pb2 import Timestamp
 
-    from actors.ports.store.audit import CallDecision
+    from actors.ports.records import CallDecision
     from server.queries.read_pool import ReadPool
 
 OUTCOME = {Outcome.ACCEPTED: v1.AuditEntry.OUTCOME_ACCEPTED, Outcome.REFUSED: v1.AuditEntry.OUTCOME_REFUSED}

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from actors.core.errors import Reason
 from actors.messages import UnknownApprovalRuleError
-from actors.ports.store.conditions import (
+from actors.ports.conditions import (
     Condition,
     IsWithin,
     ListPosition,

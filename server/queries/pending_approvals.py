@@ -13,7 +13,7 @@ from bedrock import v1
 from msgspec import Struct
 
 from actors.core.states import AwaitingToolApproval, ToolExecuting
-from actors.ports.store.conditions import ListPosition, Order, OrderKey, Selection, StateIs
+from actors.ports.conditions import ListPosition, Order, OrderKey, Selection, StateIs
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from actors.ports.cluster import Cluster, Node
     from actors.ports.mcp import McpServers, McpServerStatus
-    from actors.ports.permissions import PermissionsOf
+    from actors.ports.sandbox import PermissionsOf
     from actors.runtime.quotas import QuotaBook, QuotaUse
     from server.queries.read_pool import ReadPool
     from server.streams.base import WatchSettings

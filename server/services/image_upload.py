@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bedrock import v1
 
 from actors.ports import CancelToken, FencedError, Images, InvalidImageError
-from actors.ports.images import IMAGE_TYPES
+from actors.ports.workspace import IMAGE_TYPES
 from server.auth.authentication import OWN_USER, caller
 from server.contract import limits
 from server.contract import resource_names as names

@@ -21,8 +21,8 @@ from grpc_status import rpc_status
 
 from actors.core.errors import Reason, Rejected
 from actors.ports import StoreDamagedError, StoreUnusableError
-from actors.ports.store.audit import CommandOrigin, command_origin
-from actors.ports.store.outage_log import OutageLog
+from actors.ports.machine import OutageLog
+from actors.ports.records import CommandOrigin, command_origin
 from actors.ports.telemetry import Rpc, Telemetry, trace_parent
 from actors.runtime.services import unlimited
 from server.auth.authentication import Authentication, caller, subject

@@ -17,7 +17,7 @@ from bedrock import v1
 
 from actors.core.errors import Reason, Rejected
 from actors.ports import ConversationReader, ConversationRecord, StoreDamagedError
-from actors.ports.store.conditions import ListPosition, Selection, matches
+from actors.ports.conditions import ListPosition, Selection, matches
 from server.contract import resource_names as names
 from server.contract.errors import ListInterruptedError
 from server.queries.listings import selection_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from actors.events.conversation_list import ListChange, ListFeed
     from actors.ports import ConversationRecord
-    from actors.ports.store.conditions import Condition
+    from actors.ports.conditions import Condition
     from server.queries.read_pool import ReadPool
     from server.streams.wakeups import Wakeups
     from server.wire.context import ConversionContext

@@ -24,7 +24,7 @@ from actors.core.context import (
     ReasoningEffort,
     ToolGroup,
 )
-from actors.ports.schemas import output_schema
+from actors.ports import json_schema as output_schema
 from actors.ports.terminal_text import without_escapes
 from server.contract import limits
 from server.contract import resource_names as names

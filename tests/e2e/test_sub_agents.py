@@ -13,7 +13,7 @@ import pytest
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core import history
 from actors.core.states import QUIET, TERMINAL
-from actors.ports.store.conditions import UNARCHIVED, Selection
+from actors.ports.conditions import UNARCHIVED, Selection
 from tests.support import processes
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Part, Play, calls, hangs, held, says, streams

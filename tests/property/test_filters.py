@@ -16,7 +16,7 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.context import Mode, Profile
 from actors.core.errors import ErrorKind
 from actors.core.states import Completed, ContextExhausted, Error, Idle, Ledger, LlmPhase, LlmRequesting
-from actors.ports.store.conditions import Order, OrderKey, Selection, matches
+from actors.ports.conditions import Order, OrderKey, Selection, matches
 from server.contract.filters.fields import FIELDS, meaning
 from server.contract.filters.syntax import FilterError, parse
 from tests.property.profiles import profile

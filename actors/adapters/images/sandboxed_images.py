@@ -30,7 +30,7 @@ from actors.ports import (
     Sandbox,
     SandboxUnavailableError,
 )
-from actors.ports.images import IMAGE_TYPES, MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS, Turn
+from actors.ports.workspace import IMAGE_TYPES, MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS, Turn
 
 LIMITS = ProcessLimits(wall_seconds=60, cpu_seconds=30, memory_bytes=1 << 30, open_files=64, processes=16)
 """Limits of one worker process.

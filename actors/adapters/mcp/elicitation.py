@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from actors.adapters.mcp.server_settings import url_fault
 from actors.core.states import QuestionStatus
 from actors.ports import PersonQuestion, TooManyQuestionsError
-from actors.ports.schemas.json_schema import InvalidSchemaError, JsonSchema, parse_json, shortened
+from actors.ports.json_schema import InvalidSchemaError, JsonSchema, parse_json, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping

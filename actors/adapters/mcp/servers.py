@@ -18,8 +18,7 @@ from actors.core.context import Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ToolOutput
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError, McpServerStatus, McpState
 from actors.ports.models import ToolSpec
-from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
-from actors.ports.sandbox import ConfinedSandbox
+from actors.ports.sandbox import ALL_PERMISSIONS, ConfinedSandbox, PermissionsOf, everything
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -151,7 +150,7 @@ class McpServerHub:
         """Return the allowed servers of those that a conversation has chosen, and state and error of the other ones."""
         own: dict[tuple[str, str], McpServer] = {}
         refused: dict[tuple[str, str], tuple[McpState, str]] = {}
-        confined = self._permissions(record.principal) != EVERYTHING
+        confined = self._permissions(record.principal) != ALL_PERMISSIONS
         for chosen in record.profile.mcp_servers:
             key = record.id, chosen.name
             if confined:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from actors.adapters.mcp.bounded_messages import UNREAD
+from actors.adapters.mcp.older_drafts import lifted
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.steps.texts import escape
 from actors.ports import ImagesUnavailableError, InvalidImageError, ToolOutput
+from actors.ports.json_schema import is_schema, parse_json
 from actors.ports.mcp import McpToolLeftOut
 from actors.ports.models import ToolSpec
-from actors.ports.schemas.json_schema import is_schema, parse_json
-from actors.ports.schemas.older_drafts import lifted
 from actors.ports.terminal_text import without_escapes
 
 if TYPE_CHECKING:

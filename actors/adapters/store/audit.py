@@ -12,7 +12,7 @@ from peewee import Case, Tuple, fn
 
 from actors.adapters.store import models
 from actors.adapters.store.query import PerDatabase, Statement, undeleted
-from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace, CommandOrigin, LogAudit, Outcome
+from actors.ports.records import AuditEntry, AuditFilter, AuditPlace, CommandOrigin, LogAudit, Outcome
 
 if TYPE_CHECKING:
     from actors.adapters.store.rows import Row

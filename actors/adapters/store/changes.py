@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from actors.adapters.store.log_rows import LogPosition
     from actors.ports import Attachment, Commit, Spending
-    from actors.ports.store.audit import AuditEntry
+    from actors.ports.records import AuditEntry
 
 PIECE_BYTES = 1 << 20  # of attachments that one transaction copies for a fork, unless a single one is larger
 PRUNED_ENTRIES = 500  # of the audit trail that one transaction deletes at most

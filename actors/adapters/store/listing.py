@@ -18,7 +18,7 @@ from peewee import JOIN, SQL, Case, Join, Select, Tuple, fn
 from actors.adapters.store import models
 from actors.adapters.store.query import PerDatabase, Statement, exists, undeleted
 from actors.adapters.store.rows import RECORD
-from actors.ports.store.conditions import (
+from actors.ports.conditions import (
     AnyOf,
     Comparison,
     Condition,

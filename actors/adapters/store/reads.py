@@ -42,14 +42,14 @@ from actors.ports import (
     StoreError,
     StoreUnavailableError,
 )
-from actors.ports.store.conditions import Listed, ListPosition
+from actors.ports.conditions import Listed, ListPosition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from actors.core.content import Message
-    from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace
-    from actors.ports.store.conditions import Selection
+    from actors.ports.conditions import Selection
+    from actors.ports.records import AuditEntry, AuditFilter, AuditPlace
 
 _log = logging.getLogger(__name__)
 Found = TypeVar("Found")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.ports import Attachment, Clock, Commit, Spending
-    from actors.ports.store.audit import AuditEntry
+    from actors.ports.records import AuditEntry
 
 WriterT = TypeVar("WriterT", bound=Writer)
 

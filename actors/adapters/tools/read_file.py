@@ -17,7 +17,7 @@ from actors.ports import (
     ToolSpec,
     ToolTransientError,
 )
-from actors.ports.images import MAX_IMAGE_BYTES
+from actors.ports.workspace import MAX_IMAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ from actors.adapters.tools.search import KeywordSearchTool, SearchTool
 from actors.adapters.tools.sub_agent_tools import ERROR_SPEC, RESULT_SPEC, SpawnSubAgentTool
 from actors.core.context import CallSubject, ToolGroup, ToolTraits
 from actors.ports import InvalidToolInputError, Tool, ToolContext, ToolOutput, ToolSpec
-from actors.ports.schemas.json_schema import JsonSchema, shortened
+from actors.ports.json_schema import JsonSchema, shortened
 from actors.ports.tools import input_misfit, parse_arguments
 
 if TYPE_CHECKING:

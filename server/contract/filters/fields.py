@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from actors.core.context import Mode
 from actors.core.states import QUIET, State
-from actors.ports.store.conditions import (
+from actors.ports.conditions import (
     Comparison,
     Condition,
     HasLabel,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from actors.ports.store.conditions import LATEST_FIRST, AnyOf, Condition, Every, Negation, Order, OrderKey
+from actors.ports.conditions import LATEST_FIRST, AnyOf, Condition, Every, Negation, Order, OrderKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable

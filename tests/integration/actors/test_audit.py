@@ -18,7 +18,7 @@ from actors.messages import (
     ResolveApprovalCommand,
 )
 from actors.ports import ToolOutput
-from actors.ports.store.audit import AuditFilter, CommandOrigin, command_origin
+from actors.ports.records import AuditFilter, CommandOrigin, command_origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

@@ -48,7 +48,7 @@ from actors.messages import (
     etag_of,
 )
 from actors.ports import ToolOutput, ToolTransientError, date_of
-from actors.ports.permissions import EVERYTHING
+from actors.ports.sandbox import ALL_PERMISSIONS
 from tests.integration.actors.conftest import Calendar
 from tests.support.patience import PATIENCE, eventually
 from tests.support.replaying import differences
@@ -447,10 +447,10 @@ def test_a_conversation_that_cannot_be_is_not_created(world: World, fields: dict
 
 def test_a_model_that_a_principal_may_not_use_any_more_is_not_asked(make_world: Any) -> None:
     """The settings may have changed since the conversation was given its model; others are not named to it."""
-    allowed = [EVERYTHING]
+    allowed = [ALL_PERMISSIONS]
     world = make_world(permissions=lambda _principal: allowed[0])
     talk = world.create()
-    allowed[0] = msgspec.structs.replace(EVERYTHING, models=("gpt-*",))
+    allowed[0] = msgspec.structs.replace(ALL_PERMISSIONS, models=("gpt-*",))
     talk.send("hello")
     assert "may not use the model" in talk.rest(Error).message
     with pytest.raises(Rejected) as refusal:

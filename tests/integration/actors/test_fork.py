@@ -29,7 +29,7 @@ from actors.messages import (
     UpdateConversationCommand,
 )
 from actors.ports import Attachment, RevisionTooOldError, ToolOutput, date_of
-from actors.ports.store.conditions import Selection
+from actors.ports.conditions import Selection
 from tests.integration.actors.conftest import Calendar, Talk
 from tests.integration.actors.test_modes import Cell
 from tests.support.patience import PATIENCE

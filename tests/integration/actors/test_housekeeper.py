@@ -15,7 +15,7 @@ from actors.maintenance import retention as housekeeping
 from actors.maintenance.retention import DAY_MS, Housekeeper, Retention
 from actors.messages import ArchiveConversationCommand, DeleteConversationCommand, EtagMismatchError
 from actors.ports import Attachment, StoreDamagedError, StoreUnavailableError
-from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin, Outcome
+from actors.ports.records import AuditEntry, AuditFilter, CommandOrigin, Outcome
 from actors.runtime.services import SystemClock
 from tests.support.patience import PATIENCE
 

@@ -12,7 +12,7 @@ from actors.adapters.mcp import servers
 from actors.adapters.mcp.server_settings import BoundSecret, FromClients, origin_of
 from actors.core.context import ChosenMcpServer, Profile
 from actors.ports.mcp import McpNotAllowedError, McpState
-from actors.ports.permissions import Permissions
+from actors.ports.sandbox import Permissions
 from tests.integration.mcp.conftest import PROGRAM, conversation, server
 from tests.integration.mcp.web import TOKEN, WebServer
 from tests.support.patience import eventually

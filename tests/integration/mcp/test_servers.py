@@ -21,8 +21,7 @@ from actors.adapters.mcp.session import last_words
 from actors.core.context import Mode
 from actors.ports import CancelToken
 from actors.ports.mcp import McpState
-from actors.ports.permissions import EVERYTHING, Permissions
-from actors.ports.sandbox import ConfinedSandbox
+from actors.ports.sandbox import ALL_PERMISSIONS, ConfinedSandbox, Permissions
 from tests.integration.mcp.conftest import PROGRAM, Hub, conversation, server
 from tests.support import processes
 from tests.support.footprint import footprint
@@ -59,7 +58,7 @@ def test_a_program_among_the_files_of_a_principal_has_no_say_for_others(
     (tmp_path / "program.py").write_text(Path(PROGRAM).read_text())
     permissions = Permissions(frozenset({Mode.RESTRICTED}), (str(tmp_path),), mcp_servers=("t",))
     servers = [replace(server(name=name), command=(sys.executable, "program.py")) for name in ("t", "u")]
-    made = hub(*servers, permissions=lambda principal: permissions if principal == "bob" else EVERYTHING)
+    made = hub(*servers, permissions=lambda principal: permissions if principal == "bob" else ALL_PERMISSIONS)
     bobs = conversation(mode=Mode.RESTRICTED, cwd=str(tmp_path), principal="bob")
     assert made.all.offer(bobs) == ()
     assert made.settled().state is McpState.FAILED, "it runs where there are no files of bob's"

@@ -18,8 +18,7 @@ from actors.adapters.workspace.local import LocalWorkspace
 from actors.core.content import Image
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError, ToolOutput
-from actors.ports.permissions import Permissions
-from actors.ports.sandbox import ConfinedSandbox
+from actors.ports.sandbox import ConfinedSandbox, Permissions
 from tests.documents.pages import ROOT
 from tests.integration.sandbox.test_restricted import REPORTS, run
 from tests.support.tool_harness import ToolHarness

@@ -17,7 +17,7 @@ from actors.adapters.llm.catalog import Catalog
 from actors.core.context import ToolGroup, ToolTraits
 from actors.events.hub import EventHub
 from actors.ports import SandboxReport, Store, Tool, ToolSpec
-from actors.ports.store.audit import CommandOrigin, command_origin
+from actors.ports.records import CommandOrigin, command_origin
 from actors.runtime.quotas import QuotaBook
 from actors.runtime.services import SystemClock
 from server.auth.authentication import Authentication

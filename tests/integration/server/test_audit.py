@@ -9,7 +9,7 @@ from bedrock import v1
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from actors.core.errors import Reason, Rejected
-from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace, CommandOrigin, Outcome
+from actors.ports.records import AuditEntry, AuditFilter, AuditPlace, CommandOrigin, Outcome
 from server.contract.pagination import token_of
 from server.queries.audit import audit_filter
 from tests.integration.server.grpc_harness import AUTHORIZED, GrpcHarness, refused

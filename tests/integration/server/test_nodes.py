@@ -20,7 +20,7 @@ from actors.core.errors import Reason, Rejected
 from actors.core.states import LlmPhase, LlmRequesting
 from actors.ports import NotOwnerError, Owner
 from actors.ports.cluster import Node
-from actors.ports.store.audit import AuditFilter, CommandOrigin
+from actors.ports.records import AuditFilter, CommandOrigin
 from actors.ports.telemetry import Telemetry
 from actors.runtime.quotas import Quota, QuotaSettings
 from server.cluster import greetings, peers, router

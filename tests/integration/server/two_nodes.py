@@ -13,7 +13,7 @@ from tests.integration.server.grpc_harness import GrpcHarness, Loop
 from tests.support.stores import SharedDatabase, new_store
 
 if TYPE_CHECKING:
-    from actors.ports.store.audit import CommandOrigin
+    from actors.ports.records import CommandOrigin
 
 NODES_TOKEN = "n" * 43
 

@@ -20,7 +20,7 @@ from actors.adapters.store.sqlite.engine import FILE, raw, sqlite3
 from actors.adapters.store.sqlite.schema import MIGRATIONS, migrate
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
-from actors.ports.store.conditions import UNARCHIVED, Selection
+from actors.ports.conditions import UNARCHIVED, Selection
 from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:

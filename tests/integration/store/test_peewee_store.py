@@ -49,8 +49,7 @@ from actors.ports import (
     StoreUnavailableError,
     StoreUnusableError,
 )
-from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin, Outcome
-from actors.ports.store.conditions import (
+from actors.ports.conditions import (
     UNARCHIVED,
     Every,
     ListPosition,
@@ -62,6 +61,7 @@ from actors.ports.store.conditions import (
     TextEquals,
     TextField,
 )
+from actors.ports.records import AuditEntry, AuditFilter, CommandOrigin, Outcome
 from tests.integration.store.conftest import SECONDS, Gate, reading
 from tests.support.commit_builder import CommitBuilder, message_of
 

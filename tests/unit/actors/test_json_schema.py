@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.ports.schemas.json_schema import (
+from actors.ports.json_schema import (
     MAX_DEPTH,
     MAX_FAULT_CHARACTERS,
     TOO_MUCH,

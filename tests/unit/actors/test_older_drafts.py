@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from actors.ports.schemas.json_schema import JsonSchema, is_schema
-from actors.ports.schemas.older_drafts import lifted
+from actors.adapters.mcp.older_drafts import lifted
+from actors.ports.json_schema import JsonSchema, is_schema
 
 jsonschema: Any = importlib.import_module("jsonschema")  # it has no types
 D4, D7, D2019 = jsonschema.Draft4Validator, jsonschema.Draft7Validator, jsonschema.Draft201909Validator

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors.ports.store.outage_log import OutageLog
+from actors.ports.machine import OutageLog
 
 LOG = logging.getLogger("test.outages")
 

@@ -10,8 +10,7 @@ import pytest
 from actors.adapters.llm.demo import sample
 from actors.core.content import Text, ToolUse
 from actors.ports import ModelAnswer, ModelInfo
-from actors.ports.schemas.json_schema import InvalidSchemaError
-from actors.ports.schemas.output_schema import compiled, judged_output, native_output, object_schema
+from actors.ports.json_schema import InvalidSchemaError, compiled, judged_output, native_output, object_schema
 from actors.runtime.offered_tools import output_form, output_of
 
 POINT: dict[str, Any] = {

@@ -26,7 +26,7 @@ from actors.core.content import (
 )
 from actors.core.context import Generation, ReasoningEffort
 from actors.core.history import ProviderView, Turn
-from actors.ports.schemas.output_schema import NativeOutput
+from actors.ports.json_schema import NativeOutput
 from tests.support.model_requests import BASH, ask, assistant, body_of, model, provider, request, tool, user
 from tests.support.scripted_server import ScriptedServer, answer, named, plain, stream
 from tests.support.strict_checker import CHECKS, check_anthropic, check_chat, check_growth, check_responses

@@ -13,7 +13,7 @@ from actors.core.errors import ErrorKind
 from actors.core.notifications import ApprovalDecision, Fate, StopReason
 from actors.core.states import LlmPhase, State
 from actors.core.summary import ContextState
-from actors.ports.store.audit import Outcome
+from actors.ports.records import Outcome
 from server.queries import audit
 from server.wire import enums
 from server.wire.conversations import conversation_messages

@@ -21,7 +21,7 @@ from server.services.interceptors import GuardedMethod, address_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.ports.store.audit import CommandOrigin
+    from actors.ports.records import CommandOrigin
 
 
 class Ended(Exception):

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from jwt.api_jws import PyJWS
 
-from actors.ports.permissions import NOTHING
+from actors.ports.sandbox import NO_PERMISSIONS
 from server.auth.authentication import Authentication
 from server.auth.issuers import issuer_keys
 from server.auth.issuers.issued_tokens import MAX_TOKEN_BYTES, IssuedTokens
@@ -240,9 +240,9 @@ def test_a_template_makes_a_principal_of_each_value(tmp_path: Path) -> None:
     assert named.principal == "ada"
     for said in ("", "..", ".ssh", "../ada", "a/b", "/", "a\0b", "a\nb", "\u202egro", "\ud800", "x" * 256):
         assert world.known(token(sub=said)) is None, ascii(said)
-        assert world.authentication.permissions(f"corp:{said}") == NOTHING
-    assert world.authentication.permissions("other:zoë") == NOTHING
-    assert World(tmp_path).authentication.permissions("corp:zoë") == NOTHING
+        assert world.authentication.permissions(f"corp:{said}") == NO_PERMISSIONS
+    assert world.authentication.permissions("other:zoë") == NO_PERMISSIONS
+    assert World(tmp_path).authentication.permissions("corp:zoë") == NO_PERMISSIONS
 
 
 # --- keys that change ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
 
 from actors.ports.cluster import Cluster, Node
-from actors.ports.store.audit import CommandOrigin
+from actors.ports.records import CommandOrigin
 from actors.ports.telemetry import Telemetry
 from server.auth.authorization import CONVERSATIONS, NEEDED
 from server.cluster.node_marks import TOKEN, NodeMarks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.ports import DatabaseAwayError, StoreUnavailableError
-from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin
+from actors.ports.records import AuditEntry, AuditFilter, CommandOrigin
 from server.auth import refusals
 from server.auth.refusals import Refusals
 from tests.support.stores import StoreProxy

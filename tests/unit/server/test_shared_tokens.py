@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.ports import StoreUnavailableError
-from actors.ports.permissions import Permissions
+from actors.ports.sandbox import Permissions
 from server.auth.authentication import Authentication
 from server.auth.local_token import TokenUnusableError
 from server.auth.principals import Caller, Principal, Role

@@ -12,7 +12,7 @@ import pytest
 
 from actors.core.context import Mode
 from actors.core.errors import Rejected
-from actors.ports.permissions import NOTHING, Permissions
+from actors.ports.sandbox import NO_PERMISSIONS, Permissions
 from server.auth import private_file
 from server.auth.authentication import OWN_USER, Authentication
 from server.auth.authorization import check_role
@@ -114,7 +114,7 @@ def test_a_token_ends_when_it_expires(world: World) -> None:
 def test_a_principal_that_the_settings_do_not_name_has_nothing(world: World) -> None:
     _, text = world.file.create("eve", Role.OPERATOR, world.now)
     assert world.caller(text) is None
-    assert world.authentication.permissions("eve") == NOTHING
+    assert world.authentication.permissions("eve") == NO_PERMISSIONS
     assert world.authentication.permissions("local") == Permissions()
     assert world.authentication.permissions("ada") == ADA.permissions
 

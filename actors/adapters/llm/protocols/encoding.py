@@ -30,7 +30,7 @@ from actors.core.history import Prefix, ProviderView, Turn
 if TYPE_CHECKING:
     from actors.adapters.llm.protocols.answer_builder import PreparedRequest
     from actors.ports import ImageView, ToolSpec
-    from actors.ports.schemas.output_schema import NativeOutput
+    from actors.ports.json_schema import NativeOutput
 
 NOT_AT_THE_TOP = ("oneOf", "anyOf", "allOf", "not", "enum")
 """Keywords that providers refuse at the top level of a schema, but accept inside it."""

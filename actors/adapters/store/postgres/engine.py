@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from actors.adapters.store.query import Rows, Session, Statement
 from actors.adapters.store.reads import ReaderPool
 from actors.ports import DatabaseAwayError, StoreDamagedError, StoreError, StoreUnavailableError, StoreUnusableError
-from actors.ports.store.outage_log import OutageLog
+from actors.ports.machine import OutageLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -16,7 +16,7 @@ from actors.adapters.store.query import Statement
 from actors.adapters.store.sqlite.engine import FILE, SqliteSession, raw
 from actors.adapters.store.sqlite.store import open_store
 from actors.ports import StoreDamagedError, StoreError
-from actors.ports.store.audit import LogAudit
+from actors.ports.records import LogAudit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

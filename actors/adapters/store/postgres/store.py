@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from actors.adapters.store.changes import Change
     from actors.adapters.store.query import Session
     from actors.ports import ConversationRecord
-    from actors.ports.store.outage_log import OutageLog
+    from actors.ports.machine import OutageLog
 
 # Seconds between two searches for deleted conversations that still have rows; also the pause after a failed removal.
 #

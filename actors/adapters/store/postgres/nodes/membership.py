@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.ports.cluster import Lease, Node
-    from actors.ports.store.outage_log import OutageLog
+    from actors.ports.machine import OutageLog
 
 T = TypeVar("T")
 

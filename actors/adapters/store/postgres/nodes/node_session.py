@@ -15,7 +15,7 @@ from actors.ports import DatabaseAwayError, StoreError, StoreUnavailableError, S
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
-    from actors.ports.store.outage_log import OutageLog
+    from actors.ports.machine import OutageLog
 
 _LIMITS = "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)"
 

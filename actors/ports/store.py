@@ -12,10 +12,11 @@ from typing import Protocol
 from msgspec import Struct
 
 from actors.core.content import Message
-from actors.ports.store.audit import AuditEntry, AuditStore
-from actors.ports.store.conditions import Listed, ListPosition, Selection
-from actors.ports.store.records import (
+from actors.ports.conditions import Listed, ListPosition, Selection
+from actors.ports.records import (
     Attachment,
+    AuditEntry,
+    AuditStore,
     CommandRecord,
     Commit,
     ConversationRecord,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 
 from actors.core.states import name_of
-from actors.ports.store.records import ConversationRecord
+from actors.ports.records import ConversationRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,1 +1,0 @@
-"""JSON Schemas of clients: parsing of JSON, validation of values, and limits on the work of a validation."""
