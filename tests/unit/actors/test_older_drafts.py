@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.mcp.older_drafts import lifted
+from actors.adapters.mcp.tools import lifted
 from actors.ports.json_schema import JsonSchema, is_schema
 
 jsonschema: Any = importlib.import_module("jsonschema")  # it has no types
