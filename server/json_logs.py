@@ -11,13 +11,11 @@ import re
 import sys
 import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
 from pythonjsonlogger.core import RESERVED_ATTRS, merge_record_extra
 from pythonjsonlogger.json import JsonFormatter
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")

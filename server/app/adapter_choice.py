@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bedrock.local_server import TOKEN_FILE
@@ -19,41 +23,38 @@ from actors.adapters.sandbox.probe import with_limits
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.tools.program_launch import tool_environment
 from actors.maintenance.retention import Retention
-from actors.ports import SandboxUnavailableError
+from actors.ports import SandboxReport, SandboxUnavailableError, Store
+from actors.ports.cluster import Lease
 from actors.ports.mcp import McpServers, NoMcpServers
+from actors.ports.records import Spending
+from actors.ports.sandbox import PermissionsOf
+from actors.ports.telemetry import Telemetry
 from actors.runtime.quotas import QuotaBook, first_day_of_month
+from actors.runtime.services import SystemClock, Timers
 from server.auth.authentication import Authentication, Issued, TokenSource
 from server.auth.authorizer.authorizer_calls import AuthorizerCalls
 from server.auth.authorizer.authorizer_tables import made_authorizer
-from server.auth.issuers.client_certificates import ClientCertificates
-from server.auth.local_token import read_or_create_token
-from server.auth.mcp_login_file import FILE as MCP_LOGINS
-from server.auth.mcp_login_file import McpLoginFile
-from server.auth.tokens.principal_tokens import FILE as PRINCIPALS_TOKENS
-from server.auth.tokens.principal_tokens import PrincipalTokens, SharedTokens, TokenFile
-from server.process import sockets
+from server.auth.client_certificates import ClientCertificates
+from server.auth.tokens import (
+    MCP_LOGINS,
+    PRINCIPALS_TOKENS,
+    McpLoginFile,
+    PrincipalTokens,
+    SharedTokens,
+    TokenFile,
+    read_or_create_token,
+)
+from server.config import Config
+from server.process import operating_system
 from server.process.certificates import CertificateFiles, CertificateUnusableError
-from server.process.process_settings import running_on
-from server.settings.setting_values import Listen
+from server.process.operating_system import running_on
+from server.settings.setting_values import Listen, Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from concurrent.futures import Future
-    from contextlib import ExitStack
-    from pathlib import Path
-
     import grpc
 
     from actors.adapters.telemetry import metrics
     from actors.adapters.telemetry.observer import Observer
-    from actors.ports import SandboxReport, Store
-    from actors.ports.cluster import Lease
-    from actors.ports.records import Spending
-    from actors.ports.sandbox import PermissionsOf
-    from actors.ports.telemetry import Telemetry
-    from actors.runtime.services import SystemClock, Timers
-    from server.config import Config
-    from server.settings.setting_values import Listener
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ def export(config: Config, observer: Observer, gauges: Mapping[metrics.Metric, C
             reader, close, port = prometheus(where.host, where.port)
         except OSError as error:
             reason = (error.strerror or "unknown host").lower()
-            if error.errno == errno.EADDRINUSE and (holder := sockets.listener(where.port)):
+            if error.errno == errno.EADDRINUSE and (holder := operating_system.listener(where.port)):
                 reason += f" by {holder}"
             raise CannotStartError(f"cannot listen on {where.target} for metrics: {reason}") from None
         observer.closing.callback(close)
@@ -270,8 +271,12 @@ def issued_tokens(config: Config) -> Issued:
         ConfigError: The package extra `jwt` is not installed, or an issuer's key file cannot be used.
     """
     config.check_extra("issuers", "jwt", "jwt", "cryptography")
-    from server.auth.issuers.issued_tokens import IssuedTokens  # noqa: PLC0415 -- only with issuers
-    from server.auth.issuers.issuer_keys import KeysUnusableError, keys_in, read_file  # noqa: PLC0415
+    from server.auth.issued_tokens import (  # noqa: PLC0415
+        IssuedTokens,
+        KeysUnusableError,
+        keys_in,
+        read_file,
+    )
 
     for name, issuer in config.issuers.items():
         if issuer.table.jwks_file is None:

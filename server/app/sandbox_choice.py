@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from actors.adapters.sandbox.probe import probe, with_separation
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from actors.ports import SandboxReport
-    from server.config import Config
+from actors.ports import SandboxReport
+from server.config import Config
 
 
 def probed(config: Config) -> SandboxReport:

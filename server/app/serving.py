@@ -8,39 +8,54 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bedrock._interrupts import end_at_once, ending_at_once
 
-from actors.ports import (
-    SandboxReport,
-    StoreError,
-)
+from actors.conversation.supervisor import Supervisor
+from actors.ports import SandboxReport, StoreError, machine
+from actors.ports.telemetry import Telemetry
 from server.app.adapter_choice import CannotStartError, server_credentials
 from server.app.sandbox_choice import sandbox_line
 from server.app.wiring import Wiring, wire
-from server.auth.local_token import TokenUnusableError
+from server.auth.tokens import TokenUnusableError
 from server.config import Config, shown_database
 from server.local_endpoint import published
-from server.process import malloc_trim, service_manager, sockets
-from server.process.open_files import warn_when_crowded
-from server.process.process_settings import spare_what_stays
+from server.process import operating_system
+from server.process.operating_system import spare_what_stays
 from server.services.grpc_server import CannotListenError, GrpcServer, max_connections
-from server.settings.setting_values import Listener
+from server.settings.setting_values import Listen, Listener
 from server.streams.base import WatchSettings
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
-
-    from actors.conversation.supervisor import Supervisor
-    from actors.ports.telemetry import Telemetry
-    from server.settings.setting_values import Listen
-
 log = logging.getLogger(__name__)
+
+CROWDED_SECONDS = 5.0
+CALM = 0.9
+"""A new warning is possible once the open files are below this share of the number that causes a warning."""
+
+
+async def warn_when_crowded(connections: int, count: Callable[[], int] = machine.open_files) -> None:
+    """Check the number of open files until cancelled, and log a warning each time that it reaches `connections`.
+
+    `connections` is how many connections a listening address accepts; `count` returns the number of open files.
+    """
+    crowded = False
+    while True:
+        files = count()
+        if files >= connections and not crowded:
+            log.warning(
+                "%d of the %d files that this server may have open are (ulimit -n): an address takes %d connections, "
+                "and closes further ones at once",
+                files,
+                machine.max_open_files(),
+                connections,
+            )
+        crowded = files >= (connections * CALM if crowded else connections)
+        await asyncio.sleep(CROWDED_SECONDS)
 
 
 class Deadline:
@@ -166,17 +181,17 @@ async def _serve(
                     " and ".join(exposed),
                 )
             announce(f"bedrock ready on {' and '.join(each.target for each in where)} ({_kept(config)})")
-            service_manager.notify(service_manager.READY)
+            operating_system.notify(operating_system.READY)
             await asyncio.to_thread(_connect, wired)
             spare_what_stays()
-            malloc_trim.trim()
+            operating_system.trim()
             if until_unused:
                 addresses = [each.where for each in where]
                 used = partial(_is_used, wired.supervisor, addresses)
                 looking.append(asyncio.create_task(_stop_unused(left, used, stop)))
             await stop.wait()
         log.info("stopping")
-        service_manager.notify(service_manager.STOPPING)
+        operating_system.notify(operating_system.STOPPING)
     except (CannotListenError, TokenUnusableError) as error:
         raise CannotStartError(str(error)) from None
     finally:
@@ -295,7 +310,7 @@ def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
 
 
 def _is_used(supervisor: Supervisor, addresses: Sequence[Listen]) -> bool:
-    return not supervisor.idle() or sockets.connections(addresses) > 0
+    return not supervisor.idle() or operating_system.connections(addresses) > 0
 
 
 async def _stop_unused(left: asyncio.Event, used: Callable[[], bool], stop: asyncio.Event) -> None:

@@ -1,40 +1,39 @@
-"""Opens the store that the settings ask for. With PostgreSQL, this server also becomes a node of the cluster."""
+"""Opens the store that the settings ask for. With PostgreSQL, this server also becomes a node of the cluster.
+
+A node first checks that the other nodes can call it at the address in its settings.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
 
 from actors.adapters.store.sqlite.store import open_store
-from actors.ports import StoreError
+from actors.ports import Clock, StoreError
 from actors.ports.cluster import EVERYTHING, Cluster
 from server.app.adapter_choice import CannotStartError
-from server.auth.local_token import TokenUnusableError, read_token
-from server.cluster.node_marks import NodeMarks
+from server.auth.tokens import TokenUnusableError, read_token
+from server.cluster.cluster_tables import ClusterSettings
+from server.cluster.peers import NodeMarks
 from server.cluster.router import NodeAccess
-from server.config import shown_database
-from server.process.certificates import CertificateUnusableError, authorities_in
+from server.config import Config, shown_database
+from server.process.certificates import CertificateUnusableError, authorities_in, why_untrusted
 from server.services.catalog import version
-from server.settings.setting_values import ConfigError
+from server.settings.setting_values import ConfigError, Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import ExitStack
-
     from actors.adapters.store.postgres.nodes.membership import PostgresCluster
     from actors.adapters.store.postgres.store import PostgresStore
     from actors.adapters.store.sqlite.store import PeeweeStore
-    from actors.ports import Clock
-    from server.cluster.cluster_tables import ClusterSettings
-    from server.config import Config
 
-    OpenedStore: TypeAlias = PeeweeStore | PostgresStore
+OpenedStore: TypeAlias = "PeeweeStore | PostgresStore"
 
 
 def opened_store(
@@ -183,3 +182,33 @@ def _end_at_once() -> None:
     """End this process, because other nodes have declared this one dead and may own its conversations now."""
     logging.shutdown()
     os._exit(1)
+
+
+def check_listener(config: Config, access: NodeAccess) -> None:
+    """Raise CannotStartError if other nodes could not call this one at its `cluster.address`.
+
+    The other nodes are assumed to have the same `cluster.ca`. Nothing is checked if a proxy, not
+    this server, listens at that address.
+    """
+    assert config.cluster is not None  # noqa: S101 -- only a node of a cluster has a NodeAccess
+    address = config.cluster.address
+    host, _, port = address.rpartition(":")
+    for listener in config.listeners:
+        if listener.where.path or listener.where.port != int(port):
+            continue
+        if why := _why_uncalled(listener, access.authorities, host.strip("[]")):
+            raise CannotStartError(f"{why}: other nodes could not call this one at its cluster.address, {address}")
+
+
+def _why_uncalled(listener: Listener, authorities: bytes | None, host: str) -> str:
+    certificate, key = listener.certificate, listener.key
+    if certificate is None or key is None:
+        missing = authorities is not None and not listener.insecure_behind_proxy
+        return "cluster.ca: it is set, and there is no tls_certificate" if missing else ""
+    if authorities is None:
+        return f"cluster.ca: it is not set, and {certificate} is used there"
+    try:
+        why = why_untrusted(certificate, key, authorities, host)
+    except CertificateUnusableError as error:
+        raise CannotStartError(str(error)) from None
+    return f"cluster.ca: it does not vouch for {certificate}, or that is for another host ({why})" if why else ""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bedrock.local_server import NotPrivateError
@@ -23,10 +25,13 @@ from actors.maintenance.retention import Housekeeper
 from actors.ports import (
     DataDirectoryBusyError,
     NoFaultPoints,
+    SandboxReport,
     StoreError,
+    Toolbox,
     machine,
 )
 from actors.ports.cluster import Cluster, Node
+from actors.ports.mcp import McpServers
 from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FairSlots
 from actors.runtime.services import RandomIds, Services, SystemClock, Timers
@@ -41,28 +46,20 @@ from server.app.adapter_choice import (
     retention,
     tool_sandbox,
 )
-from server.app.node_listener import check_listener
 from server.app.sandbox_choice import probing
-from server.app.store_choice import node_access, opened_store
+from server.app.store_choice import OpenedStore, check_listener, node_access, opened_store
 from server.auth.authentication import Authentication
-from server.auth.local_token import TokenUnusableError
+from server.auth.tokens import TokenUnusableError
 from server.cluster.router import NodeAccess
-from server.local_access import claim_directory, socket_path
-from server.process import malloc_trim
+from server.config import Config
+from server.local_endpoint import claim_directory, socket_path
+from server.process import operating_system
 from server.services.operator_rules import operator_rules
 from server.settings.setting_values import Listen
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-    from concurrent.futures import Future
-    from pathlib import Path
-
     from actors.adapters.llm.catalog import Catalog
     from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
-    from actors.ports import SandboxReport, Toolbox
-    from actors.ports.mcp import McpServers
-    from server.app.store_choice import OpenedStore
-    from server.config import Config
 
 log = logging.getLogger(__name__)
 
@@ -294,7 +291,7 @@ def own_tools(toolbox: Toolbox) -> frozenset[str]:
 
 
 def _trim_memory(opened: ExitStack) -> None:
-    if (memory := malloc_trim.of_this_process()) is not None:
+    if (memory := operating_system.heap_trimmer()) is not None:
         memory.start()
         opened.callback(memory.close)
 

@@ -5,27 +5,19 @@ from __future__ import annotations
 import hmac
 import logging
 import time
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
-from actors.ports.sandbox import NO_PERMISSIONS
-from server.auth.authorizer.authorizer_port import Peer
-from server.auth.local_token import TokenUnusableError
-from server.auth.principals import LOCAL, OWNER, Caller, Role
-from server.auth.tokens.principal_tokens import PREFIX, matching
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from actors.ports.sandbox import Permissions
-    from server.auth.authorizer.authorizer_calls import AuthorizerCalls
-    from server.auth.authorizer.authorizer_port import Identity
-    from server.auth.issuers.client_certificates import ClientCertificates
-    from server.auth.issuers.issuer_tables import Issuer
-    from server.auth.principals import Principal
-    from server.auth.tokens.principal_tokens import Token
+from actors.ports.sandbox import NO_PERMISSIONS, Permissions
+from server.auth.authorizer.authorizer_calls import AuthorizerCalls
+from server.auth.authorizer.authorizer_port import Identity, Peer
+from server.auth.client_certificates import ClientCertificates
+from server.auth.issuers.issuer_tables import Issuer
+from server.auth.principals import LOCAL, OWNER, Caller, Principal, Role
+from server.auth.tokens import PREFIX, Token, TokenUnusableError, matching
 
 log = logging.getLogger(__name__)
 

@@ -1,29 +1,64 @@
-"""Forwards a call to the node (server of the cluster) that owns its conversation, in a single attempt.
+"""Which node of a cluster serves a gRPC method, and the forwarding of a call to the node that owns its conversation.
 
-Requests and responses are forwarded as bytes. The owner's gRPC status and its details are returned unchanged.
+A call is forwarded in a single attempt. Requests and responses are forwarded as bytes; the owner's gRPC status and its
+details are returned unchanged.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from enum import Enum
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
 
 from actors.core.errors import Reason, Rejected
 from actors.ports import NotOwnerError
-from server.cluster.node_marks import NOT_OWNER, OWNER, Metadata
-from server.cluster.peers import Lane, PeerLostError
+from server.auth.authorization import CATALOG, CONVERSATIONS, NEEDED
+from server.auth.principals import Role
+from server.cluster.peers import NOT_OWNER, OWNER, Lane, Metadata, NodeConnections, PeerLostError
 from server.contract.errors import AnswerTimeoutError
-from server.streams.base import Stream
+from server.streams.base import Stream, Streams
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+URGENT = frozenset({"CancelConversation", "SetMode"})
+"""Methods whose calls are accepted and forwarded before all other waiting calls."""
 
-    from server.cluster.peers import NodeConnections
-    from server.streams.base import Streams
+
+class ServingNode(Enum):
+    """The node of the cluster that serves the calls of a method."""
+
+    HERE = "here"
+    """The node that was called. It needs only the shared store or its own settings."""
+    OWNER = "owner"
+    """The node that owns the conversation, and so runs the actor that may change it."""
+    WATCHED = "watched"
+    """The node that owns the conversation. Such calls last long, and need events that only the owner has in memory."""
+    DIRECTORY = "directory"
+    """A node that has the directory in the request: the called one, unless only other nodes have the directory."""
+    FORK = "fork"
+    """A node that has the working directory of the conversation to fork."""
+
+
+_OF_THEIR_OWN: dict[str, ServingNode] = {
+    f"{CATALOG}BrowseDirectory": ServingNode.DIRECTORY,
+    f"{CONVERSATIONS}CreateConversation": ServingNode.DIRECTORY,
+    f"{CONVERSATIONS}ForkConversation": ServingNode.FORK,
+    f"{CONVERSATIONS}GetConversation": ServingNode.OWNER,
+    f"{CONVERSATIONS}Subscribe": ServingNode.WATCHED,
+    f"{CONVERSATIONS}WaitRequestCycle": ServingNode.WATCHED,
+}
+
+PLACES: dict[str, ServingNode] = {
+    method: ServingNode.OWNER if role is Role.USER else ServingNode.HERE for method, role in NEEDED.items()
+} | _OF_THEIR_OWN
+"""The node that serves each method, by the method's full name.
+
+Methods that need the role USER change a conversation, so the owner of the conversation serves them. The other methods
+only read, which every node can do. _OF_THEIR_OWN contains the exceptions.
+"""
 
 
 class PassedStatusError(Exception):

@@ -1,40 +1,35 @@
-"""Lets clients of this node watch the list of all conversations in the cluster.
+"""Lets clients of this node watch the list of all conversations in the cluster, and greets new nodes.
 
 While clients watch the list here, this node receives the list changes of every other node. A node sends to other nodes
 only the changes of its own conversations, never changes that it has received, and it sends complete records, so that
 the receivers need not read the database. If changes may have been missed (because a node joined, was lost or could not
 be reached), the clients' streams end, and the clients begin again with the whole list, as after any broken connection.
+
+Each node calls every new node once, so that wrong settings, such as different tokens, are logged early.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import grpc.aio
 import msgspec
 
 from actors.core.errors import Reason, Rejected
+from actors.events.conversation_list import ListChange, ListFeed
 from actors.ports import ConversationRecord
+from actors.ports.cluster import Cluster, Node
 from actors.ports.records import CommandOrigin
 from server.auth.principals import LOCAL, Role
-from server.cluster.peers import Lane, PeerLostError
+from server.cluster.peers import Lane, NodeConnections, NodeMarks, PeerLostError, Peers
 from server.contract.errors import SlowReaderError
-from server.streams.base import Stream
+from server.streams.base import Stream, Streams, Wakeups
 from server.streams.watch_conversations import FollowedNodes
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-
-    from actors.events.conversation_list import ListChange, ListFeed
-    from actors.ports.cluster import Cluster, Node
-    from server.cluster.node_marks import NodeMarks
-    from server.cluster.peers import Peers
-    from server.streams.base import Streams
-    from server.streams.wakeups import Wakeups
 
 log = logging.getLogger(__name__)
 
@@ -209,3 +204,90 @@ class NodeLists:
         self._following.clear()
         self._ready.clear()
         self._looking = None
+
+
+GREET = "/bedrock.nodes.v1.Nodes/Greet"
+"""The gRPC method of the first call to another node. The response is that node's incarnation.
+
+A node gets this number when it starts, so that a restarted node can be told from its predecessor.
+"""
+"""Seconds between two rounds of calls to the nodes that have not answered yet."""
+NEW_SECONDS = 5.0
+"""How many seconds a new node may leave greetings unanswered before a warning is logged.
+
+Such a delay is normal: a node is listed in the cluster before it begins to listen.
+"""
+ANSWER_SECONDS = 2.0
+
+
+def greeting_handler(cluster: Cluster) -> grpc.RpcMethodHandler[Any, Any]:
+    """Return the handler of GREET, which answers with this node's incarnation, the number it got when it started.
+
+    The server calls the handler only for calls that carry the token that all nodes share.
+    """
+
+    async def serve(_request: bytes, _context: Any) -> bytes:
+        return str(cluster.me.incarnation).encode()
+
+    return grpc.unary_unary_rpc_method_handler(serve, None, None)
+
+
+class Greetings:
+    """Calls every other node of the cluster until that node has answered once. Use in the event loop only."""
+
+    def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks) -> None:
+        self._cluster, self._peers, self._marks = cluster, peers, marks
+        self._seen: dict[int, float] = {}
+        """When each node that has not answered was first seen, in seconds of the event loop's clock.
+
+        The keys are incarnations: numbers that nodes get when they start.
+        """
+        self._answered: set[int] = set()
+
+    async def run(self) -> None:
+        """Call nodes that have not answered yet, every LOOK_SECONDS, until this task is cancelled."""
+        while True:
+            await self.greet()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def greet(self) -> None:
+        """Call each node that has not answered yet, once, and wait for the answers."""
+        me = self._cluster.me.incarnation
+        others = {node.incarnation: node for node in self._cluster.nodes() if node.incarnation != me and node.address}
+        self._answered &= others.keys()
+        self._seen = {incarnation: at for incarnation, at in self._seen.items() if incarnation in others}
+        new = [node for incarnation, node in others.items() if incarnation not in self._answered]
+        await asyncio.gather(*map(self._greet, new))
+
+    async def _greet(self, node: Node) -> None:
+        now = asyncio.get_running_loop().time()
+        quiet = now - self._seen.setdefault(node.incarnation, now) < NEW_SECONDS
+        peer = self._peers.of(node)
+        try:
+            async with peer.channel(Lane.CALLS, quiet=quiet) as channel:
+                method: Any = channel.unary_unary(GREET)
+                answer = await method(b"", metadata=self._marks.on(SELF), timeout=ANSWER_SECONDS)
+        except PeerLostError:
+            return
+        except grpc.aio.AioRpcError as error:
+            if not quiet:
+                _tell(peer, error)
+            return
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return  # the node was declared dead, and its connection closed
+        if answer == str(node.incarnation).encode():
+            self._answered.add(node.incarnation)
+            self._seen.pop(node.incarnation, None)
+            peer.accepts()
+        elif not quiet:
+            peer.misled()
+
+
+def _tell(peer: NodeConnections, error: grpc.aio.AioRpcError) -> None:
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        peer.refuses()
+    else:
+        log.debug("the node at %s does not answer: %s", peer.address, error.code().name)

@@ -8,19 +8,29 @@ command or its refusal in the audit trail. A node never forwards a call that ano
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 
 from actors.core.errors import Reason, Rejected
-from actors.ports import NotOwnerError, StoreUnavailableError
-from server.cluster.forwarding import ForwardedCall, ForwardedStream, PassedStatusError, forward
-from server.cluster.node_marks import NOT_OWNER, OWNER, NodeMarks
-from server.cluster.peers import Lane, NodeConnections, PeerLostError, Peers
-from server.cluster.places import PLACES, URGENT, ServingNode
+from actors.ports import ConversationOwnership, NotOwnerError, StoreUnavailableError
+from actors.ports.cluster import Cluster, Node
+from actors.ports.records import CommandOrigin
+from actors.ports.telemetry import Telemetry
+from server.cluster.forwarding import (
+    PLACES,
+    URGENT,
+    ForwardedCall,
+    ForwardedStream,
+    PassedStatusError,
+    ServingNode,
+    forward,
+)
+from server.cluster.peers import NOT_OWNER, OWNER, Lane, NodeConnections, NodeMarks, PeerLostError, Peers
 from server.contract import limits
 from server.contract.errors import (
     AnswerTimeoutError,
@@ -29,22 +39,14 @@ from server.contract.errors import (
     OwnerLostError,
 )
 from server.contract.resource_names import conversation_in
-from server.queries.read_pool import ReadPool
+from server.queries.read_pool import NameResolver, ReadPool
+from server.streams.base import Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
     from google.protobuf.message import Message
 
-    from actors.ports import ConversationOwnership
-    from actors.ports.cluster import Cluster, Node
-    from actors.ports.records import CommandOrigin
-    from actors.ports.telemetry import Telemetry
-    from server.queries.name_resolver import NameResolver
-    from server.streams.base import Streams
-
-    Behaviour = Callable[[Any, Any], Any]
-    Trailers = tuple[tuple[str, str], ...]
+Behaviour: TypeAlias = Callable[[Any, Any], Any]
+Trailers: TypeAlias = tuple[tuple[str, str], ...]
 
 REPEATABLE = frozenset({"BrowseDirectory", "CancelConversation", "GetConversation", "Subscribe", "WaitRequestCycle"})
 """Methods whose calls may be repeated without a request id, even if the first attempt was executed."""

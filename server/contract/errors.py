@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,6 @@ from actors.ports.machine import exhausted_resource
 from server.contract import resource_names as names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from google.protobuf.message import Message
 
 log = logging.getLogger(__name__)

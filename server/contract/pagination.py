@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
 import msgspec
 from google.protobuf.message import Message
 
 from server.contract.errors import MalformedRequestError
 from server.contract.limits import PAGE_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 Item = TypeVar("Item", bound=Message)
 Position = TypeVar("Position", bound=msgspec.Struct)

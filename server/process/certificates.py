@@ -7,13 +7,11 @@ import logging
 import os
 import ssl
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import grpc
 from bedrock.local_server import NotPrivateError, read_believed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 log = logging.getLogger(__name__)
 

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from bedrock import v1
 
 from actors.maintenance.verify import Replay, ReplayedStep, findings
 from actors.ports import ConversationRecord, RevisionTooOldError, StoreDamagedError, StoredTransition, StoreReader
-from actors.ports.records import AuditEntry, AuditFilter, AuditPlace, AuditStore, Outcome
+from actors.ports.records import AuditEntry, AuditFilter, AuditPlace, AuditStore, CallDecision, Outcome
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
-from server.queries.slow_reader import send
+from server.queries.downloads import send
+from server.queries.read_pool import ReadPool
 from server.wire.values import timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
     from google.protobuf.timestamp_pb2 import Timestamp
-
-    from actors.ports.records import CallDecision
-    from server.queries.read_pool import ReadPool
 
 OUTCOME = {Outcome.ACCEPTED: v1.AuditEntry.OUTCOME_ACCEPTED, Outcome.REFUSED: v1.AuditEntry.OUTCOME_REFUSED}
 VERDICT = {

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from bedrock import v1
 from msgspec import Struct
 
+from actors.core.content import Message
+from actors.core.context import ApprovalRule
 from actors.core.errors import Reason
 from actors.messages import UnknownApprovalRuleError
+from actors.ports import ConversationReader, ConversationRecord, StoreReader, Workspace
 from actors.ports.conditions import (
     Condition,
     IsWithin,
@@ -26,24 +29,15 @@ from actors.ports.conditions import (
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError
-from server.contract.filters.fields import meaning
-from server.contract.filters.syntax import order_of, parse
+from server.contract.filters import meaning, order_of, parse
 from server.contract.pagination import Page, page_of, position_of, size_of, token_of
-from server.queries.pending_approvals import find_approval, find_question, list_approvals, list_questions
-from server.queries.queue import list_queue, waiting
+from server.queries.pending import find_approval, find_question, list_approvals, list_questions, list_queue, waiting
 from server.queries.request_cycles import find_cycle, list_cycles
+from server.wire import conversation_messages as states
 from server.wire import messages
-from server.wire.conversations import conversation_messages as states
-from server.wire.conversations.conversation_messages import approval_rule
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from actors.core.content import Message
-    from actors.core.context import ApprovalRule
-    from actors.ports import ConversationReader, ConversationRecord, StoreReader, Workspace
-    from server.wire.context import ConversionContext
-    from server.wire.cycles import View
+from server.wire.conversation_messages import approval_rule
+from server.wire.cycles import View
+from server.wire.values import ConversionContext
 
 
 def selection_of(

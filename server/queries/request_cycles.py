@@ -6,13 +6,14 @@ here blocks, and runs on threads of `ReadPool`. For a page, only the messages of
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise, repeat
-from typing import TYPE_CHECKING
 
 from bedrock import v1
 from msgspec import Struct
 
 from actors.core import request_cycles as cycles
+from actors.core.content import Message
 from actors.core.notifications import Durable, MessageAdded
 from actors.core.summary import run_id
 from actors.ports import ConversationRecord, StoppedRun, StoreReader
@@ -20,12 +21,7 @@ from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
 from server.wire.cycles import CycleView, View, fit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from actors.core.content import Message
-    from server.wire.context import ConversionContext
+from server.wire.values import ConversionContext
 
 
 class _Place(Struct):

@@ -20,7 +20,10 @@ from actors.ports import (
     ToolSpec,
     Workspace,
 )
-from actors.runtime.quotas import TOGETHER
+from actors.ports.cluster import Cluster, Node
+from actors.ports.mcp import McpServers, McpServerStatus
+from actors.ports.sandbox import PermissionsOf
+from actors.runtime.quotas import TOGETHER, QuotaBook, QuotaUse
 from server.auth.authentication import caller
 from server.auth.principals import Role
 from server.contract import limits
@@ -28,19 +31,14 @@ from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import page_of
 from server.queries.listings import browse_directory
-from server.wire.conversations.conversation_messages import mcp_server
+from server.queries.read_pool import ReadPool
+from server.streams.base import WatchSettings
+from server.wire.conversation_messages import mcp_server
 from server.wire.enums import MODE, REASONING_EFFORT, TOOL_GROUP
 from server.wire.values import duration, struct_of
 
 if TYPE_CHECKING:
     import grpc.aio
-
-    from actors.ports.cluster import Cluster, Node
-    from actors.ports.mcp import McpServers, McpServerStatus
-    from actors.ports.sandbox import PermissionsOf
-    from actors.runtime.quotas import QuotaBook, QuotaUse
-    from server.queries.read_pool import ReadPool
-    from server.streams.base import WatchSettings
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Generator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -16,33 +18,25 @@ from bedrock import v1
 from actors import messages as requests
 from actors.core.errors import Reason, Rejected
 from actors.messages import InvalidFieldError, TaskRefusedError, UnknownConversationError
+from actors.ports import Clock, ConversationRecord
 from server.auth.authentication import caller
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, NestedFieldError
 from server.contract.resource_names import parse_approval_rule
+from server.queries.audit import StoredAudits
+from server.queries.downloads import AttachmentDownloads, ConversationExports
+from server.queries.listings import Listings
+from server.queries.read_pool import NameResolver, ReadPool
+from server.services.image_upload import ImageUploads
+from server.streams.subscribe import RunWaits, SubscribeStreams
+from server.streams.watch_conversations import ConversationListStreams
 from server.wire import commands, results
-from server.wire.conversations.conversation_messages import approval_rule, present, question
+from server.wire.conversation_messages import EncodedConversations, approval_rule, present, question
+from server.wire.values import ConversionContext
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from concurrent.futures import Future
-
     import grpc.aio
-
-    from actors.ports import Clock, ConversationRecord
-    from server.queries.attachments import AttachmentDownloads
-    from server.queries.audit import StoredAudits
-    from server.queries.export import ConversationExports
-    from server.queries.listings import Listings
-    from server.queries.name_resolver import NameResolver
-    from server.queries.read_pool import ReadPool
-    from server.services.image_upload import ImageUploads
-    from server.streams.run_waits import RunWaits
-    from server.streams.subscribe import SubscribeStreams
-    from server.streams.watch_conversations import ConversationListStreams
-    from server.wire.context import ConversionContext
-    from server.wire.conversations.encoded_conversations import EncodedConversations
 
 log = logging.getLogger(__name__)
 

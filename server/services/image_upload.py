@@ -6,10 +6,11 @@ The images of one message are processed one after the other, so that principals 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from bedrock import v1
 
+from actors.core.content import Image
 from actors.ports import CancelToken, FencedError, Images, InvalidImageError
 from actors.ports.workspace import IMAGE_TYPES
 from server.auth.authentication import OWN_USER, caller
@@ -17,11 +18,6 @@ from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, ImageRefusedError
 from server.queries.read_pool import ReadPool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.core.content import Image
 
 THREADS = 2
 """How many images are processed at the same time. Further images wait, at most until the deadline of their call."""

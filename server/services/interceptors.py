@@ -1,4 +1,9 @@
-"""The interceptor of all gRPC calls: authenticates, decodes and validates requests, and converts errors to statuses."""
+"""The interceptor of all gRPC calls: authenticates, decodes and validates requests, and converts errors to statuses.
+
+For a method with a single request, grpc.aio reads the whole request before it calls any other code: without a time
+limit, and up to the maximum size even if the caller has no token. So all methods are registered as streams of requests,
+of which this module reads one within a time limit; clients see no difference.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,10 @@ import ipaddress
 import logging
 import re
 import time
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
@@ -24,28 +30,60 @@ from actors.ports import StoreDamagedError, StoreUnusableError
 from actors.ports.machine import OutageLog
 from actors.ports.records import CommandOrigin, command_origin
 from actors.ports.telemetry import Rpc, Telemetry, trace_parent
+from actors.runtime.quotas import QuotaBook
 from actors.runtime.services import unlimited
 from server.auth.authentication import Authentication, caller, subject
-from server.auth.authorization import check_role
-from server.auth.live_calls import CallRevokedError, LiveCalls
+from server.auth.authorization import CallRevokedError, LiveCalls, Refusals, check_role
 from server.auth.principals import LOCAL, Caller, Role
 from server.cluster.forwarding import PassedStatusError
-from server.cluster.router import ForwardedMethod, RoutedMethod
+from server.cluster.router import CallRouter, ForwardedMethod, RoutedMethod, Trailers
 from server.contract import limits
-from server.contract.errors import ClientDisconnectedError, MalformedRequestError, UnauthenticatedError, status_of
+from server.contract.errors import (
+    ClientDisconnectedError,
+    MalformedRequestError,
+    RequestTimeoutError,
+    UnauthenticatedError,
+    status_of,
+)
 from server.contract.resource_names import name_in
 from server.contract.validation import check
-from server.services.request_reading import read_request, reading_handler
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
     from google.rpc.status_pb2 import Status
 
-    from actors.runtime.quotas import QuotaBook
-    from server.auth.refusals import Refusals
-    from server.cluster.router import CallRouter, Trailers
-    from server.services.request_reading import Context, Handler
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+async def read_request(context: Context, seconds: float | None) -> bytes:
+    """Return the bytes of the request. Use in the event loop only.
+
+    `seconds` is the time limit; None for the deadline of the call.
+
+    Raises:
+        RequestTimeoutError: The request was not complete within `seconds`.
+        MalformedRequestError: The client has ended the call without a request.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            raw: Any = await context.read()
+    except TimeoutError:
+        raise RequestTimeoutError(seconds) from None
+    if raw is grpc.aio.EOF:
+        raise MalformedRequestError(("", "the call has no request"))
+    request: bytes = raw
+    return request
+
+
+def reading_handler(behaviour: Callable[[Any, Context], Any], serialize: Any, *, response_streaming: bool) -> Handler:
+    """Return a gRPC handler that calls `behaviour`, a coroutine function, before the request is read.
+
+    `behaviour` gets an iterator of requests, which it must not use, and the context, which it passes to `read_request`.
+    """
+    if response_streaming:
+        return grpc.stream_stream_rpc_method_handler(behaviour, None, serialize)
+    return grpc.stream_unary_rpc_method_handler(behaviour, None, serialize)
 
 
 def peer_of(context: Context) -> str:

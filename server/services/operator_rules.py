@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from actors.core.context import Action, ApprovalRule, Origin
 from actors.ports import InvalidApprovalRuleError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from server.config import Config
+from server.config import Config
 
 SUBJECTS = ("tool", "command", "command_prefix", "path", "mcp_server")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bedrock.local_server import NotPrivateError, data_directory, read_believed, xdg_directory
 
@@ -19,7 +20,7 @@ from actors.ports.settings.settings_checks import (
     unknown_key,
 )
 from server.auth.authorizer.authorizer_tables import AuthorizerSettings
-from server.auth.issuers.client_certificates import client_certificates
+from server.auth.client_certificates import client_certificates
 from server.auth.issuers.issuer_tables import issuers_from_tables, quota_settings
 from server.auth.principals import Principal, PrincipalDefaults, Quotas, principals_from_tables
 from server.cluster.cluster_tables import ClusterSettings
@@ -51,10 +52,6 @@ from server.settings.setting_values import (
     tables_named,
     unencrypted,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 SETTINGS: dict[str, Parser] = {
     "data_dir": parse_data_dir,

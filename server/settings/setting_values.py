@@ -5,18 +5,15 @@ The parsers raise ValueError for an invalid value, with a text that completes "N
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from bedrock.local_server import absolute_path
 
 from actors.ports.settings.settings_checks import absolute_path_of, check_keys, host_and_port, is_loopback
 from actors.ports.telemetry import CONTENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class ConfigError(Exception):

@@ -1,22 +1,23 @@
-"""Serves Subscribe: each stream sends the events of one conversation, and is woken by the event hub for new ones.
+"""Serves Subscribe and WaitRequestCycle, which follow one conversation, and are woken by the event hub for new events.
 
-A stream first asks the hub to wake it for events, and reads its snapshot from the store afterwards. An event that is
-committed after the snapshot is also published later, so the hub has it; an event that was committed before is part of
-the snapshot. So there is no gap. From then on the stream keeps one number, the revision that it has sent last, and
-reads the events after it: from the hub if it still has them, else from the store. The stream keeps no queue; while its
-client is slow, the stream reads later.
+A call first asks the hub to wake it for events, and reads the store afterwards. An event that is committed after the
+snapshot is also published later, so the hub has it; an event that was committed before is part of the snapshot. So
+there is no gap, and the end of a run is either in the store already, or among the events that are published later.
+
+From then on a stream keeps one number, the revision that it has sent last, and reads the events after it: from the hub
+if it still has them, else from the store. The stream keeps no queue; while its client is slow, it reads later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bedrock import v1
 
 from actors.core.errors import Reason, Rejected
-from actors.core.notifications import Fate, QueueChanged, StateChanged
+from actors.core.notifications import Fate, QueueChanged, RunStop, StateChanged
 from actors.core.states import (
     TERMINAL,
     AwaitingContinuation,
@@ -28,19 +29,19 @@ from actors.core.states import (
     LlmRequesting,
     ToolExecuting,
 )
-from actors.events.hub import EventBatch, EventHub
+from actors.core.summary import run_id
+from actors.events.hub import EventBatch, EventHub, TextChunk
 from actors.ports import ConversationReader, ConversationRecord, Snapshot, StoredEvent, StoreReader
+from server.contract import limits
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError
 from server.contract.limits import PAGE_BYTES, RECENT_MESSAGES, SNAPSHOT_MESSAGES_BYTES
 from server.contract.pagination import Page
-from server.queries.queue import waiting, waiting_message
+from server.queries.pending import waiting, waiting_message
 from server.queries.read_pool import ReadPool
-from server.streams.base import Stream, Streams, WatchSettings
-from server.streams.encoding import EventEncoder
-from server.streams.outbox import start_of_last_commit
-from server.streams.wakeups import Wakeups
-from server.wire.context import ConversionContext
-from server.wire.conversations.conversation_messages import (
+from server.streams.base import LastingCall, Stream, Streams, Wakeups, WatchSettings
+from server.streams.encoding import EventEncoder, start_of_last_commit
+from server.wire.conversation_messages import (
+    EncodedConversations,
     pending_approvals,
     pending_client_tool_calls,
     pending_questions,
@@ -48,15 +49,9 @@ from server.wire.conversations.conversation_messages import (
     standing,
     summary_of,
 )
-from server.wire.conversations.encoded_conversations import EncodedConversations
 from server.wire.events import text_delta
 from server.wire.messages import message
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
-
-    from actors.events.hub import TextChunk
-    from actors.ports import StoredEvent
+from server.wire.values import ConversionContext
 
 AT_REST = frozenset(str(kind.__struct_config__.tag) for kind in (Idle, Error, *TERMINAL))
 QUESTION = str(AwaitingToolApproval.__struct_config__.tag)
@@ -331,3 +326,88 @@ class SubscribeStream(Stream):
                 self._settled.take(event)
         if events:
             self._position = events[-1].revision
+
+
+class RunWaits:
+    """Serves the calls of WaitRequestCycle, which count as streams. Use in the event loop only."""
+
+    def __init__(self, streams: Streams, sources: Sources) -> None:
+        self._streams = streams
+        self.sources = sources
+
+    async def until_ended(self, conversation_id: str, run: str, request: v1.WaitRequestCycleRequest) -> None:
+        """Wait until the run has ended or the request's timeout has passed. Return in both cases.
+
+        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ConversationNotFoundError or StoreError.
+        """
+        timeout = request.timeout.ToNanoseconds() / 1e9 if request.HasField("timeout") else limits.MAX_WAIT_SECONDS
+        try:
+            async with asyncio.timeout(timeout):
+                await self._streams.attend(lambda: _RunWait(self._streams, self.sources, conversation_id, run, request))
+        except TimeoutError:
+            pass
+
+
+class _RunWait(LastingCall):
+    """One call of WaitRequestCycle. Use in the event loop only, except the functions that the hub calls."""
+
+    def __init__(
+        self, streams: Streams, sources: Sources, conversation_id: str, run: str, request: v1.WaitRequestCycleRequest
+    ) -> None:
+        super().__init__(streams)
+        self._sources = sources
+        self._conversation_id = conversation_id
+        self._run = run
+        self._request = request
+        self._position = 0
+        """The revision up to which the events were searched for the end of the run."""
+        self._ended = False
+        self._watch = sources.hub.attach(conversation_id, self._on_publish, _ignore_text)
+
+    def close(self) -> None:
+        """Stop receiving events from the hub. May be called more than once."""
+        self._watch.close()
+
+    def look_after(self, now: float, next_time: float) -> None:
+        """Do nothing: this call sends nothing before its end, so no heartbeat is due, and no client can be too slow."""
+
+    def _on_publish(self) -> None:
+        """Wake the call for an event. The thread that publishes the event calls this."""
+        self._sources.wakeups.wake(self.wake)
+
+    async def _open(self) -> None:
+        await self._sources.reads(self._look)
+
+    async def _go_on(self) -> bool:
+        """Look for the end of the run in the new events, and return whether to continue waiting."""
+        self._woken.clear()
+        closing = self._streams.closing  # read before the events, so that an end just before the shutdown is seen
+        batch = self._watch.read(self._position, live_text=False)
+        while batch.behind and not batch.deleted and not self._ended:
+            await self._sources.reads(self._look)
+            batch = self._watch.read(self._position, live_text=False)
+        if batch.deleted:
+            raise ConversationNotFoundError(self._request.name)
+        for event in batch.stored:
+            self._position = event.revision
+            self._ended |= isinstance(event.notification, RunStop) and event.notification.run == self._run
+        if closing and not self._ended:
+            raise Rejected(Reason.SHUTTING_DOWN)
+        return not self._ended
+
+    def _look(self) -> None:
+        """Read from the store whether the run has ended. Blocks; called on a thread of `ReadPool`.
+
+        Raises ConversationNotFoundError if there is no such run.
+        """
+        record = self._sources.store.load(self._conversation_id)
+        self._ended = self._sources.store.stopped_run(self._conversation_id, self._run) is not None
+        if self._ended:
+            return
+        if record is None or not record.state.ledger.live or run_id(record.id, record.state.ledger.run) != self._run:
+            raise ConversationNotFoundError(self._request.name)
+        self._position = record.last_seq
+
+
+def _ignore_text() -> None:
+    """Do nothing, because text that a model is streaming cannot end a run."""

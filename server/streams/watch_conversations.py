@@ -10,30 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from bedrock import v1
 
 from actors.core.errors import Reason, Rejected
+from actors.events.conversation_list import ListChange, ListFeed
 from actors.ports import ConversationReader, ConversationRecord, StoreDamagedError
-from actors.ports.conditions import ListPosition, Selection, matches
+from actors.ports.conditions import Condition, ListPosition, Selection, matches
 from server.contract import resource_names as names
 from server.contract.errors import ListInterruptedError
 from server.queries.listings import selection_of
-from server.streams.base import Stream, Streams
-from server.wire.conversations.conversation_messages import conversation
-
-if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
-    from actors.events.conversation_list import ListChange, ListFeed
-    from actors.ports import ConversationRecord
-    from actors.ports.conditions import Condition
-    from server.queries.read_pool import ReadPool
-    from server.streams.wakeups import Wakeups
-    from server.wire.context import ConversionContext
-    from server.wire.conversations.encoded_conversations import EncodedConversations
+from server.queries.read_pool import ReadPool
+from server.streams.base import Stream, Streams, Wakeups
+from server.wire.conversation_messages import EncodedConversations, conversation
+from server.wire.values import ConversionContext
 
 
 class ListVerdict(Enum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bedrock import v1
@@ -31,12 +32,10 @@ from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
 from server.contract.validation import UPDATABLE, key_of_label, paths_to_set
 from server.wire import enums
-from server.wire.conversations.conversation_messages import chosen_mcp_servers, parsed_rule
+from server.wire.conversation_messages import chosen_mcp_servers, parsed_rule
 from server.wire.values import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from google.protobuf.struct_pb2 import Struct
 
 

@@ -5,7 +5,8 @@ A client chooses a view: steps (what users see), rounds (requests to the model),
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable
+from typing import TypeAlias
 
 from bedrock import v1
 from msgspec.structs import replace
@@ -15,12 +16,7 @@ from actors.core.content import Message, SubAgentComplete, ToolCancelled, ToolEr
 from server.contract import resource_names as names
 from server.wire.enums import STOP_REASON, TOOL_GROUP
 from server.wire.messages import message, tool_call, tool_result
-from server.wire.values import json_value, timestamp, usage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from server.wire.context import ConversionContext
+from server.wire.values import ConversionContext, json_value, timestamp, usage
 
 View: TypeAlias = v1.ListRequestCyclesRequest.View.ValueType
 """Which parts of a request cycle a client asks for, such as steps or events."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bedrock import v1
 
 from actors.core.errors import ErrorKind
@@ -28,8 +26,10 @@ from actors.core.notifications import (
     ToolTreeReaped,
     UsageChanged,
 )
+from actors.core.states import BackgroundJob
+from actors.ports import StoredEvent
 from server.contract import resource_names as names
-from server.wire.conversations.conversation_messages import (
+from server.wire.conversation_messages import (
     client_tool_call,
     pending_approval,
     question,
@@ -38,12 +38,7 @@ from server.wire.conversations.conversation_messages import (
 )
 from server.wire.enums import CONTEXT_STATE, DECISION, JOB_STATUS, MODE, STOP_REASON
 from server.wire.messages import message, queued
-from server.wire.values import duration, failure, json_value, run_error, timestamp, usage
-
-if TYPE_CHECKING:
-    from actors.core.states import BackgroundJob
-    from actors.ports import StoredEvent
-    from server.wire.context import ConversionContext
+from server.wire.values import ConversionContext, duration, failure, json_value, run_error, timestamp, usage
 
 
 def needs_record(notification: Durable) -> bool:

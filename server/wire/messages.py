@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bedrock import v1
 
 from actors.core.content import (
@@ -20,13 +18,10 @@ from actors.core.content import (
     ToolUse,
 )
 from actors.core.notifications import Fate, QueueChanged
+from actors.core.states import QueuedInput
 from server.contract import resource_names as names
 from server.wire.enums import DELIVERY, ERROR_KIND, FATE, ROLE, SYSTEM_KIND, TOOL_GROUP, TOOL_OUTCOME
-from server.wire.values import duration, struct, timestamp, usage
-
-if TYPE_CHECKING:
-    from actors.core.states import QueuedInput
-    from server.wire.context import ConversionContext
+from server.wire.values import ConversionContext, duration, struct, timestamp, usage
 
 STRUCT_BYTES = 4096
 """An input of a tool call whose protobuf Struct has up to this number of bytes is always sent as a Struct.

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bedrock import v1
 
+from actors import messages as requests
 from actors.core.notifications import Fate
 from server.contract import resource_names as names
+from server.wire import conversation_messages as states
 from server.wire import enums, messages
-from server.wire.conversations import conversation_messages as states
-
-if TYPE_CHECKING:
-    from actors import messages as requests
-    from server.wire.context import ConversionContext
+from server.wire.values import ConversionContext
 
 
 def submit_tool_result(

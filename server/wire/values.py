@@ -1,8 +1,10 @@
-"""Converts small values to API messages: times, durations, JSON objects, token usage, budgets and errors."""
+"""Converts small values to API messages: times, JSON objects, usage, budgets, errors; and the facts for conversions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from bedrock import v1
@@ -11,12 +13,61 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from actors.core.context import Budget
+from actors.core.content import ToolUse, Usage
+from actors.core.context import Budget, Limits, ToolGroup
 from actors.core.errors import ErrorKind, LlmFailure
+from actors.ports import ConversationRecord
+from actors.ports.mcp import McpServerStatus
 from server.wire.enums import ERROR_KIND
 
-if TYPE_CHECKING:
-    from actors.core.content import Usage
+
+def _no_jobs(_conversation_id: str) -> Sequence[str]:
+    return ()
+
+
+def _known(_model: str) -> bool:
+    return False
+
+
+def _nothing_fixed(_record: ConversationRecord) -> int:
+    return 0
+
+
+def _no_servers(_record: ConversationRecord) -> Sequence[McpServerStatus]:
+    return ()
+
+
+@dataclass(frozen=True)
+class ConversionContext:
+    """Facts about tools, models, background jobs and MCP servers for conversions to API messages.
+
+    Created once, at the start.
+    """
+
+    groups: Mapping[str, ToolGroup]
+    """The group of each built-in tool (such as READ or WRITE), by the tool's name."""
+    usable_window: Callable[[str], int]
+    """Returns how many tokens of history the named model accepts. Safe to call from any thread; must not block."""
+    limits: Limits
+    background_jobs: Callable[[str], Sequence[str]] = _no_jobs
+    """Returns the handles of a conversation's running background jobs. Safe to call from any thread; must not block."""
+    mcp_servers: Callable[[ConversationRecord], Sequence[McpServerStatus]] = _no_servers
+    """Returns the states of the MCP servers that clients added to a conversation.
+
+    Safe to call from any thread; must not block.
+    """
+
+    fixed_tokens: Callable[[ConversationRecord], int] = _nothing_fixed
+    """Estimates the tokens of a conversation's system prompt and tools. Safe to call from any thread; must not block.
+    """
+
+    window_assumed: Callable[[str], bool] = _known
+    """Returns whether the named model's context window is assumed. Safe to call from any thread; must not block."""
+
+    def group_of(self, call: ToolUse) -> ToolGroup:
+        """Return the group (such as READ or WRITE) of the tool that a call is for; OTHER if the tool is unknown."""
+        return call.group or self.groups.get(call.name, ToolGroup.OTHER)
+
 
 MAX_DEPTH = 24
 """How many levels deep a JSON object may be nested to be sent as a protobuf Struct.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from server.process.process_settings import tune_process
+from server.process.operating_system import tune_process
 
 tune_process()  # before gRPC is imported
 

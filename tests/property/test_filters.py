@@ -17,8 +17,7 @@ from actors.core.context import Mode, Profile
 from actors.core.errors import ErrorKind
 from actors.core.states import Completed, ContextExhausted, Error, Idle, Ledger, LlmPhase, LlmRequesting
 from actors.ports.conditions import Order, OrderKey, Selection, matches
-from server.contract.filters.fields import FIELDS, meaning
-from server.contract.filters.syntax import FilterError, parse
+from server.contract.filters import FIELDS, FilterError, meaning, parse
 from tests.property.profiles import profile
 from tests.support.commit_builder import CommitBuilder
 from tests.support.stores import ME, with_nodes

@@ -50,7 +50,7 @@ from actors.core.states import (
     ToolExecuting,
     ToolPhase,
 )
-from server.wire.context import ConversionContext
+from server.wire.values import ConversionContext
 from tests.support.commit_builder import record_of
 
 if TYPE_CHECKING:

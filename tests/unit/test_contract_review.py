@@ -15,7 +15,7 @@ import pytest
 from google.api import annotations_pb2, field_behavior_pb2, field_info_pb2, resource_pb2
 from google.protobuf.descriptor import Descriptor, DescriptorBase, FieldDescriptor, MethodDescriptor
 
-from server.contract.rules import rules_of
+from server.contract.validation import rules_of
 from server.services.interceptors import READS
 from tests.generate.contract import Message, read_contract
 from tests.unit.test_contract import FILES, all_messages, all_methods

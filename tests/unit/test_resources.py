@@ -18,7 +18,7 @@ from actors.ports.machine import exhausted_resource, max_open_files, open_files,
 from actors.runtime import admission
 from actors.runtime.admission import Admission, FileRoom
 from server.contract.errors import status_of
-from server.process.process_settings import raise_open_files
+from server.process.operating_system import raise_open_files
 from tests.support.model_requests import Sink, failure, model, request
 
 if TYPE_CHECKING:

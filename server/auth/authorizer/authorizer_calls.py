@@ -9,17 +9,14 @@ import asyncio
 import functools
 import logging
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from actors.ports.machine import run_in_thread
 from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer
 from server.auth.principals import Role
 from server.contract.errors import AuthorizerUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 
 log = logging.getLogger(__name__)
 

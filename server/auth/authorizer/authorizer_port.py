@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 from msgspec import Struct
 
 from server.auth.principals import Role
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Peer(Struct, frozen=True):

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 from msgspec import Meta, Struct, field
 
-if TYPE_CHECKING:
-    from server.auth.authorizer.authorizer_port import Authorizer
+from server.auth.authorizer.authorizer_port import Authorizer
 
 
 class AuthorizerSettings(Struct, frozen=True, forbid_unknown_fields=True):

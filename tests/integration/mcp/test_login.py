@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from actors.adapters.mcp.login_flow import ClientRefusedError, LoginError
 from actors.adapters.mcp.server_settings import Login, McpServer
 from actors.ports.mcp import McpLogin, McpLoginsError, McpRegistration, McpState
-from server.auth.mcp_login_file import FILE, McpLoginFile
+from server.auth.tokens import MCP_LOGINS, McpLoginFile
 from tests.integration.server.test_serve import self_signed
 from tests.support.login_server import LoginServer, Ways, opened
 from tests.support.patience import eventually
@@ -43,7 +43,7 @@ def fake() -> Iterator[LoginServer]:
 
 @pytest.fixture
 def stored(tmp_path: Path) -> McpLoginFile:
-    return McpLoginFile(tmp_path / FILE)
+    return McpLoginFile(tmp_path / MCP_LOGINS)
 
 
 def log_in(server: McpServer, show: Callable[[str], object], **how: Any) -> LoggedIn:
@@ -98,7 +98,7 @@ def test_a_login_gets_tokens_and_only_its_owner_can_read_them(
     assert "secret" not in repr(login)
     stored.put("t", login)
     assert stored.read() == {"t": login}
-    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / MCP_LOGINS).stat().st_mode) == 0o600
     form = dict(fake.seen)["/token"]
     assert (form["resource"], form["client_id"]) == (fake.url, "registered")
 
@@ -242,7 +242,7 @@ def test_the_time_limit_of_the_requests_stands_still_while_the_person_logs_in() 
 
 
 def test_a_logout_from_a_damaged_file_says_so(tmp_path: Path, fake: LoginServer, stored: McpLoginFile) -> None:
-    from server.auth.mcp_login_command import logout
+    from server.auth.credential_commands import logout
 
     def run() -> Result:
         return CliRunner().invoke(logout, ["t", "--data-dir", str(tmp_path)])
@@ -251,7 +251,7 @@ def test_a_logout_from_a_damaged_file_says_so(tmp_path: Path, fake: LoginServer,
     done = run()
     assert (done.exit_code, done.stdout) == (0, "logged out from t\n")
     assert "not known to be invalid" in done.stderr
-    file = tmp_path / FILE
+    file = tmp_path / MCP_LOGINS
     for damage in (b"\xff", b'{"t": "\xff"}', b"[", b'{"t": ' + b"[" * 100_000):
         file.write_bytes(damage)
         done = run()
@@ -482,7 +482,7 @@ def test_a_file_that_others_can_read_is_not_used(
     hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile, tmp_path: Path
 ) -> None:
     stored.put("t", logged_in(fake))
-    (tmp_path / FILE).chmod(0o644)
+    (tmp_path / MCP_LOGINS).chmod(0o644)
     made = hub(server_at(fake), logins=stored)
     made.all.start()
     eventually(lambda: made.status().state is McpState.FAILED, "the state")
@@ -494,7 +494,7 @@ def test_two_programs_do_not_lose_each_others_logins(fake: LoginServer, stored: 
 
     def put(name: str) -> None:
         for number in range(20):
-            McpLoginFile(tmp_path / FILE).put(name, replace(login, access_token=f"{name}{number}"))
+            McpLoginFile(tmp_path / MCP_LOGINS).put(name, replace(login, access_token=f"{name}{number}"))
 
     threads = [threading.Thread(target=put, args=(name,)) for name in "abc"]
     for thread in threads:
@@ -502,4 +502,4 @@ def test_two_programs_do_not_lose_each_others_logins(fake: LoginServer, stored: 
     for thread in threads:
         thread.join()
     assert {name: each.access_token for name, each in stored.read().items()} == {"a": "a19", "b": "b19", "c": "c19"}
-    assert list(json.loads((tmp_path / FILE).read_text())) == ["a", "b", "c"] or len(stored.read()) == 3
+    assert list(json.loads((tmp_path / MCP_LOGINS).read_text())) == ["a", "b", "c"] or len(stored.read()) == 3

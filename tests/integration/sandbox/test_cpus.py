@@ -9,7 +9,7 @@ import pytest
 
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from server.app.wiring import wire
-from server.process.process_settings import running_on
+from server.process.operating_system import running_on
 from server.settings.loading import load
 from server.settings.setting_values import ConfigError
 from tests.support.sandbox_reports import sandbox_report

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from actors.adapters.store.postgres.engine import address_of
 from actors.adapters.store.postgres.schema import migrate
-from server.app.database_findings import DatabaseFinding, findings_of_settings
-from server.config_check import config
+from server.app.start_checks import DatabaseFinding, findings_of_settings
+from server.cli import config
 from tests.support.postgres import PASSWORD_USER
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from bedrock import v1
 from actors.core.notifications import ConversationUpdated
 from actors.ports.cluster import Node
 from server.cluster import node_lists
-from server.cluster.node_marks import ORIGIN, TOKEN
+from server.cluster.peers import ORIGIN, TOKEN
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, refused
 from tests.integration.server.test_watch_list import names_of, until_caught_up
 from tests.integration.server.two_nodes import NODES_TOKEN, RunningNode, TwoNodes

@@ -23,9 +23,9 @@ from actors.ports.cluster import Node
 from actors.ports.records import AuditFilter, CommandOrigin
 from actors.ports.telemetry import Telemetry
 from actors.runtime.quotas import Quota, QuotaSettings
-from server.cluster import greetings, peers, router
-from server.cluster.greetings import Greetings
-from server.cluster.node_marks import ORIGIN, OWNER, TOKEN, NodeMarks
+from server.cluster import node_lists, peers, router
+from server.cluster.node_lists import Greetings
+from server.cluster.peers import ORIGIN, OWNER, TOKEN, NodeMarks
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, Refusal, refused
 from tests.integration.server.test_calls import COMMANDS
 from tests.integration.server.two_nodes import NODES_TOKEN, TwoNodes
@@ -340,7 +340,7 @@ def test_a_node_that_lives_and_was_long_out_of_reach_is_tried_once_a_call(
 @contextmanager
 def greeting(loop: Loop, nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Greetings]:
     """Node a calls the others, and is patient with none."""
-    monkeypatch.setattr(greetings, "NEW_SECONDS", 0.0)
+    monkeypatch.setattr(node_lists, "NEW_SECONDS", 0.0)
 
     async def made() -> tuple[peers.Peers, Greetings]:
         connections = peers.Peers()
@@ -375,7 +375,7 @@ def test_a_node_that_has_just_joined_is_waited_for(
     before, nodes.a.cluster.others = nodes.a.cluster.others, (Node(8, "new", "127.0.0.1:1"),)
     try:
         with greeting(loop, nodes, monkeypatch) as greets:
-            monkeypatch.setattr(greetings, "NEW_SECONDS", SECONDS)
+            monkeypatch.setattr(node_lists, "NEW_SECONDS", SECONDS)
             loop.do(greets.greet())
     finally:
         nodes.a.cluster.others = before

@@ -16,7 +16,7 @@ from actors.core.content import Usage
 from actors.core.context import Mode
 from actors.core.notifications import ConversationUpdated, ModeChanged, UsageChanged
 from server.queries import audit as audits
-from server.queries import export as exports
+from server.queries import downloads as exports
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarness, refused
 from tests.integration.server.watch_harness import Author
 from tests.property.drive import a_context

@@ -29,7 +29,7 @@ from actors.events import hub as event_hub
 from actors.ports import RevisionTooOldError, Snapshot, StoredEvent, StoreUnavailableError
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError, SlowReaderError
-from server.streams import outbox as batches
+from server.streams import encoding as batches
 from server.wire.events import event, text_delta
 from tests.integration.server.watch_harness import ID, Author, changed, watch_harness
 from tests.support.samples import STATES
@@ -38,7 +38,7 @@ from tests.support.stores import StoreProxy, new_store
 if TYPE_CHECKING:
     from bedrock import v1
 
-    from server.wire.context import ConversionContext
+    from server.wire.values import ConversionContext
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 

@@ -15,7 +15,7 @@ from bedrock import v1
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from server.contract import limits
-from server.services import grpc_server, health, interceptors
+from server.services import grpc_server, interceptors
 from tests.attacks.http2 import GOAWAY, Raw
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarness, Refusal
 
@@ -84,7 +84,7 @@ def test_a_call_without_a_request_is_refused(harness: GrpcHarness, method: str) 
 def test_health_waits_for_no_request_either(
     harness: GrpcHarness, monkeypatch: pytest.MonkeyPatch, never: Never
 ) -> None:
-    monkeypatch.setattr(health, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(grpc_server, "REQUEST_SECONDS", 0.05)
     assert _refused(harness, HEALTH, never()).details() == LATE
     monkeypatch.undo()
     assert _refused(harness, HEALTH, iter(())).code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -96,8 +96,8 @@ def test_health_waits_for_no_request_either(
 def test_requests_for_health_that_do_not_come_keep_nobody_out(
     open_harness: Callable[..., GrpcHarness], monkeypatch: pytest.MonkeyPatch, never: Never
 ) -> None:
-    monkeypatch.setattr(health, "MAX_REQUESTS", 2)
-    monkeypatch.setattr(health, "REQUEST_SECONDS", 600.0)
+    monkeypatch.setattr(grpc_server, "MAX_REQUESTS", 2)
+    monkeypatch.setattr(grpc_server, "REQUEST_SECONDS", 600.0)
     harness = open_harness()
     call: Any = harness.channel.stream_unary(HEALTH, None, None)
     begun = [call.future(never(), timeout=60) for _ in range(3)]
@@ -115,7 +115,7 @@ def test_requests_for_health_that_do_not_come_keep_nobody_out(
 def test_the_oldest_watch_of_health_gives_way_and_the_others_go_on(
     open_harness: Callable[..., GrpcHarness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "MAX_WATCHES", 2)
+    monkeypatch.setattr(grpc_server, "MAX_WATCHES", 2)
     harness = open_harness()
     stub: Any = health_pb2_grpc.HealthStub(harness.channel)
     watches = []
@@ -130,7 +130,7 @@ def test_the_oldest_watch_of_health_gives_way_and_the_others_go_on(
 
 
 def test_a_watch_of_health_ends(harness: GrpcHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(grpc_server, "WATCH_SECONDS", 0.05)
     stub: Any = health_pb2_grpc.HealthStub(harness.channel)
     with pytest.raises(grpc.RpcError) as ended:
         list(stub.Watch(health_pb2.HealthCheckRequest(), timeout=SECONDS))

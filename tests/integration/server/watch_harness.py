@@ -19,12 +19,11 @@ from actors.ports import Commit, LogEntry, Store, StoredEvent
 from actors.runtime.services import SystemClock
 from server.auth.principals import LOCAL
 from server.queries.read_pool import ReadPool
-from server.streams.base import WatchSettings
+from server.streams.base import Wakeups, WatchSettings
 from server.streams.encoding import EventEncoder
 from server.streams.subscribe import Sources, SubscribeStreams
-from server.streams.wakeups import Wakeups
-from server.wire.context import ConversionContext
-from server.wire.conversations.encoded_conversations import EncodedConversations
+from server.wire.conversation_messages import EncodedConversations
+from server.wire.values import ConversionContext
 from tests.support.commit_builder import record_of
 from tests.support.stores import new_store
 

@@ -643,7 +643,7 @@ def test_logins_at_mcp_servers_are_commands_of_the_server(
     refused = program("mcp", "login", "w")
     assert refused.exit_code == 2
     assert "`bedrock mcp login` belongs to the server" in refused.stderr
-    login = EntryPoint("login", "server.auth.mcp_login_command:login", "bedrock.commands.mcp")
+    login = EntryPoint("login", "server.auth.credential_commands:login", "bedrock.commands.mcp")
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: (login,) if group == login.group else ())
     assert "Log in at an MCP server" in program("mcp", "login", "--help").stdout
 

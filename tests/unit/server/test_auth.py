@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from server.auth.authentication import OWN_USER, Authentication
-from server.auth.local_token import TokenUnusableError, read_or_create_token, write_private
+from server.auth.tokens import TokenUnusableError, read_or_create_token, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable

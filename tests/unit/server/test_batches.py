@@ -10,9 +10,8 @@ from bedrock import v1
 
 from actors.core.notifications import StreamDiscarded
 from actors.ports import StoredEvent
-from server.streams import outbox as batches
-from server.streams.encoding import frame
-from server.streams.outbox import Outbox, commits, start_of_last_commit
+from server.streams import encoding as batches
+from server.streams.encoding import Outbox, commits, frame, start_of_last_commit
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -17,8 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
-from server.contract.rules import rules_of
-from server.contract.validation import check
+from server.contract.validation import check, rules_of
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from server.auth.authentication import Authentication
-from server.auth.issuers.certificate_details import certificate_details
-from server.auth.issuers.client_certificates import ClientCertificates
+from server.auth.client_certificates import ClientCertificates, certificate_details
 from server.auth.principals import Caller, Role, principals_from_tables
 
 ADA = principals_from_tables({"ada": {"roots": ["/srv"]}})["ada"]

@@ -33,7 +33,7 @@ from actors.messages import (
 )
 from server.contract.errors import MalformedRequestError
 from server.wire import commands, results
-from server.wire.conversations.conversation_messages import approval_rule
+from server.wire.conversation_messages import approval_rule
 from server.wire.values import timestamp
 from tests.support.samples import FACTS, MESSAGE, QUEUED
 

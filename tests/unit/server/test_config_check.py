@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from server.config_check import config, described
+from server.cli import config, described
 from server.settings.loading import SETTINGS, load
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from actors.core.context import Mode, Profile
 from actors.core.errors import ErrorKind
 from actors.core.states import ApprovalKind, AwaitingToolApproval, Error, Ledger
 from actors.ports.conditions import LATEST_FIRST, Order, OrderKey, matches
-from server.contract.filters.fields import meaning
-from server.contract.filters.syntax import MAX_DEPTH, MAX_RESTRICTIONS, FilterError, order_of, parse
+from server.contract.filters import MAX_DEPTH, MAX_RESTRICTIONS, FilterError, meaning, order_of, parse
 from tests.support.commit_builder import record_of
 
 RECORD: dict[str, Any] = {

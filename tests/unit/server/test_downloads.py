@@ -16,7 +16,7 @@ from server.auth.authentication import caller
 from server.auth.principals import Caller, Role
 from server.contract import limits
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, SlowReaderError
-from server.queries.attachments import AttachmentDownloads
+from server.queries.downloads import AttachmentDownloads
 from server.queries.read_pool import ReadPool
 from server.services.image_upload import THREADS, ImageUploads
 from tests.support.commit_builder import record_of

@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from actors.core.context import Limits
 from actors.core.states import Idle
-from server.wire.context import ConversionContext
-from server.wire.conversations import encoded_conversations
-from server.wire.conversations.conversation_messages import conversation, state_of
-from server.wire.conversations.encoded_conversations import KEPT, KEPT_BYTES, EncodedConversations
+from server.wire import conversation_messages
+from server.wire.conversation_messages import KEPT, KEPT_BYTES, EncodedConversations, conversation, state_of
+from server.wire.values import ConversionContext
 from tests.support.samples import FACTS, STATES, record
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ids.append(row.id)
         return conversation(conversion, row, *known)
 
-    monkeypatch.setattr(encoded_conversations, "conversation", counted)
+    monkeypatch.setattr(conversation_messages, "conversation", counted)
     return ids
 
 
@@ -55,9 +54,7 @@ def test_a_state_that_a_commit_leaves_as_it_is_is_not_made_again(state: Any, mon
     encoded.message(row)
     changed = replace(row, title="another")
     expected = conversation(FACTS, changed)
-    monkeypatch.setattr(
-        "server.wire.conversations.conversation_messages.state_of", lambda *_: pytest.fail("it was made again")
-    )
+    monkeypatch.setattr("server.wire.conversation_messages.state_of", lambda *_: pytest.fail("it was made again"))
     assert encoded.message(changed) == expected
 
 

@@ -15,8 +15,7 @@ from actors.core.states import LlmPhase, State
 from actors.core.summary import ContextState
 from actors.ports.records import Outcome
 from server.queries import audit
-from server.wire import enums
-from server.wire.conversations import conversation_messages
+from server.wire import conversation_messages, enums
 
 if TYPE_CHECKING:
     from enum import EnumMeta

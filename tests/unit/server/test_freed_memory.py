@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from server.process import malloc_trim as freed_memory
-from server.process.malloc_trim import RISE_BYTES, MallocTrimmer
+from server.process import operating_system as freed_memory
+from server.process.operating_system import RISE_BYTES, MallocTrimmer
 
 if TYPE_CHECKING:
     import pytest
@@ -61,8 +61,8 @@ def test_what_many_threads_freed_is_really_given_back() -> None:
     """Small pieces between what is kept: the C library returns those only when it is told."""
     program = """
 import ctypes
-from server.process import malloc_trim as freed_memory
-memory = freed_memory.of_this_process()
+from server.process import operating_system as freed_memory
+memory = freed_memory.heap_trimmer()
 if memory is None:
     print("not needed")
     raise SystemExit

@@ -15,7 +15,7 @@ from bedrock import v1
 from actors.ports.telemetry import Rpc, Telemetry
 from actors.runtime.services import unlimited
 from server.auth.authentication import OWN_USER, Authentication, caller
-from server.auth.live_calls import LiveCalls
+from server.auth.authorization import LiveCalls
 from server.services.interceptors import GuardedMethod, address_of
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from jwt.api_jws import PyJWS
 
 from actors.ports.sandbox import NO_PERMISSIONS
+from server.auth import issued_tokens
 from server.auth.authentication import Authentication
-from server.auth.issuers import issuer_keys
-from server.auth.issuers.issued_tokens import MAX_TOKEN_BYTES, IssuedTokens
+from server.auth.issued_tokens import MAX_TOKEN_BYTES, IssuedTokens
 from server.auth.issuers.issuer_tables import Issuer, issuers_from_tables
 from server.auth.principals import Caller, Role, principals_from_tables
 
@@ -253,12 +253,12 @@ def test_a_new_key_is_known_at_once_and_one_that_is_withdrawn_ends_what_it_began
         first = await world.caller(token())
         assert first is not None
         world.publish(jwk("two"), jwk("one"))
-        world.clock += issuer_keys.FILE_SECONDS
+        world.clock += issued_tokens.FILE_SECONDS
         second = await world.caller(token(rsa_key("two"), kid="two"))
         assert second is not None
         assert world.authentication.accepts(first)
         world.publish(jwk("two"))
-        world.clock += issuer_keys.FILE_SECONDS + 1
+        world.clock += issued_tokens.FILE_SECONDS + 1
         assert world.authentication.accepts(first), "the file is read in the background"
         await world.tokens._keys["corp"].refresh()
         assert not world.authentication.accepts(first)
@@ -342,7 +342,7 @@ def test_keys_are_asked_for_once_and_unknown_ids_cause_no_storm(published: Publi
         for number in range(50):
             assert await world.caller(token(kid=f"unknown-{number}")) is None
         assert published.asked == 1
-        world.clock += issuer_keys.RETRY_SECONDS
+        world.clock += issued_tokens.RETRY_SECONDS
         for number in range(50):
             assert await world.caller(token(kid=f"unknown-{number}")) is None
         assert published.asked == 2
@@ -359,19 +359,19 @@ def test_an_issuer_that_is_down_keeps_its_last_keys_for_a_day(
     async def tried() -> None:
         assert await world.caller(token()) is None, "down when it is needed first"
         published.status, published.content = 302, b""
-        world.clock += issuer_keys.RETRY_SECONDS
+        world.clock += issued_tokens.RETRY_SECONDS
         assert await world.caller(token()) is None, "no redirect is followed"
         published.status, published.content = 200, good
-        world.clock += issuer_keys.RETRY_SECONDS
+        world.clock += issued_tokens.RETRY_SECONDS
         first = await world.caller(token())
         assert first is not None
         for content in (b"<html>", b"{}", b'{"keys": 7}', b'{"keys": []}', b'{"keys": [' + b" " * (1 << 19)):
             published.content = content
-            world.clock += issuer_keys.URL_SECONDS + 1
+            world.clock += issued_tokens.URL_SECONDS + 1
             assert await world.caller(token()) is not None
             await world.tokens._keys["corp"].refresh()
             assert await world.caller(token()) is not None
-        world.clock += issuer_keys.STALE_SECONDS
+        world.clock += issued_tokens.STALE_SECONDS
         assert await world.caller(token()) is None
         assert not world.authentication.accepts(first)
 
@@ -385,14 +385,14 @@ def test_an_issuer_that_does_not_answer_holds_nobody_up_for_long(
 ) -> None:
     world = Remote(published.server_address[1])
     published.hold = threading.Event()
-    monkeypatch.setattr(issuer_keys, "FETCH_SECONDS", 0.05)
+    monkeypatch.setattr(issued_tokens, "FETCH_SECONDS", 0.05)
 
     async def tried() -> None:
         assert await world.caller(token()) is None
         assert await world.caller(OWN) is not None
         published.hold.set()  # type: ignore[union-attr]
-        monkeypatch.setattr(issuer_keys, "FETCH_SECONDS", 30.0)
-        world.clock += issuer_keys.RETRY_SECONDS
+        monkeypatch.setattr(issued_tokens, "FETCH_SECONDS", 30.0)
+        world.clock += issued_tokens.RETRY_SECONDS
         assert await world.caller(token()) is not None
 
     asyncio.run(tried())

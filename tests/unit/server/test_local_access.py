@@ -11,7 +11,7 @@ import pytest
 from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivateError, check_private, check_socket, open_believed
 
 from actors.ports.settings.settings_checks import read_named
-from server.local_access import claim_directory, socket_path
+from server.local_endpoint import claim_directory, socket_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

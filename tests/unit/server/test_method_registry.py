@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 from bedrock import v1
 
-from server.cluster.places import URGENT
+from server.cluster.forwarding import URGENT
 from server.services.grpc_server import registry_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from server.process import open_files
+from server.app import serving
 
 if TYPE_CHECKING:
     import pytest
@@ -24,10 +24,10 @@ def test_the_log_warns_once_each_time_that_too_many_files_are_open(
         looks.append(len(caplog.records))
         return found
 
-    monkeypatch.setattr(open_files, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(serving, "CROWDED_SECONDS", 0)
     with caplog.at_level(logging.WARNING):
         try:
-            asyncio.run(open_files.warn_when_crowded(100, count))
+            asyncio.run(serving.warn_when_crowded(100, count))
         except EOFError:
             looks.append(len(caplog.records))
     assert looks == [0, 0, 1, 1, 1, 1, 1, 2]

@@ -12,8 +12,8 @@ from actors.ports.cluster import Cluster, Node
 from actors.ports.records import CommandOrigin
 from actors.ports.telemetry import Telemetry
 from server.auth.authorization import CONVERSATIONS, NEEDED
-from server.cluster.node_marks import TOKEN, NodeMarks
-from server.cluster.places import PLACES, URGENT, ServingNode
+from server.cluster.forwarding import PLACES, URGENT, ServingNode
+from server.cluster.peers import TOKEN, NodeMarks
 from server.cluster.router import REPEATABLE, CallRouter, NodeAccess, directory_in
 from server.contract.resource_names import conversation_in
 from server.services.interceptors import READS

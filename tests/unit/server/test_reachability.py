@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from server.app.adapter_choice import CannotStartError
-from server.app.node_listener import check_listener
+from server.app.store_choice import check_listener
 from server.cluster import peers
 from server.cluster.peers import Obstacle, why_unreachable
 from server.cluster.router import NodeAccess

@@ -9,8 +9,8 @@ import pytest
 
 from actors.ports import DatabaseAwayError, StoreUnavailableError
 from actors.ports.records import AuditEntry, AuditFilter, CommandOrigin
-from server.auth import refusals
-from server.auth.refusals import Refusals
+from server.auth import authorization
+from server.auth.authorization import Refusals
 from tests.support.stores import StoreProxy
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def kept(store: Store) -> list[tuple[str, str, str, int]]:
 
 
 def test_repetitions_are_counted_and_the_first_is_kept_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "FLUSH_SECONDS", 0)
+    monkeypatch.setattr(authorization, "FLUSH_SECONDS", 0)
     store = Store()
 
     async def refuse() -> None:
@@ -85,9 +85,9 @@ def test_a_flood_fills_no_disk_and_pushes_nobody_out() -> None:
 
     asyncio.run(refuse())
     found = kept(store)
-    assert len(found) == refusals.MOST_OF_ONE + 2
+    assert len(found) == authorization.MOST_OF_ONE + 2
     assert ("ann", "SendMessage", "PERMISSION_DENIED", 1) in found
-    assert ("", "", "", 10_000 - refusals.MOST_OF_ONE) in found
+    assert ("", "", "", 10_000 - authorization.MOST_OF_ONE) in found
     assert store.writes == 1
 
 
@@ -97,8 +97,8 @@ def test_a_window_ends_and_what_the_store_could_not_take_is_tried_again(
 ) -> None:
     """It is in the log, unless the store itself logs the outage."""
     for name in ("FLUSH_SECONDS", "RETRY_SECONDS"):
-        monkeypatch.setattr(refusals, name, 0)
-    monkeypatch.setattr(refusals, "WINDOW_SECONDS", 0.01)
+        monkeypatch.setattr(authorization, name, 0)
+    monkeypatch.setattr(authorization, "WINDOW_SECONDS", 0.01)
     store = Store(failing=2, error=error)
 
     async def refuse() -> None:

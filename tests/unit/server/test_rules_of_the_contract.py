@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from server.contract import validate_pb2
 from server.contract.errors import MalformedRequestError
-from server.contract.rules import rules_of
-from server.contract.validation import check
+from server.contract.validation import check, rules_of
 from tests.unit.server.test_checks import CASES, GOOD, made
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from server.process.service_manager import READY, STOPPING, notify
+from server.process.operating_system import READY, STOPPING, notify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,11 +10,10 @@ import pytest
 
 from actors.ports import StoreUnavailableError
 from actors.ports.sandbox import Permissions
+from server.auth import tokens
 from server.auth.authentication import Authentication
-from server.auth.local_token import TokenUnusableError
 from server.auth.principals import Caller, Principal, Role
-from server.auth.tokens import principal_tokens
-from server.auth.tokens.principal_tokens import PrincipalTokens, SharedTokens
+from server.auth.tokens import PrincipalTokens, SharedTokens, TokenUnusableError
 from tests.support.patience import eventually
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(principal_tokens, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(tokens, "PAUSE_SECONDS", 0.001)
     before = threading.active_count()
     made = World()
     yield made
@@ -75,14 +74,14 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def test_a_token_is_known_from_its_creation_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(principal_tokens, "FOLLOW_SECONDS", 3600.0)
+    monkeypatch.setattr(tokens, "FOLLOW_SECONDS", 3600.0)
     assert world.caller("bedrock_00000000_none") is None
     token, text = world.tokens.create("ada", Role.USER, 1)
     assert world.caller(text) == Caller("ada", Role.USER, token.id, secret=token.digest[:16])
 
 
 def test_nothing_is_read_for_what_is_no_token_of_a_principal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(principal_tokens, "FOLLOW_SECONDS", 3600.0)
+    monkeypatch.setattr(tokens, "FOLLOW_SECONDS", 3600.0)
     assert world.caller("bedrock_00000000_none") is None  # the thread waits for such calls only, from now on
     reads = world.database.reads
     assert world.caller("secret") is None
@@ -90,7 +89,7 @@ def test_nothing_is_read_for_what_is_no_token_of_a_principal(world: World, monke
 
 
 def test_a_revoked_token_ends_without_a_call_that_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(principal_tokens, "FOLLOW_SECONDS", 0.01)
+    monkeypatch.setattr(tokens, "FOLLOW_SECONDS", 0.01)
     token, text = world.tokens.create("ada", Role.USER, 1)
     who = world.caller(text)
     assert who is not None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from server.process.sockets import connections, listener
+from server.process.operating_system import connections, listener
 from server.settings.setting_values import Listen
 
 if TYPE_CHECKING:

@@ -13,12 +13,11 @@ import pytest
 from actors.core.context import Mode
 from actors.core.errors import Rejected
 from actors.ports.sandbox import NO_PERMISSIONS, Permissions
-from server.auth import private_file
+from server.auth import tokens
 from server.auth.authentication import OWN_USER, Authentication
 from server.auth.authorization import check_role
-from server.auth.local_token import TokenUnusableError
 from server.auth.principals import Caller, Principal, Role, principals_from_tables
-from server.auth.tokens.principal_tokens import FILE, TokenFile
+from server.auth.tokens import PRINCIPALS_TOKENS, TokenFile, TokenUnusableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +30,7 @@ class World:
     """A token file, and a server that knows ada."""
 
     def __init__(self, folder: Path) -> None:
-        self.file = TokenFile(folder / FILE)
+        self.file = TokenFile(folder / PRINCIPALS_TOKENS)
         self.now = 1_000_000
         self.clock = 0.0
         self.authentication = Authentication(
@@ -129,7 +128,7 @@ def test_a_role_is_at_most_that_of_the_principal(world: World) -> None:
 def test_a_file_that_is_no_list_of_tokens_opens_to_nobody(world: World, tmp_path: Path, content: str) -> None:
     _, text = world.file.create("ada", Role.USER, world.now)
     assert world.caller(text)
-    (tmp_path / FILE).write_text(content)
+    (tmp_path / PRINCIPALS_TOKENS).write_text(content)
     world.clock += 1.0
     assert world.caller(text) is None
     assert world.caller(OWN) == OWN_USER
@@ -139,7 +138,7 @@ def test_a_file_that_is_no_list_of_tokens_opens_to_nobody(world: World, tmp_path
 
 def test_a_file_that_others_can_read_opens_to_nobody(world: World, tmp_path: Path) -> None:
     _, text = world.file.create("ada", Role.USER, world.now)
-    (tmp_path / FILE).chmod(0o644)
+    (tmp_path / PRINCIPALS_TOKENS).chmod(0o644)
     assert world.caller(text) is None
     with pytest.raises(TokenUnusableError, match="chmod 600"):
         world.file.read()
@@ -148,13 +147,13 @@ def test_a_file_that_others_can_read_opens_to_nobody(world: World, tmp_path: Pat
 def test_a_file_that_can_be_used_again_is(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has read why it is refused mends it, which changes nothing of its content; and descriptors come back."""
     _, text = world.file.create("ada", Role.USER, world.now)
-    (tmp_path / FILE).chmod(0o644)
+    (tmp_path / PRINCIPALS_TOKENS).chmod(0o644)
     assert world.caller(text) is None
-    (tmp_path / FILE).chmod(0o600)
+    (tmp_path / PRINCIPALS_TOKENS).chmod(0o600)
     assert world.caller(text)
     world.file.create("ada", Role.USER, world.now)
     with monkeypatch.context() as broken:
-        broken.setattr(private_file, "open_secret", _no_descriptors)
+        broken.setattr(tokens, "open_secret", _no_descriptors)
         world.clock += 1.0
         assert world.caller(text) is None
     world.clock += 1.0
@@ -169,7 +168,7 @@ def test_no_token_is_lost_when_several_programs_make_one(world: World, tmp_path:
     made: list[Any] = []
 
     def make() -> None:
-        made.extend(TokenFile(tmp_path / FILE).create("ada", Role.USER, world.now)[0] for _ in range(10))
+        made.extend(TokenFile(tmp_path / PRINCIPALS_TOKENS).create("ada", Role.USER, world.now)[0] for _ in range(10))
 
     threads = [threading.Thread(target=make) for _ in range(4)]
     descriptors = len(os.listdir("/proc/self/fd"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from server.streams.wakeups import (
+from server.streams.base import (
     AT_ONCE,
     EVENTS_PAUSE_SECONDS,
     LONGEST_SECONDS,

@@ -51,8 +51,7 @@ from actors.ports import ConversationRecord, Store, StoredEvent
 from actors.runtime.services import SystemClock
 from server.contract.limits import REPORT_CHARS
 from server.streams.encoding import EventEncoder
-from server.wire.conversations.conversation_messages import conversation, state_of, summary_of
-from server.wire.conversations.encoded_conversations import EncodedConversations
+from server.wire.conversation_messages import EncodedConversations, conversation, state_of, summary_of
 from server.wire.events import event, needs_record, output_delta, text_delta
 from tests.support.samples import BASH, FACTS, MESSAGE, QUEUED, REPORTS, STATES, TIMEOUT, UPGRADE, record
 from tests.support.stores import StoreProxy, new_store

@@ -22,7 +22,7 @@ from actors.core.context import (
 )
 from actors.core.states import AwaitingToolApproval, Idle, LlmPhase, LlmRequesting, ToolExecuting
 from actors.ports.mcp import McpServerStatus, McpState
-from server.wire.conversations.conversation_messages import (
+from server.wire.conversation_messages import (
     chosen_mcp_servers,
     conversation,
     in_full,

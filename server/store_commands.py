@@ -1,7 +1,8 @@
-"""The commands `bedrock backup` and `bedrock restore`, which copy the SQLite database of this machine."""
+"""The commands on stored conversations: `bedrock backup`, `bedrock restore`, and `bedrock move` to PostgreSQL."""
 
 from __future__ import annotations
 
+import importlib.util
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,15 +12,17 @@ from bedrock._interrupts import INTERRUPTED, ending_at_once
 from bedrock.cli.text.output import print_text
 from bedrock.local_server import NotPrivateError
 
-from actors.ports import DataDirectoryBusyError, StoreUnusableError
+from actors.ports import DataDirectoryBusyError, StoreError, StoreUnusableError
+from server.auth.tokens import PRINCIPALS_TOKENS, PrivateFile, TokenUnusableError
 from server.cli import USAGE, fail
 from server.config import shown_database
-from server.local_access import close_to_others
+from server.local_endpoint import close_to_others
 from server.settings.loading import load
 from server.settings.setting_values import ConfigError
 
 if TYPE_CHECKING:
     from actors.adapters.store.sqlite.backup import Copied
+
 
 FAILED = 1
 
@@ -124,3 +127,40 @@ def _refuse_elsewhere(data_dir: str | None, config: Path | None) -> None:
 def _amount(made: Copied) -> str:
     what = "conversation" if made.conversations == 1 else "conversations"
     return f"{made.conversations} {what}, {made.size / 1_000_000:.1f} MB,"
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path), help="The server's file with settings.")
+@click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
+@click.option("--database", type=str, help="The URL of an empty PostgreSQL database. [the setting database]")
+def move(config: Path | None, data_dir: str | None, database: str | None) -> None:
+    """Copy all conversations from the data directory to PostgreSQL.
+
+    The tokens of principals are copied, too. The server has to be stopped. Every row is compared after it was copied;
+    if one differs, the database stays empty.
+
+    The data directory keeps its own token, which stays valid, and its database, which is no longer opened: a file
+    beside it says where the conversations are.
+    """
+    try:
+        found = load({} if database is None else {"database": database}, file=config)
+    except ConfigError as error:
+        fail(str(error), USAGE)
+    if not found.database:
+        fail("where to? Say --database postgresql://user@host:port/name, or set database", USAGE)
+    if importlib.util.find_spec("psycopg") is None:
+        fail(str(found.without_extra("database", "postgres")), USAGE)
+    with ending_at_once():
+        from actors.adapters.store.postgres.moving import move_to  # noqa: PLC0415 -- not for --help
+    source = data_directory(data_dir, config)
+    try:
+        tokens = PrivateFile(source / PRINCIPALS_TOKENS).read()
+        moved = move_to(found.database, source, {} if tokens is None else {PRINCIPALS_TOKENS: tokens})
+    except DataDirectoryBusyError as error:
+        fail(f"nothing was moved: {error}: stop the server first", FAILED)
+    except (StoreError, TokenUnusableError) as error:
+        fail(f"nothing was moved: {error}", FAILED)
+    except KeyboardInterrupt:
+        fail("interrupted: nothing was moved", INTERRUPTED)
+    what = "conversation" if moved.conversations == 1 else "conversations"
+    print_text(f"moved {moved.conversations} {what} to {moved.to}: {moved.rows} rows, each compared")

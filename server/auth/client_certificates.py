@@ -1,19 +1,59 @@
-"""Authentication by client certificates (mutual TLS), which a listener with `client_ca` requests."""
+"""Authentication by client certificates (mutual TLS), which a listener with `client_ca` requests.
+
+gRPC reports the names in a certificate, but not its expiry, and it cuts off a name at a zero byte, so that an
+attacker's certificate could pass for that of another host or user: certificates are parsed here for both.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from server.auth.principals import Caller, principals_of
+from server.auth.principals import Caller, Principal, principals_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+KNOWN_CERTIFICATES = 1_024
+"""How many certificates the cache holds.
 
-    from server.auth.principals import Principal
+All calls on one connection have the same certificate, so it is parsed once.
+"""
+
+
+class CertificateDetails(Struct, frozen=True):
+    """What authentication needs to know about a certificate, besides its names."""
+
+    cut_name: bool
+    """Whether a name in the certificate contains a zero byte, at which gRPC would cut it off."""
+    expires_at: float
+    """When the certificate expires, in seconds since 1970."""
+
+
+@functools.lru_cache(KNOWN_CERTIFICATES)
+def certificate_details(pem: bytes) -> CertificateDetails | None:
+    """Return the details of a certificate in PEM format; None if it cannot be parsed."""
+    from cryptography import x509  # noqa: PLC0415 -- of the extra `mtls`
+
+    def names() -> Iterator[str]:
+        """Yield the names that gRPC reports."""
+        for attribute in certificate.subject:
+            yield attribute.value if isinstance(attribute.value, str) else attribute.value.decode("latin-1")
+        for extension in certificate.extensions:
+            if isinstance(extension.value, x509.SubjectAlternativeName):
+                for kind in (x509.DNSName, x509.RFC822Name, x509.UniformResourceIdentifier):
+                    yield from extension.value.get_values_for_type(kind)
+
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        cut = any("\0" in name for name in names())
+        return CertificateDetails(cut, certificate.not_valid_after_utc.timestamp())
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        return None
+
 
 KINDS = {"uri": "peer_uri", "dns": "peer_dns", "email": "peer_email", "cn": "x509_common_name"}
 """The kinds of names in a certificate, each with the key under which gRPC reports such names."""
@@ -41,7 +81,6 @@ class ClientCertificates:
         named = {principal.name: principal for principal in self._named(connection)}
         if not named:
             return by_token
-        from server.auth.issuers.certificate_details import certificate_details  # noqa: PLC0415 -- extra `mtls`
 
         shown = [certificate_details(each) for each in connection[CERTIFICATE]]
         ends = min(0.0 if each is None or each.cut_name else each.expires_at for each in shown)

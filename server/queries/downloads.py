@@ -1,29 +1,101 @@
-"""Serves ExportConversation, which streams a whole conversation as lines of JSON. One page at a time is in memory."""
+"""Serves the downloads of attachments, and ExportConversation, which streams a conversation as lines of JSON.
+
+A download is sent at the speed of its client: a slow client delays no other, and is disconnected after a time limit. An
+export has one page at a time in memory.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from bedrock import v1
 from google.protobuf import json_format
 
 from actors.core.notifications import ConversationUpdated
-from actors.ports import ConversationRecord, RevisionTooOldError, StoredEvent, StoreReader
+from actors.ports import Attachment, AttachmentStore, ConversationRecord, RevisionTooOldError, StoredEvent, StoreReader
 from server.contract import limits
-from server.contract.errors import ConversationNotFoundError
-from server.queries.slow_reader import send
-from server.wire.conversations.conversation_messages import in_full
+from server.contract import resource_names as names
+from server.contract.errors import ConversationNotFoundError, SlowReaderError
+from server.queries.read_pool import ReadPool
+from server.wire.conversation_messages import in_full
 from server.wire.events import event_alone
 from server.wire.messages import message
+from server.wire.values import ConversionContext
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
     from google.protobuf.message import Message
 
-    from server.queries.read_pool import ReadPool
-    from server.wire.context import ConversionContext
+
+Response = TypeVar("Response")
+
+
+async def send(
+    write: Callable[[Response], Awaitable[None]], response: Response, stall_seconds: float = limits.STALL_SECONDS
+) -> None:
+    """Send a response, and return once gRPC has accepted it. Raises SlowReaderError if that takes `stall_seconds`."""
+    try:
+        async with asyncio.timeout(stall_seconds):
+            await write(response)
+    except TimeoutError:
+        raise SlowReaderError("nothing was read for too long; call again") from None
+
+
+class AttachmentDownloads:
+    """Serves the calls about attachments, the images in messages. Use in the event loop only."""
+
+    def __init__(self, store: AttachmentStore, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
+        self._store = store
+        self._reads = reads
+        self._stall_seconds = stall_seconds
+
+    async def serve(
+        self,
+        conversation_id: str,
+        request: v1.DownloadAttachmentRequest,
+        write: Callable[[v1.DownloadAttachmentResponse], Awaitable[None]],
+    ) -> None:
+        """Send the whole image in chunks, by calls of `write`.
+
+        Raises ConversationNotFoundError if there is no such image, SlowReaderError if the client stops reading, and
+        StoreError if the image cannot be read.
+        """
+        for piece in _pieces(await self._found(conversation_id, request.name)):
+            await send(write, piece, self._stall_seconds)
+
+    async def described(self, conversation_id: str, name: str) -> v1.Attachment:
+        """Return the type and the size of an attachment.
+
+        Raises ConversationNotFoundError if there is no such attachment, or StoreError.
+        """
+        found = await self._found(conversation_id, name)
+        return v1.Attachment(
+            name=names.attachment(conversation_id, found.id),
+            media_type=found.media_type,
+            size_bytes=len(found.data),
+            width=found.width,
+            height=found.height,
+        )
+
+    async def _found(self, conversation_id: str, name: str) -> Attachment:
+        _, attachment_id = names.parse_child(name, "attachments") or ("", "")
+        found = None
+        if "." not in attachment_id:  # clients cannot get scaled-down copies, whose ids have a dot
+            found = await self._reads(self._store.attachment, conversation_id, attachment_id)
+        if found is None:
+            raise ConversationNotFoundError(name)
+        return found
+
+
+def _pieces(attachment: Attachment) -> list[v1.DownloadAttachmentResponse]:
+    size = limits.ATTACHMENT_PIECE_BYTES
+    starts = range(0, len(attachment.data), size)
+    pieces = [v1.DownloadAttachmentResponse(data=attachment.data[start : start + size]) for start in starts]
+    pieces[0].media_type, pieces[0].size_bytes = attachment.media_type, len(attachment.data)
+    return pieces
+
 
 PAGE = 100
 """How many messages or events are read at a time."""

@@ -1,26 +1,182 @@
-"""The list of tokens of principals, as hashes: `bedrock token` writes it, the server reads it."""
+"""Files with secrets in the data directory: the local token, tokens of principals, and logins at MCP servers.
+
+Whoever holds the local token has all rights of the user that runs the server. Tokens of principals are kept as hashes.
+The commands `bedrock token` and `bedrock mcp login` change the same files while the server runs.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import hmac
 import logging
+import os
 import secrets
+import stat
 import threading
-from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
+from bedrock.local_server import NotPrivateError, open_believed
 
 from actors.ports import StoreError, StoreUnavailableError
-from server.auth.local_token import TokenUnusableError
+from actors.ports.mcp import McpLogin, McpLoginsError, McpRegistration
 from server.auth.principals import Role
-from server.auth.private_file import PrivateFile
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+TOKEN_BYTES = 32
+
+
+class TokenUnusableError(Exception):
+    """The token's file cannot be used. The message explains why, and contains no part of the token."""
+
+
+def read_or_create_token(path: Path) -> str:
+    """Return the token in the file `path`. A missing file is created with a new token, and only its owner can read it.
+
+    Raises TokenUnusableError if other users can read the file, or if it cannot be read or written.
+    """
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        return _create(path)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file that an operator or another program has written.
+
+    Raises TokenUnusableError if the file is missing, has no token, or can be read by other users.
+    """
+    try:
+        return _read(path, named=True)
+    except FileNotFoundError:
+        raise TokenUnusableError(f"there is no token file {path}") from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> TokenUnusableError:
+    return TokenUnusableError(f"the token file {path} cannot be read: {error.strerror}")
+
+
+def open_secret(path: Path, *, named: bool = False) -> int:
+    """Open a file with secrets for reading, and return its descriptor. An operator's file is `named` in the settings.
+
+    Raises TokenUnusableError if other users can read it or may have written it, and OSError if it cannot be opened.
+    """
+    try:
+        descriptor = open_believed(path, named=named)
+    except NotPrivateError as error:
+        raise TokenUnusableError(str(error)) from None
+    if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077:
+        os.close(descriptor)
+        raise TokenUnusableError(f"{path} can be read by others: chmod 600 it")
+    return descriptor
+
+
+def _read(path: Path, *, named: bool = False) -> str:
+    with os.fdopen(open_secret(path, named=named), "rb") as file:
+        token = file.read(1024).decode("ascii", "replace").strip()
+    if len(token) < TOKEN_BYTES:
+        raise TokenUnusableError(f"the token file {path} holds no token: remove it, and a new one is made")
+    return token
+
+
+def _create(path: Path) -> str:
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    write_private(path, token + "\n")
+    return token
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file atomically, readable only by its owner. Raises TokenUnusableError if it cannot be written."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise TokenUnusableError(f"{path} cannot be written: {error.strerror}") from None
+
+
+MAX_FILE_BYTES = 16 << 20
+
+
+class PrivateFile:
+    """A JSON file that only its owner can read.
+
+    The methods do blocking I/O, and raise TokenUnusableError if that fails.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def shown(self) -> str:
+        """The path of the file, for messages."""
+        return str(self.path)
+
+    def read(self) -> bytes | None:
+        """Return the content; None if there is no file.
+
+        Raises TokenUnusableError if the file cannot be read, or if other users can read it or may have written it.
+        """
+        try:
+            with os.fdopen(open_secret(self.path), "rb") as file:
+                return file.read(MAX_FILE_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise TokenUnusableError(f"{self.path} cannot be read: {error.strerror}") from None
+
+    def version(self) -> tuple[int, ...]:
+        """Return a value that changes whenever the file or its permissions change. Costs one system call."""
+        try:
+            found = os.lstat(self.path)
+        except OSError:
+            return ()
+        return found.st_ino, found.st_ctime_ns, found.st_mtime_ns, found.st_size
+
+    @contextmanager
+    def changing(self) -> Generator[None]:
+        """Lock the file against changes by other programs while the `with` block runs.
+
+        Readers never wait for the lock.
+        """
+        lock = self.path.with_name(f"{self.path.name}.lock")
+        try:
+            held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise TokenUnusableError(f"{lock} cannot be opened: {error.strerror}") from None
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(held)
+
+    def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
+        """Replace the content by the result of `change(content)`, while holding the lock.
+
+        If the result is None, the file is left unchanged.
+        """
+        with self.changing():
+            content = change(self.read())
+            if content is not None:
+                self.write(content)
+
+    def write(self, json: bytes) -> None:
+        """Replace the content atomically. Call this within `changing`."""
+        write_private(self.path, msgspec.json.format(json).decode() + "\n")
+
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +277,7 @@ class SharedTokens:
 
 T = TypeVar("T")
 
-FILE = "tokens.json"
+PRINCIPALS_TOKENS = "tokens.json"
 """The name under which the list is stored: as a file in the data directory, or as a document in the database."""
 PREFIX = "bedrock"
 """The prefix of all tokens of principals, by which secret scanners recognise tokens in published files."""
@@ -286,3 +442,94 @@ def _digest(secret: str) -> str:
 
 def _digest_of(secret: bytes) -> bytes:
     return hashlib.sha256(secret).hexdigest().encode()
+
+
+MCP_LOGINS = "mcp-logins.json"
+MCP_REGISTRATIONS = "mcp-clients.json"
+
+Kept = TypeVar("Kept")
+
+
+class _Table(Generic[Kept]):
+    def __init__(self, path: Path, decoder: msgspec.json.Decoder[dict[str, Kept]], what: str) -> None:
+        self._file = PrivateFile(path)
+        self._decoder = decoder
+        self._what = what
+        """The word for the stored values in error messages, e.g. "logins"."""
+
+    def read(self) -> dict[str, Kept]:
+        """Return the values by server name; {} if there is no file.
+
+        Raises McpLoginsError if the file cannot be used.
+        """
+        try:
+            content = self._file.read()
+            return {} if content is None else self._decoder.decode(content)
+        except TokenUnusableError as error:
+            raise McpLoginsError(str(error)) from None
+        except (ValueError, RecursionError):  # ValueError includes msgspec.DecodeError
+            raise McpLoginsError(f"{self._file.path} holds no {self._what}: restore it, or remove it") from None
+
+    @contextmanager
+    def _changing(self) -> Generator[dict[str, Kept]]:
+        """Yield the values for the `with` block to change, and write them to the file when the block ends.
+
+        Until then, other programs wait before they change the file. Raises McpLoginsError if the file cannot be used.
+        """
+        try:
+            with self._file.changing():
+                values = self.read()
+                before = dict(values)
+                yield values
+                if values != before:
+                    self._file.write(msgspec.json.encode(values))
+        except TokenUnusableError as error:
+            raise McpLoginsError(str(error)) from None
+
+    def put(self, name: str, value: Kept) -> None:
+        """Store a value for a server, replacing an existing one. Raises McpLoginsError if the file cannot be used."""
+        with self._changing() as values:
+            values[name] = value
+
+
+class McpRegistrationFile(_Table[McpRegistration]):
+    """The OAuth client registrations at MCP servers, in a file.
+
+    A login takes its registration out of the file first, and stores it again only if the login succeeds.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, msgspec.json.Decoder(dict[str, McpRegistration]), "registrations")
+
+    def take(self, name: str) -> McpRegistration | None:
+        """Remove and return the registration for a server; None if there is none.
+
+        Raises McpLoginsError if the file cannot be used.
+        """
+        with self._changing() as found:
+            return found.pop(name, None)
+
+
+class McpLoginFile(_Table[McpLogin]):
+    """The logins at MCP servers, in a JSON file. Implements `McpLogins` of actors.ports."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, msgspec.json.Decoder(dict[str, McpLogin]), "logins")
+
+    def version(self) -> tuple[int, ...]:
+        """Return a value that changes whenever the file changes."""
+        return self._file.version()
+
+    def replace(self, name: str, before: McpLogin, after: McpLogin | None) -> bool:
+        """Replace the stored login by `after` if it still equals `before`. Return whether it was replaced.
+
+        If `after` is None, the login is removed. Raises McpLoginsError if the file cannot be used.
+        """
+        with self._changing() as logins:
+            if logins.get(name) != before:
+                return False
+            if after is None:
+                del logins[name]
+            else:
+                logins[name] = after
+        return True

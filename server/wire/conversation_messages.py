@@ -1,8 +1,8 @@
-"""Converts conversations, their states, approvals and questions to API messages."""
+"""Converts conversations, their states, approvals and questions to API messages, and caches the conversations."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from bedrock import v1
@@ -12,9 +12,11 @@ from actors.core.context import (
     Action,
     ApprovalRule,
     ChosenMcpServer,
+    ClientTool,
     ConvContext,
     Generation,
     Origin,
+    Profile,
     Suggested,
     unoffered,
 )
@@ -34,6 +36,7 @@ from actors.core.states import (
 from actors.core.steps.approvals import approval_kind, requested_mode
 from actors.core.summary import AgentSummary, StateSummary, heading, summarize, summarize_agent
 from actors.messages import etag_of
+from actors.ports import ConversationRecord
 from actors.ports.mcp import McpServerStatus, McpState
 from server.contract import resource_names as names
 from server.contract.limits import REPORT_CHARS
@@ -49,14 +52,7 @@ from server.wire.enums import (
     TOOL_GROUP,
 )
 from server.wire.messages import tool_call
-from server.wire.values import budget, duration, failure, run_error, struct, timestamp, usage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from actors.core.context import ClientTool, Profile
-    from actors.ports import ConversationRecord
-    from server.wire.context import ConversionContext
+from server.wire.values import ConversionContext, budget, duration, failure, run_error, struct, timestamp, usage
 
 _STATES = {
     McpState.CONNECTING: v1.McpServer.STATE_CONNECTING,
@@ -484,3 +480,60 @@ def _reason_in(raw: str) -> str:
         return msgspec.json.decode(raw, type=_UpgradeInput).reason
     except (msgspec.DecodeError, UnicodeError):
         return ""
+
+
+KEPT = 256
+"""The maximum number of cached conversations. Most take one or two KB."""
+KEPT_BYTES = 64 * 1024
+"""Conversations whose API message has more bytes than this are not cached."""
+
+
+class _Encoded:
+    """One version of a conversation: its record, its API message and, once needed, the encoded message."""
+
+    __slots__ = ("message", "record", "window", "wire")
+
+    def __init__(self, record: ConversationRecord, window: int, message: v1.Conversation) -> None:
+        self.record = record
+        self.window = window
+        self.message = message
+        self.wire: bytes | None = None
+
+
+class EncodedConversations:
+    """Caches the API messages of the conversations that were converted last. Use in the event loop only."""
+
+    def __init__(self, conversion: ConversionContext) -> None:
+        self._conversion = conversion
+        self._latest: dict[str, _Encoded] = {}
+
+    def message(self, record: ConversationRecord) -> v1.Conversation:
+        """Return the API message of a conversation's record. The message is shared: copy it before you change it."""
+        return self._encoded(record).message
+
+    def wire(self, record: ConversationRecord) -> bytes:
+        """Return the encoded API message of a conversation's record."""
+        found = self._encoded(record)
+        if found.wire is None:
+            found.wire = found.message.SerializeToString()
+        return found.wire
+
+    def _encoded(self, record: ConversationRecord) -> _Encoded:
+        known = self._latest.get(record.id)
+        window = self._conversion.usable_window(record.model)
+        if known is not None and known.record is record and known.window == window:
+            return known
+        made = _Encoded(record, window, conversation(self._conversion, record, _same_state(known, record)))
+        self._latest.pop(record.id, None)
+        if made.message.ByteSize() <= KEPT_BYTES:
+            self._latest[record.id] = made
+        if len(self._latest) > KEPT:
+            del self._latest[next(iter(self._latest))]
+        return made
+
+
+def _same_state(known: _Encoded | None, record: ConversationRecord) -> v1.ConversationState | None:
+    """Return the cached API message of a conversation's state; None if none is cached, or the state has changed."""
+    if known is None or known.record.state is not record.state:
+        return None
+    return known.message.state if known.record.state_updated_at == record.state_updated_at else None

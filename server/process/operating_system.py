@@ -1,0 +1,267 @@
+"""What the server asks of the operating system: limits, memory, CPUs, sockets, and its service manager.
+
+Process-wide settings are made once at start, most of them before any thread is started.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from server.settings.setting_values import Listen
+
+STACK_BYTES = 1024 * 1024
+"""Stack size of each thread in bytes. Only the used part takes memory.
+
+256 KiB is too little: decoding JSON nested as deeply as Python allows would overflow the stack and end the process.
+"""
+MAX_OPEN_FILES = 65_536
+FUTEX_SLOTS = 16_384
+NEW_OBJECTS = 10_000
+"""How many new container objects start a garbage collection.
+
+With Python's default of 700, a request to a model and its answer take 0.3 ms longer.
+"""
+_PR_SET_DUMPABLE = 4
+_PR_FUTEX_HASH = 78
+_PR_FUTEX_HASH_SET_SLOTS = 1
+
+
+def tune_process() -> None:
+    """Set the stack size of threads, the limit of open files and kernel options.
+
+    Call this before threads are started.
+    """
+    threading.stack_size(STACK_BYTES)
+    raise_open_files()
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    if sys.platform == "linux":
+        _hide_memory()
+        # On a thread, because the kernel takes 15 ms for this; modules are imported in the meantime.
+        threading.Thread(target=_spread_futexes, name="bedrock-futexes", args=(_libc(),)).start()
+
+
+def raise_open_files() -> None:
+    """Raise the limit of open files to the machine's maximum, at most `MAX_OPEN_FILES`.
+
+    Shells and service managers start programs with a limit of 1,024, but a thousand model requests need 2,000 files.
+    The limit of the programs that tools run stays the same.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):  # some systems have another limit, which cannot be queried
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@contextmanager
+def collection_paused() -> Generator[None]:
+    """Pause garbage collection while modules are imported, and exclude their objects from later collections.
+
+    These objects live as long as the process. Traversing the growing number of them again and again would take up to a
+    tenth of the time of the imports.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@contextmanager
+def running_on(cpus: AbstractSet[int] | None) -> Generator[frozenset[int] | None]:
+    """Run this thread, and the threads that it starts, only on those of `cpus` that exist; on all CPUs if None.
+
+    Yields the CPUs that were allowed before, so that child processes can use them again; None if there is no
+    restriction. Raises ValueError if this process may use none of `cpus`.
+    """
+    if cpus is None:
+        yield None
+        return
+    before = os.sched_getaffinity(0)
+    if not cpus & before:
+        raise ValueError(f"this process may use the CPUs {', '.join(map(str, sorted(before)))}")
+    os.sched_setaffinity(0, cpus & before)
+    try:
+        yield frozenset(before)
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def spare_what_stays() -> None:
+    """Exclude the present objects from garbage collection, and collect more rarely. Call this once the server is ready.
+
+    These objects live as long as the process, and traversing them would stop all threads for some 20 ms in every full
+    collection. Later objects are rarely in reference cycles: reference counting frees most of them before a collection
+    looks at them, unless collections come too early.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])
+
+
+def _hide_memory() -> None:
+    """Keep tools of the same user from reading this process's environment and memory, which contain keys."""
+    _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _spread_futexes(libc: Any) -> None:
+    """Give this process more hash slots for waiting threads: with the kernel's default of 16, waking thousands is slow.
+
+    Older kernels return an error, which is ignored.
+    """
+    libc.prctl(_PR_FUTEX_HASH, _PR_FUTEX_HASH_SET_SLOTS, FUTEX_SLOTS, 0, 0)
+
+
+def _libc() -> Any:
+    import ctypes  # noqa: PLC0415 -- only needed here
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 30.0
+RISE_BYTES = 8 << 20
+"""The heap is trimmed when resident memory is this many bytes above its lowest value since the last trimming.
+
+Trimming takes some milliseconds.
+"""
+_RESIDENT = Path("/proc/self/statm")
+_PAGE_BYTES = resource.getpagesize()
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+class MallocTrimmer:
+    """Trims the heap when this process has grown. A thread checks the size every LOOK_SECONDS.
+
+    Args:
+        resident: Returns the resident memory in bytes; 0 if unknown.
+        give_back: Makes the C library return free memory to the system.
+    """
+
+    def __init__(self, resident: Callable[[], int], give_back: Callable[[], object]) -> None:
+        self._resident, self._give_back = resident, give_back
+        self._lowest = resident()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bedrock-freed-memory", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread that checks periodically."""
+        self._thread.start()
+
+    def look(self) -> bool:
+        """Give free memory back to the system if the process has grown by RISE_BYTES. Return whether that was done."""
+        now = self._resident()
+        self._lowest = min(self._lowest, now)
+        if now - self._lowest < RISE_BYTES:
+            return False
+        self._give_back()
+        self._lowest = self._resident()
+        log.debug(
+            "resident memory: %d MiB, and %d MiB once the free part was given back", now >> 20, self._lowest >> 20
+        )
+        return True
+
+    def close(self) -> None:
+        """Wait for a check that is in progress, and end the thread. May be called more than once."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(LOOK_SECONDS):
+            self.look()
+
+
+def heap_trimmer() -> MallocTrimmer | None:
+    """Return a trimmer for this process; None if the C library is not glibc: only glibc needs trimming."""
+    return MallocTrimmer(_resident, trim) if _malloc_trim is not None and _RESIDENT.exists() else None
+
+
+def trim() -> None:
+    """Return the free memory of this process to the system now. Does nothing unless the C library is glibc."""
+    if _malloc_trim is not None:
+        _malloc_trim(0)
+
+
+def _resident() -> int:
+    return int(_RESIDENT.read_bytes().split()[1]) * _PAGE_BYTES
+
+
+_CONNECTED = frozenset({("unix", "03"), ("tcp", "01"), ("tcp6", "01")})
+"""The tables and states of sockets that are connected."""
+_LISTENS = frozenset({("tcp", "0A"), ("tcp6", "0A")})
+"""The tables and states of sockets that listen on a port."""
+
+
+class _Socket(NamedTuple):
+    kind: tuple[str, str]
+    """The table, and the state as the kernel writes it."""
+    where: str
+    """The path of a Unix socket, or the port of a TCP socket in hexadecimal digits."""
+    inode: str
+
+
+def connections(addresses: Iterable[Listen]) -> int:
+    """Return how many connections are open to the addresses of this process."""
+    wanted = {each.path or f"{each.port:04X}" for each in addresses}
+    return sum(each.where in wanted and each.kind in _CONNECTED for each in _sockets())
+
+
+def listener(port: int) -> str:
+    """Return the process that listens on a TCP port, as "process 17 (nginx)"; "" if it cannot be found out."""
+    wanted = f"{port:04X}"
+    links = {f"socket:[{each.inode}]" for each in _sockets() if each.where == wanted and each.kind in _LISTENS}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it belongs to another user, or has ended
+            if any(os.readlink(file) in links for file in (process / "fd").iterdir()):
+                return f"process {process.name} ({(process / 'comm').read_text().strip()})"
+    return ""
+
+
+def _sockets() -> Iterator[_Socket]:
+    for table in ("unix", "tcp", "tcp6"):
+        with suppress(OSError), open(f"/proc/net/{table}", encoding="utf-8", errors="replace") as rows:  # no IPv6
+            for row in rows:
+                fields = row.split()
+                if table != "unix":
+                    yield _Socket((table, fields[3]), fields[1].rpartition(":")[2], fields[9])
+                elif len(fields) > 7:
+                    yield _Socket((table, fields[5]), fields[7], fields[6])
+
+
+READY = "READY=1"
+STOPPING = "STOPPING=1"
+
+
+def notify(*lines: str) -> None:
+    """Send lines such as READY to the service manager. Does nothing if no service manager has started the server.
+
+    Safe to call from any thread; never blocks. A failure is only logged, because the server works without its service
+    manager.
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):  # an abstract address, which is not in the file system
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            sender.setblocking(False)
+            sender.connect(address)
+            sender.send("\n".join(lines).encode())
+    except OSError as error:
+        log.warning("the service manager could not be notified: %s", error.strerror)

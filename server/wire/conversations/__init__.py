@@ -1,1 +1,0 @@
-"""Conversion of a conversation and its parts to API messages: state, approvals, rules, sub-agents, MCP servers."""
