@@ -126,6 +126,10 @@ client-sync: $(STAMP)  ## Write the blocking client, clients/bedrock/_sync, from
 core-readme: $(STAMP)  ## Write the machine's matrix and diagram from the code into actors/core/README.md
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.core_readme
 
+.PHONY: message-ways
+message-ways: $(STAMP)  ## Draw the ways of a message and a cancel in docs/architecture.md, from a server that goes them
+	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.message_ways
+
 .PHONY: security-table
 security-table: $(STAMP)  ## Write the table of attacks in docs/security.md from the last `make fault PARTS=sandbox`
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.security_table
