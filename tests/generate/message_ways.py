@@ -60,7 +60,7 @@ def record() -> Ways:
         folder = Path(made)
         target = folder / "calls.json"
         server = ServerProcess(
-            folder, program="tests.support.recorded_server", BEDROCK_RECORD=str(target), **provider(fake.url)
+            folder, program="tests.generate.recorded_server", BEDROCK_RECORD=str(target), **provider(fake.url)
         )
 
         def calls_of(act: Callable[[], object]) -> list[Call]:

@@ -1,4 +1,4 @@
-"""A server that records which functions of ours it calls: `python -m tests.support.recorded_server …`, as `-m server`.
+"""A server that records which functions of ours it calls: `python -m tests.generate.recorded_server …`, as `-m server`.
 
 On SIGUSR1, it writes the calls since the last time to the file that BEDROCK_RECORD names: a JSON list of
 [thread, path, function] in the order of the calls.
