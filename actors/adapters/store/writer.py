@@ -1,8 +1,8 @@
 """Commits queued changes in groups, over the only connection of this server that writes to the database.
 
-The thread that holds the write lock (see ChangeQueue) takes all queued changes, urgent ones first, and writes them in
-one transaction: first the commits to existing conversations, together; then the others, each after a savepoint, so that
-a refused change does not affect the other changes. If the transaction itself fails, nothing is written and the callers
+The queue's thread takes all queued changes, urgent ones first, and writes them in one transaction: first the commits to
+existing conversations, together; then the others, each after a savepoint, so that a refused change does not affect the
+other changes. If the transaction itself fails, nothing is written and the callers
 of all its changes get the error.
 """
 

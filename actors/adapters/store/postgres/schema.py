@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import peewee
 import psycopg
-from playhouse.migrations import Runner  # type: ignore[import-untyped] # playhouse has no stubs
 
+from actors.adapters.store.migrations import Migrations
 from actors.adapters.store.postgres.engine import FITNESS, Database, address_of, reached, refuse_unfit, words
 from actors.adapters.store.postgres.nodes.node_statements import LEASED
 from actors.ports import StoreError, StoreUnusableError
@@ -36,28 +36,18 @@ def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
     name = address.parameters.get("dbname") or address.parameters.get("user", "")
     database = Database(name, **parameters)
     try:
-        if not _missing(database, address, directory):
+        migrations = Migrations(database, directory)
+        if all(migration.applied for migration in migrations.known(address.shown)):
             return
         database.execute_sql("SELECT pg_advisory_lock(%s)", (LOCK,))  # type: ignore[no-untyped-call]
-        if _missing(database, address, directory):
-            Runner(database, str(directory)).up()
+        migrations.known(address.shown)
+        migrations.up()
     except (psycopg.Error, peewee.PeeweeException) as error:
         cause = error.__cause__ if isinstance(error.__cause__, psycopg.Error) else error
         said = words(cause) if isinstance(cause, psycopg.Error) else str(cause)
         raise StoreUnusableError(f"{address.shown} cannot be brought up to date: {said}") from None
     finally:
         database.close()
-
-
-def _missing(database: Database, address: Address, directory: Path) -> bool:
-    """Return whether a migration is missing.
-
-    Raises StoreUnusableError if a migration has been applied that this version does not know.
-    """
-    status = Runner(database, str(directory)).status()
-    if unknown := [migration.name for migration in status if migration.path is None]:
-        raise StoreUnusableError(f"{address.shown} was written by a newer version: it has {', '.join(unknown)}")
-    return not all(migration.applied for migration in status)
 
 
 # --- the condition of a database, for its operator ----------------------------------------------------------
@@ -128,7 +118,7 @@ def _looked_at(connection: psycopg.Connection[tuple[Any, ...]], shown: str, dire
     ahead = clock - (before + time.time()) / 2
     ((has_tables, has_nodes, schema, may_create),) = connection.execute(_TABLES.encode()).fetchall()
     applied = {name for (name,) in connection.execute(_APPLIED.encode())} if has_tables else set[str]()
-    known = {path.stem for path in directory.glob("[0-9]*.py")}
+    known = {path.stem for path in directory.glob("[0-9]*.*")}
     return DatabaseReport(
         shown,
         str(version),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import peewee
 from peewee import SqliteDatabase
-from playhouse.migrations import Runner  # type: ignore[import-untyped] # playhouse has no stubs
 
+from actors.adapters.store.migrations import Migrations
 from actors.adapters.store.sqlite.engine import raw, sqlite3
 from actors.ports import StoreUnusableError
 
@@ -26,13 +26,10 @@ def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS
     Raises StoreUnusableError if a newer version wrote the database, or if its tables differ from those that the applied
     migrations create. Raises what SQLite raises, too.
     """
-    had = [migration for migration in Runner(database, str(directory)).status() if migration.applied]
-    unknown = [migration.name for migration in had if migration.path is None]
-    if unknown:
-        raise StoreUnusableError(f"{path} was written by a newer version: it has {', '.join(unknown)}")
+    had = [migration.name for migration in Migrations(database, directory).known(str(path)) if migration.applied]
     if not had:
         return ""
-    latest: str = had[-1].name
+    latest: str = had[-1]
     if wrong := _difference(database, latest, directory):
         raise StoreUnusableError(
             f"{path} is not as this version makes it: {wrong}; "
@@ -49,7 +46,7 @@ def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
     """
     try:
         schema_of(database, Path(database.database), directory)
-        Runner(database, str(directory)).up()
+        Migrations(database, directory).up()
     except (sqlite3.Error, peewee.PeeweeException) as error:
         raise StoreUnusableError(f"{database.database} cannot be brought up to date: {error}") from error
 
@@ -74,7 +71,7 @@ def _made_by(latest: str, directory: Path) -> dict[str, str]:
     """Return the SQL, by name, of the tables, indexes and other objects that the migrations up to `latest` create."""
     database = SqliteDatabase(":memory:", thread_safe=False)
     try:
-        Runner(database, str(directory)).up(latest)
+        Migrations(database, directory).up(latest)
         return _objects(raw(database))
     finally:
         database.close()

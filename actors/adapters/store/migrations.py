@@ -1,0 +1,55 @@
+"""Applies migrations: files NNNN_name.sql, modules NNNN_name.py with a function `up`, or both, the SQL first.
+
+A migration is recorded by its name. Released ones are never edited: databases have what they made.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from playhouse.migrations import Migration, Runner  # type: ignore[import-untyped] # playhouse has no stubs
+
+from actors.ports import StoreUnusableError
+
+
+class _FileMigration(Migration):  # type: ignore[misc]
+    __slots__ = ()
+
+    def load(self) -> SimpleNamespace:
+        """Return an object with the function `up`, which applies the migration."""
+        script = Path(self.path).with_suffix(".sql")
+
+        def up(migrator: object, database: Any) -> None:
+            for statement in statements_of(script):
+                database.execute_sql(statement)
+            if self.path.endswith(".py"):
+                super(_FileMigration, self).load().up(migrator, database)
+
+        return SimpleNamespace(up=up)
+
+
+class Migrations(Runner):  # type: ignore[misc]
+    """The migrations in a directory, for one database."""
+
+    def migrations(self) -> list[Migration]:
+        """Return the migrations in the directory, in order, with the path of the module if there is one."""
+        paths = {path.stem: path for suffix in ("sql", "py") for path in Path(self.directory).glob(f"[0-9]*.{suffix}")}
+        return sorted(_FileMigration(int(name.partition("_")[0]), name, str(paths[name]), None) for name in paths)
+
+    def known(self, where: str) -> list[Migration]:
+        """Return the migrations, applied or not, in order.
+
+        Raises StoreUnusableError, with `where` as the name of the database, if this version does not know one.
+        """
+        found: list[Migration] = self.status()
+        if unknown := [migration.name for migration in found if migration.path is None]:
+            raise StoreUnusableError(f"{where} was written by a newer version: it has {', '.join(unknown)}")
+        return found
+
+
+def statements_of(script: Path) -> list[str]:
+    """Return the statements of a file; [] if it is missing. Each ends with a semicolon at the end of a line."""
+    parts = script.read_text(encoding="utf-8").split(";\n") if script.exists() else []
+    return [part for part in parts if part.strip()]

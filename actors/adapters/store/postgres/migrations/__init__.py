@@ -1,1 +1,0 @@
-"""The migrations of the PostgreSQL database; released ones are never edited."""

@@ -1,1 +1,0 @@
-"""Migrations, applied in the order of their names."""
