@@ -1,20 +1,22 @@
 """Write the client's plain values, clients/bedrock/_shared/values.py and types.py, from the contract.
 
 `python -m tests.generate.values [--check]`, after the stubs. A class has a field for each of its message, with the
-comment of the contract. Classes with methods of their own are written by hand, and so are those that contain them.
+comment of the contract. Methods are written by hand, in value_methods.py.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 import textwrap
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bedrock import v1
+from google.api import field_behavior_pb2
 from google.protobuf.descriptor import FieldDescriptor
 
 from tests.generate.contract import read_contract
@@ -26,37 +28,64 @@ if TYPE_CHECKING:
 
     from tests.generate.contract import Enum, Message
 
+METHODS = Path(__file__).with_name("value_methods.py")
 CLIENT = Path(__file__).parents[2] / "clients/bedrock"
 
 READ = (
-    "Image Attachment ToolCall ToolResult ContentBlock RunError PendingApproval.ModeUpgrade=ModeUpgrade "
+    "Image Attachment ToolCall ToolResult ContentBlock RunError Message QueuedMessage ApprovalRule "
+    "PendingApproval.ModeUpgrade=ModeUpgrade PendingApproval=Approval Question "
     "SubAgent=PendingSubAgent Event.SubAgentsChanged.Report=SubAgentReport Event.SubAgentsChanged "
-    "ConversationState.LlmRequesting=LlmRequestingDetail "
+    "ConversationState.LlmRequesting=LlmRequestingDetail ConversationState.AwaitingApproval=AwaitingApprovalDetail "
+    "ConversationState.ToolExecuting=ToolExecutingDetail "
     "ConversationState.AwaitingSubAgents=AwaitingSubAgentsDetail ConversationState.Completed=CompletedDetail "
-    "ConversationState.Failed=FailedDetail ToolCallGroup AiBlock Model Tool "
+    "ConversationState.Failed=FailedDetail ConversationState ToolCallGroup AiBlock ResolutionStep InferenceRound "
+    "RequestCycle Model Tool "
     "BrowseDirectoryResponse.Entry=DirectoryEntry BrowseDirectoryResponse=DirectoryListing "
-    "GetServerInfoResponse.Sandbox GetServerInfoResponse.Limits McpServer.ToolLeftOut=McpToolLeftOut Quota Node "
-    "AuditEntry.Decision=AuditDecision AuditEntry UnofferedTool ReplayConversationResponse=ReplayStep "
-    "Event.TextDelta Event.ToolOutputDelta Event.ClientToolCallChanged Event.CaughtUp Event.RunStopped "
-    "Event.Retrying Event.StreamDiscarded Event.ToolTreeReaped Event.BackgroundJobChanged"
+    "GetServerInfoResponse.Sandbox GetServerInfoResponse.Limits McpServer.ToolLeftOut=McpToolLeftOut "
+    "GetServerInfoResponse=ServerInfo Quota Node AuditEntry.Decision=AuditDecision AuditEntry UnofferedTool "
+    "Conversation=ConversationInfo WatchConversationsResponse=ConversationListEvent "
+    "CancelConversationResponse=CancelConversationResult SetModeResponse=SetModeResult "
+    "ReplayConversationResponse=ReplayStep "
+    "Event.TextDelta Event.ToolOutputDelta Event.ClientToolCallChanged Event.QuestionChanged Event.CaughtUp "
+    "Event.RunStopped Event.Retrying Event.StreamDiscarded Event.ToolTreeReaped Event.BackgroundJobChanged "
+    "Event.ApprovalChanged Event.StateChanged Event.Snapshot Event"
 ).split()
 """Values that a server answers with, each before those that contain it."""
 MADE = (
-    "ContextUsage Budget Instructions ToolSelection Generation McpServer.Stdio=McpStdio McpServer.Http=McpHttp"
+    "Usage ContextUsage Budget Instructions ToolSelection Generation ClientTool McpServer.Stdio=McpStdio "
+    "McpServer.Http=McpHttp McpServer"
 ).split()
 """Values that callers make, too: their fields have defaults."""
-GIVEN = {"McpStdio.command", "McpHttp.url"}
+GIVEN = {"ClientTool.name", "McpServer.name", "McpStdio.command", "McpHttp.url"}
 """But for these fields."""
-LEFT_OUT = {"DirectoryListing.next_page_token", "Image.data"}
+LEFT_OUT = {
+    "ConversationListEvent.caught_up",
+    "ConversationListEvent.heartbeat",
+    "DirectoryListing.next_page_token",
+    "Event.deleted",
+    "Event.heartbeat",
+    "Image.data",
+}
 ALWAYS_SET = (
-    "AuditEntry.time ClientToolCallChanged.call ClientToolCallChanged.deadline FailedDetail.error "
-    "Limits.default_sub_agent_timeout Limits.max_sub_agent_timeout Limits.heartbeat_interval "
-    "Limits.watcher_stall_timeout PendingSubAgent.deadline Retrying.retry_time Retrying.error "
-    "ToolTreeReaped.duration"
+    "ApprovalChanged.approval AuditEntry.time CancelConversationResult.state ClientTool.timeout "
+    "ClientToolCallChanged.call ClientToolCallChanged.deadline ConversationInfo.aside_usage "
+    "ConversationInfo.context_usage ConversationInfo.create_time ConversationInfo.state "
+    "ConversationInfo.total_usage ConversationInfo.update_time ConversationState.enter_time Event.time "
+    "FailedDetail.error Limits.default_sub_agent_timeout Limits.max_sub_agent_timeout Limits.heartbeat_interval "
+    "Limits.watcher_stall_timeout Message.create_time PendingSubAgent.deadline Question.create_time "
+    "Question.deadline QuestionChanged.question QueuedMessage.message RequestCycle.start_time Retrying.retry_time "
+    "Retrying.error ServerInfo.limits ServerInfo.sandbox SetModeResult.conversation Snapshot.conversation "
+    "StateChanged.state ToolExecutingDetail.current ToolTreeReaped.duration"
 ).split()
 """Messages in fields that are never None."""
-MAY_BE_EMPTY = {"Generation.reasoning_effort", "ToolCall.group", "UnofferedTool.reason"}
+MAY_BE_EMPTY = (
+    "ApprovalChanged.decision ClientTool.group ConversationState.kind Generation.reasoning_effort "
+    "McpServer.state Message.delivery Message.error_kind Message.system_kind RequestCycle.stop_reason ToolCall.group "
+    "UnofferedTool.reason"
+).split()
 """Enums in fields that may say nothing."""
+MAY_BE_NONE = {"Question.requested_schema"}
+"""Structs in fields that may be None."""
 
 WORDS = (
     "Mode ApprovalPolicy FollowUpPolicy Delivery Disposition ApprovalDecision ApprovalRule.Action=RuleAction "
@@ -76,7 +105,7 @@ SCALARS = {
     FieldDescriptor.CPPTYPE_INT32: ("int", "0"),
     FieldDescriptor.CPPTYPE_INT64: ("int", "0"),
 }
-KNOWN = {"Timestamp": "datetime", "Duration": "timedelta", "Struct": "dict[str, Any]", "Value": "Any"}
+KNOWN = {"Timestamp": "datetime", "Struct": "dict[str, Any]", "Value": "Any"}
 
 SUMMARY = 108
 """Maximum characters of the first line of a class's docstring."""
@@ -94,13 +123,14 @@ from __future__ import annotations
 from typing import Literal
 
 '''
-VALUES = '''"""Values that a server answers with, and some that callers make: those without methods of their own."""
+VALUES = '''"""Values that a server answers with, and some that callers make."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from bedrock import v1
 from bedrock._shared.wrapper import Value, Wrapper
@@ -131,6 +161,18 @@ def types() -> str:
     return TYPES + "\n".join(lines) + "\n"
 
 
+@cache
+def methods() -> dict[str, str]:
+    """Return what is written by hand, by the name of the class: its methods or, of a dataclass, all of it."""
+    source = METHODS.read_text(encoding="utf-8")
+    lines, found = source.split("\n"), {}
+    for each in ast.parse(source).body:
+        if isinstance(each, ast.ClassDef):
+            first = each.decorator_list[0].lineno - 1 if each.decorator_list else each.lineno
+            found[each.name] = "\n".join(lines[first : each.end_lineno]) + "\n"
+    return found
+
+
 class _Values:
     def __init__(self) -> None:
         self._classes = named(READ) | named(MADE)
@@ -156,17 +198,19 @@ class _Values:
 
     def text(self) -> str:
         """Return the text of values.py."""
-        return VALUES + "".join(self._class(name, own) for name, own in self._classes.items())
+        written = "\n\n".join(text for name, text in methods().items() if name not in self._classes.values())
+        return VALUES + "".join(self._class(name, own) for name, own in self._classes.items()) + written
 
     def _class(self, name: str, own: str) -> str:
-        base = "Value" if own in named(MADE).values() else "Wrapper"
-        lines = ["@dataclass(frozen=True, slots=True)", f"class {own}({base}[v1.{name}]):"]
+        made = own in named(MADE).values()
+        lines = ["@dataclass(frozen=True, slots=True)", f"class {own}({'Value' if made else 'Wrapper'}[v1.{name}]):"]
         lines += self._docstring(self._comments[name], summary=True)
-        for descriptor in _found(name).DESCRIPTOR.fields:
+        descriptors = _found(name).DESCRIPTOR.fields
+        for descriptor in sorted(descriptors, key=_is_answered) if made else descriptors:
             if f"{own}.{descriptor.name}" not in LEFT_OUT:
-                lines.append(f"    {descriptor.name}: {self._field(own, descriptor, made=base == 'Value')}")
+                lines.append(f"    {descriptor.name}: {self._field(own, descriptor, made=made)}")
                 lines += self._docstring(self._comments[f"{name}.{descriptor.name}"])
-        return "\n".join(lines) + "\n\n\n"
+        return "\n".join(lines) + "\n" + methods().get(own, "") + "\n\n"
 
     def _field(self, own: str, descriptor: FieldDescriptor, *, made: bool) -> str:
         place = f"{own}.{descriptor.name}"
@@ -178,6 +222,8 @@ class _Values:
         elif self._may_be_none(descriptor, hint) and place not in ALWAYS_SET:
             hint, default = f"{hint} | None", "None"
         defaults = made and place not in GIVEN
+        if place in MAY_BE_NONE:
+            hint += " | None"
         if hint.startswith("dict") or hint == "Any":
             return f"{hint} = field({'default_factory=dict, ' if defaults else ''}hash=False)"
         return f"{hint} = {default}" if defaults else hint
@@ -196,6 +242,8 @@ class _Values:
             return SCALARS[descriptor.cpp_type]
         if message.GetOptions().map_entry:
             return f"dict[str, {self._type(message.fields_by_name['value'])[0]}]", "{}"
+        if message.name == "Duration":
+            return "timedelta", "timedelta()"
         return KNOWN.get(message.name) or self._classes[_short(message)], "None"
 
     def _docstring(self, comment: str, *, summary: bool = False) -> Iterator[str]:
@@ -211,6 +259,12 @@ class _Values:
         quotes = '"""'
         tail = "\n" if "\n" in text else " " if text.endswith('"') else ""
         yield from textwrap.indent(f"{quotes}{text}{tail}{quotes}", "    ").split("\n")
+
+
+def _is_answered(descriptor: FieldDescriptor) -> bool:
+    """Return whether only the server sets a field: callers, who may give values by position, come first."""
+    behaviour: list[int] = descriptor.GetOptions().Extensions[field_behavior_pb2.field_behavior]
+    return field_behavior_pb2.OUTPUT_ONLY in behaviour
 
 
 def _found(name: str) -> Any:
@@ -232,11 +286,9 @@ def formatted(text: str, path: Path) -> str:
 
 def main() -> int:
     """Write the modules or, with --check, say which are out of date."""
-    imported = ", ".join(named(WORDS).values())
-    texts = {
-        "types.py": types(),
-        "_shared/values.py": _Values().text().replace("types import *", f"types import {imported}"),
-    }
+    imported = ", ".join([*named(WORDS).values(), "EventKind", "ListEventKind"])
+    values = _Values().text().replace("types import *", f"types import {imported}")
+    texts = {"types.py": types(), "_shared/values.py": values}
     stale = 0
     for name, text in texts.items():
         path = CLIENT / name

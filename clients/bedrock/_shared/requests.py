@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from bedrock import v1
-from bedrock._shared.wrapper import check_list, enum_name, enum_value, new_message, resource_name, struct_message
+from bedrock._shared.wrapper import (
+    MessageT,
+    Wrapper,
+    check_list,
+    enum_name,
+    enum_value,
+    new_message,
+    resource_name,
+    struct_message,
+)
 from bedrock.catalog import McpServer
 from bedrock.conversations import Budget, ClientTool, Generation, Instructions, Task, ToolSelection, quoted
 from bedrock.states import Approval, ApprovalRule, Question
@@ -97,12 +106,12 @@ def create(
         approval_policy=enum_value(v1.ApprovalPolicy, approval_policy),
         follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
         labels=labels or {},
-        budget=_budget_message(budget),
-        instructions=_instructions_message(instructions),
+        budget=_proto("budget", budget, Budget),
+        instructions=_instructions(instructions),
         tools=_selection_message(tools),
-        client_tools=_tool_messages(client_tools),
-        generation=_generation_message(generation),
-        mcp_servers=_server_messages(mcp_servers),
+        client_tools=_protos("client_tools", client_tools, ClientTool),
+        generation=_proto("generation", generation, Generation),
+        mcp_servers=_protos("mcp_servers", mcp_servers, McpServer),
         auto_continue=auto_continue,
     )
     return v1.CreateConversationRequest(
@@ -145,9 +154,8 @@ def audit(
     outcome: AuditOutcome | None,
 ) -> v1.ListAuditEntriesRequest:
     """Make the request that reads the audit trail. Raises ValueError if a time has no time zone."""
-    request = new_message(v1.ListAuditEntriesRequest, principal=principal, outcome=outcome)
-    if conversation:
-        request.conversation = resource_name("conversations", conversation)
+    about = resource_name("conversations", conversation) if conversation else ""
+    request = new_message(v1.ListAuditEntriesRequest, principal=principal, conversation=about, outcome=outcome)
     for field, time in ((request.start_time, since), (request.end_time, until)):
         if time is None:
             continue
@@ -175,19 +183,17 @@ def send(
         ValueError: `delivery` is unknown, or an image has an unsupported format.
         OSError: The file of an image cannot be read.
     """
-    request = new_message(
+    return new_message(
         v1.SendMessageRequest,
         name=name,
         text=text,
         images=image_messages(images),
         delivery=enum_value(v1.Delivery, delivery),
         expected_run=expected_run,
-        generation=_generation_message(generation),
+        generation=_proto("generation", generation, Generation),
+        output_schema=output_schema,
         request_id=request_id or new_request_id(),
     )
-    if output_schema is not None:
-        request.output_schema.CopyFrom(struct_message("output_schema", output_schema))
-    return request
 
 
 def cancel_abandoned(name: str, run: str) -> v1.CancelConversationRequest:
@@ -332,10 +338,10 @@ def update(
         labels=labels or {},
         approval_policy=enum_value(v1.ApprovalPolicy, approval_policy),
         follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
-        budget=_budget_message(budget),
-        client_tools=_tool_messages(client_tools or ()),
-        generation=_generation_message(generation),
-        mcp_servers=_server_messages(mcp_servers or ()),
+        budget=_proto("budget", budget, Budget),
+        client_tools=_protos("client_tools", client_tools or (), ClientTool),
+        generation=_proto("generation", generation, Generation),
+        mcp_servers=_protos("mcp_servers", mcp_servers or (), McpServer),
         auto_continue=bool(auto_continue),
         etag=etag,
     )
@@ -360,19 +366,22 @@ def update(
     return v1.UpdateConversationRequest(conversation=conversation, update_mask=mask, refuse_unoffered_tools=refuse)
 
 
-def _budget_message(budget: Budget | None) -> v1.Budget | None:
-    if budget is None or isinstance(budget, Budget):
-        return None if budget is None else budget.proto
-    raise TypeError(f"budget: must be a bedrock.Budget, not {type(budget)!r}")
+def _proto(name: str, value: Wrapper[MessageT] | None, kind: type[Wrapper[Any]], or_text: str = "") -> MessageT | None:
+    if value is None or isinstance(value, kind):
+        return None if value is None else value.proto
+    raise TypeError(f"{name}: must be a {or_text}bedrock.{kind.__name__}, not {type(value)!r}")
 
 
-def _instructions_message(instructions: str | Instructions | None) -> v1.Instructions | None:
-    if instructions is None:
-        return None
-    given = Instructions(instructions) if isinstance(instructions, str) else instructions
-    if isinstance(given, Instructions):
-        return given.proto
-    raise TypeError(f"instructions: must be a str or bedrock.Instructions, not {type(given)!r}")
+def _protos(name: str, values: Sequence[Wrapper[MessageT]], kind: type[Wrapper[Any]]) -> list[MessageT]:
+    check_list(name, values)
+    for value in values:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name}: must be a list of bedrock.{kind.__name__}, not of {type(value)!r}")
+    return [value.proto for value in values]
+
+
+def _instructions(given: str | Instructions | None) -> v1.Instructions | None:
+    return _proto("instructions", Instructions(given) if isinstance(given, str) else given, Instructions, "str or ")
 
 
 def _selection_message(tools: Sequence[str] | None) -> v1.ToolSelection | None:
@@ -382,26 +391,10 @@ def _selection_message(tools: Sequence[str] | None) -> v1.ToolSelection | None:
     return ToolSelection(tuple(resource_name("tools", tool) for tool in tools)).proto
 
 
-def _tool_messages(tools: Sequence[ClientTool]) -> list[v1.ClientTool]:
-    check_list("client_tools", tools)
-    for tool in tools:
-        if not isinstance(tool, ClientTool):
-            raise TypeError(f"client_tools: must be a list of bedrock.ClientTool, not of {type(tool)!r}")
-    return [tool.proto for tool in tools]
-
-
 def declare(conversation: str, tools: Iterable[v1.ClientTool]) -> v1.UpdateConversationRequest:
     """Make the request that replaces the client tools of a conversation."""
     wanted = v1.Conversation(name=conversation, client_tools=tools)
     return v1.UpdateConversationRequest(conversation=wanted, update_mask=FieldMask(paths=["client_tools"]))
-
-
-def _server_messages(servers: Sequence[McpServer]) -> list[v1.McpServer]:
-    check_list("mcp_servers", servers)
-    for server in servers:
-        if not isinstance(server, McpServer):
-            raise TypeError(f"mcp_servers: must be a list of bedrock.McpServer, not of {type(server)!r}")
-    return [server.proto for server in servers]
 
 
 def tool_result(
@@ -422,17 +415,15 @@ def tool_result(
         OSError: The file of an image cannot be read.
     """
     call_id = call if isinstance(call, str) else call.tool_use_id
-    request = new_message(
+    return new_message(
         v1.SubmitToolResultRequest,
         name=f"{conversation}/toolCalls/{call_id}",
         output=output,
         error=error,
+        json=json,
+        images=image_messages(images),
         request_id=request_id or new_request_id(),
     )
-    if json is not None:
-        request.json.CopyFrom(struct_message("json", json))
-    request.images.extend(image_messages(images))
-    return request
 
 
 def answer_question(
@@ -461,12 +452,6 @@ def _to_question(conversation: str, question: Question | str, request_id: str | 
     return v1.AnswerQuestionRequest(
         name=child_name(conversation, "questions", name), request_id=request_id or new_request_id()
     )
-
-
-def _generation_message(generation: Generation | None) -> v1.Generation | None:
-    if generation is None or isinstance(generation, Generation):
-        return None if generation is None else generation.proto
-    raise TypeError(f"generation: must be a bedrock.Generation, not {type(generation)!r}")
 
 
 def image_messages(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Image]:

@@ -88,7 +88,8 @@ class Value(Wrapper[MessageT]):
 
     def __post_init__(self) -> None:
         """Create the protobuf message. Raises what `new_message` raises."""
-        given = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        given = {name: value for name, value in values.items() if value != {}}
         object.__setattr__(self, "proto", new_message(message_type(type(self)), **given))
 
     @classmethod
@@ -106,7 +107,7 @@ def message_type(wrapper: type[Wrapper[Any]]) -> type[Message]:
 
 
 def new_message(kind: type[MessageT], **values: Any) -> MessageT:
-    """Create a protobuf message from the arguments of a caller; enum values are given by short names or numbers.
+    """Create a protobuf message from the arguments of a caller: enum values by short names or numbers, plain dicts.
 
     Raises:
         TypeError: A value has the wrong type; the error text names the field.
@@ -116,7 +117,7 @@ def new_message(kind: type[MessageT], **values: Any) -> MessageT:
         descriptor = cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name])
         if value is not None or not descriptor.has_presence:
             _check(descriptor, value)
-    return kind(**{name: _enum_number(kind, name, value) for name, value in values.items()})
+    return kind(**{name: _sent(kind, name, value) for name, value in values.items()})
 
 
 def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
@@ -138,20 +139,31 @@ def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
     return made
 
 
-def _enum_number(kind: type[Message], name: str, value: Any) -> Any:
-    """Return the number of an enum value given by its short name. Any other value is returned unchanged.
+def _sent(kind: type[Message], name: str, value: Any) -> Any:
+    """Return what a protobuf field takes for the value of a caller.
 
     Raises:
+        TypeError: A duration is no timedelta, or a value for a Struct is no dict of JSON values.
         ValueError: The enum has no such name; the error text lists the names that exist.
     """
-    enum = cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name]).enum_type
+    descriptor = cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name])
+    message, enum = descriptor.message_type, descriptor.enum_type
+    if isinstance(value, Wrapper):
+        return value.proto
+    if message is not None and isinstance(value, list | tuple):
+        return [_sent(kind, name, each) for each in value]
+    if message is not None and message.full_name == "google.protobuf.Duration":
+        if not isinstance(value, timedelta):  # versions of protobuf raise different errors for a wrong type
+            raise TypeError(f"{name}: must be a timedelta, not {value!r}")
+        return value or None
+    if message is not None and message.full_name == "google.protobuf.Struct":
+        return None if value is None else struct_message(name, value)
     if enum is None or not isinstance(value, str):
         return value
-    numbers = {number_name(enum, number): number for number in cast("dict[int, Any]", enum.values_by_number)}
-    if value in numbers:
-        return numbers[value]
-    known = ", ".join(filter(None, numbers))
-    raise ValueError(f"{name}: {value!r} is no {enum.name}; choose one of: {known}")
+    known = {short: number for number, short in _short_names(enum).items()}
+    if value in known:
+        return known[value]
+    raise ValueError(f"{name}: {value!r} is no {enum.name}; choose one of: {', '.join(filter(None, known))}")
 
 
 def _check(descriptor: FieldDescriptor, value: Any) -> None:

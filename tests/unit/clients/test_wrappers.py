@@ -83,7 +83,7 @@ WRAPPERS: list[type[Wrapper[Any]]] = []
 
 def _collect(base: type[Wrapper[Any]]) -> None:
     for wrapper in base.__subclasses__():
-        if "__slots__" in vars(wrapper) and wrapper is not Value and "__orig_bases__" in vars(wrapper):
+        if {"__slots__", "__dataclass_fields__"} <= vars(wrapper).keys() and wrapper is not Value:
             WRAPPERS.append(wrapper)
         _collect(wrapper)
 
