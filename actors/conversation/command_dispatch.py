@@ -25,7 +25,7 @@ from actors.core.events import (
 )
 from actors.core.notifications import QuestionChanged, QueueChanged
 from actors.core.rules.tool_states import open_question
-from actors.core.states import QUIET
+from actors.core.states import INACTIVE
 from actors.core.steps.approvals import traits_of
 from actors.core.steps.tool_rounds import current_call, waiting_call
 from actors.messages import (
@@ -190,7 +190,7 @@ class CommandDispatch:
         self._pipeline.executor.read_history(loaded.record)
         unit = loaded.begin()
         # Outdated MCP servers are ended only once the message is accepted: a refused one must change nothing.
-        outdated = services.mcp.outdated(unit.record) if isinstance(unit.record.state, QUIET) else ()
+        outdated = services.mcp.outdated(unit.record) if isinstance(unit.record.state, INACTIVE) else ()
         if outdated:
             unit.run(McpRestarted(event.at, outdated))
         unit.run(event)

@@ -171,7 +171,7 @@ class Lifecycle:
 DELETE_WAIT_MS = QUIESCE_MS
 """How long a deletion waits for processes to exit, in milliseconds."""
 
-LEFT_BEHIND = (
+LEFTOVER_PROCESSES = (
     f"Some processes of its tools could not be confirmed dead within {DELETE_WAIT_MS // 1000} s; "
     "the log of the server names what it knows of them."
 )
@@ -268,7 +268,7 @@ class ConversationDeletion:
             raise
         else:
             self._executor.stop_waiting_for_jobs()
-            pending.answer.set_result((LEFT_BEHIND,) if pending.overdue or pending.leaked else ())
+            pending.answer.set_result((LEFTOVER_PROCESSES,) if pending.overdue or pending.leaked else ())
 
     def fail(self, error: BaseException) -> None:
         """Answer every waiting Delete command with an error and forget the deletion, because the actor stops."""

@@ -33,7 +33,7 @@ from actors.core.events import (
     UserCancel,
 )
 from actors.core.notifications import ToolTreeReaped
-from actors.core.states import QUIET, TERMINAL, JobStatus
+from actors.core.states import INACTIVE, TERMINAL, JobStatus
 from actors.core.tool_run import KillReceipt
 from actors.messages import EffectOutcome, TextDeltaReady, TreeReaped, UnknownConversationError
 from actors.ports import FencedError, NotOwnerError, StoreUnavailableError, date_of
@@ -78,7 +78,7 @@ class LoadedConversation:
             self.context = msgspec.structs.replace(
                 known, usable_window=window, takes_images=images, quota_spent=quota, date=date
             )
-        if isinstance(self.record.state, QUIET):
+        if isinstance(self.record.state, INACTIVE):
             self._choose_mcp_tools()
         return UnitOfWork(self.record, self.context, self._logged_context)
 
@@ -127,7 +127,7 @@ class LoadedConversation:
         if spending is not None:
             quotas.spend(spending)
         # The end of a run is counted before clients learn of it, because they may begin another run at once.
-        if isinstance(record.state, QUIET):
+        if isinstance(record.state, INACTIVE):
             quotas.end_run(record.id)
 
     def _commit(self, unit: UnitOfWork, commit: Commit, others: tuple[Commit, ...], *, urgent: bool) -> None:
@@ -187,7 +187,7 @@ class ConversationPipeline:
     @property
     def idle(self) -> bool:
         """Whether no run is active, or no conversation is loaded."""
-        return self.loaded is None or isinstance(self.loaded.state, QUIET)
+        return self.loaded is None or isinstance(self.loaded.state, INACTIVE)
 
     @contextmanager
     def attributed_to(self, origin: CommandOrigin | None) -> Generator[None]:
@@ -374,7 +374,7 @@ def _needs_recovery(record: ConversationRecord) -> bool:
     """Return whether the previous owner stopped in the middle of a run, which a Restart event has to end."""
     if not record.user_initiated:
         return not isinstance(record.state, TERMINAL)
-    return not isinstance(record.state, QUIET) or record.state.ledger.live
+    return not isinstance(record.state, INACTIVE) or record.state.ledger.live
 
 
 class Recovery:

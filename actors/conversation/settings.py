@@ -14,7 +14,7 @@ from actors.core.approval import MCP_PREFIX
 from actors.core.context import NOT_OFFERED, Action, ApprovalRule, Origin, unoffered
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
-from actors.core.states import QUIET, TERMINAL
+from actors.core.states import INACTIVE, TERMINAL
 from actors.core.steps.runs import SUBMIT_OUTPUT
 from actors.messages import ApprovalRulesChanged, InvalidFieldError, SettingsChanged, UnknownApprovalRuleError
 from actors.ports import InvalidApprovalRuleError
@@ -50,7 +50,7 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
         if (value := _wanted(record, request, name)) is not None and value != getattr(record, name)
     }
     if "model" in wanted:
-        _refuse_unless_at_rest(record, "the model")
+        _require_rest(record, "the model")
         offered_model(services, wanted["model"], record.principal)
     generation = request.generation or replace(record.profile.generation, **request.some_generation)
     if generation != record.profile.generation:
@@ -64,7 +64,7 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
         _set_client_tools(services, unit, request.client_tools, at)
     if request.mcp_servers is not None and request.mcp_servers != record.profile.mcp_servers:
         check_mcp_servers(services, request.mcp_servers)
-        _refuse_unless_at_rest(record, "the MCP servers")
+        _require_rest(record, "the MCP servers")
         _change_profile(unit, at, "mcp_servers", mcp_servers=request.mcp_servers)
     if request.auto_continue not in (None, record.profile.auto_continue):
         _change_profile(unit, at, "auto_continue", auto_continue=request.auto_continue)
@@ -90,7 +90,7 @@ def _set_client_tools(services: Services, unit: UnitOfWork, tools: tuple[ClientT
     record, fresh = unit.record, checked_client_tools(services, tools)
     if fresh == record.profile.client_tools:
         return
-    _refuse_unless_at_rest(record, "the tools of clients")
+    _require_rest(record, "the tools of clients")
     _change_profile(unit, at, "client_tools", client_tools=fresh)
     unit.set_context(services.context_of(unit.record))
 
@@ -101,10 +101,10 @@ def _change_profile(unit: UnitOfWork, at: int, name: str, **fields: Any) -> None
     unit.change(SettingsChanged(at, (name,)), at, (ConversationUpdated((name,)),), profile=profile)
 
 
-def _refuse_unless_at_rest(record: ConversationRecord, what: str) -> None:
+def _require_rest(record: ConversationRecord, what: str) -> None:
     if isinstance(record.state, TERMINAL):
         raise Rejected(Reason.TERMINAL)
-    if not isinstance(record.state, QUIET):
+    if not isinstance(record.state, INACTIVE):
         raise Rejected(Reason.AGENT_BUSY, f"agent is busy: cancel it or wait until it is done, then change {what}")
 
 

@@ -18,7 +18,7 @@ from actors.core.effects import ActEffect, Effect, NotifyClient, PersistMessage,
 from actors.core.events import ApprovalResponse, LlmAborted, LlmError, LlmResponse, UsageReported, UserCancel
 from actors.core.notifications import Durable, MessageAdded, TextDelta
 from actors.core.states import (
-    QUIET,
+    INACTIVE,
     AwaitingLlm,
     AwaitingSubAgents,
     AwaitingToolApproval,
@@ -26,7 +26,7 @@ from actors.core.states import (
     State,
     ToolExecuting,
 )
-from actors.core.steps.approvals import CallVerdict, Judgement, judge
+from actors.core.steps.approvals import CallVerdict, Evaluation, evaluate
 from actors.core.transition import run_chain
 from actors.messages import TextDeltaReady
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, Spending, StoredEvent
@@ -66,8 +66,8 @@ class UnitOfWork:
     def begins_run(self) -> bool:
         """Whether the unit begins a run in an idle conversation that is no sub-agent, even if it ends that run, too."""
         before, after = self.before.state, self.record.state
-        begun = not isinstance(after, QUIET) or after.ledger.run > before.ledger.run
-        return self.record.user_initiated and isinstance(before, QUIET) and begun
+        begun = not isinstance(after, INACTIVE) or after.ledger.run > before.ledger.run
+        return self.record.user_initiated and isinstance(before, INACTIVE) and begun
 
     @property
     def empty(self) -> bool:
@@ -90,7 +90,7 @@ class UnitOfWork:
         for step in run_chain(self.record.state, self.context, event):
             self.context = step.context
             decisions = decisions_of(self.context, step.event, step.new_state, self.record.id)
-            self._take(
+            self._add_change(
                 step.event, event.at, step.effects, step.new_state, LogAudit(None, decisions) if decisions else None
             )
 
@@ -121,7 +121,9 @@ class UnitOfWork:
             spending=spending,
         )
 
-    def _take(self, event: Event, at: int, effects: Iterable[Effect], new_state: State, audit: LogAudit | None) -> None:
+    def _add_change(
+        self, event: Event, at: int, effects: Iterable[Effect], new_state: State, audit: LogAudit | None
+    ) -> None:
         durable: list[Durable] = []
         changed = False
         mode = self.record.mode
@@ -252,7 +254,7 @@ def _call_decisions(
     subjects = dict(zip((call.id for call in calls), event.subjects, strict=True)) if read else {}
     found: list[CallDecision] = []
     for call in calls:
-        judgement = judge(context, call, subjects.get(call.id))
+        judgement = evaluate(context, call, subjects.get(call.id))
         if denied and judgement.verdict is not CallVerdict.DENY:
             continue  # Nothing was decided about this call: it does not run because another one was denied.
         rules = deciding_rules(context, call, subjects.get(call.id), judgement)
@@ -262,7 +264,7 @@ def _call_decisions(
 
 
 def deciding_rules(
-    context: ConvContext, call: ToolUse, subject: CallSubject | None, judgement: Judgement
+    context: ConvContext, call: ToolUse, subject: CallSubject | None, judgement: Evaluation
 ) -> tuple[ApprovalRule, ...]:
     """Return the rules that led to a judgement; () if no rule did."""
     if judgement.verdict is not CallVerdict.RUN:

@@ -190,14 +190,14 @@ class InvariantChecker:
         yield from self._open_runs(state)
         yield from _compare("tool calls without a result", self._chain.open_calls, open_calls(state))
         asked = state.undecided if isinstance(state, AwaitingToolApproval) else ()
-        yield from self._compare_kept("unanswered questions about the calls", self._questions, asked)
+        yield from self._compare_stored("unanswered questions about the calls", self._questions, asked)
         awaited = (state.current_tool_id,) if isinstance(state, ToolExecuting) and state.deadline else ()
-        yield from self._compare_kept("calls that wait for a client", self._awaited, awaited)
+        yield from self._compare_stored("calls that wait for a client", self._awaited, awaited)
         asks = (str(question.number) for question in state.questions) if isinstance(state, ToolExecuting) else ()
-        yield from self._compare_kept("questions of the running call", {str(number) for number in self._asked}, asks)
+        yield from self._compare_stored("questions of the running call", {str(number) for number in self._asked}, asks)
         ledger = state.ledger
         queued = [one.message_id for one in (*ledger.steers, *ledger.follows)]
-        yield from self._compare_kept("waiting messages", self._queue, queued)
+        yield from self._compare_stored("waiting messages", self._queue, queued)
         yield from self._shows(state)
         if ledger.seq != self._sequence:
             yield f"there are {self._sequence} messages, but the state counts {ledger.seq}"
@@ -216,7 +216,7 @@ class InvariantChecker:
         if not self._mid_log:
             yield from (f"run {run} has not ended" for run in sorted(self._begun - self._ended - {live}))
 
-    def _compare_kept(self, what: str, logged: set[str], stored: Iterable[str]) -> Iterator[str]:
+    def _compare_stored(self, what: str, logged: set[str], stored: Iterable[str]) -> Iterator[str]:
         """Compare the ids that are open at the end of the log with those in the stored state.
 
         If the beginning of the log was deleted, ignore ids that are only in the state. `what` names the kind of ids.

@@ -470,7 +470,7 @@ State: TypeAlias = (
 TERMINAL = (ContextExhausted, Completed, Failed)
 """The terminal states, out of which no event leads."""
 
-QUIET = (Idle, Error, *TERMINAL)
+INACTIVE = (Idle, Error, *TERMINAL)
 """States in which nothing runs."""
 
 

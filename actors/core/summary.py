@@ -11,7 +11,7 @@ from actors.core.content import ToolUse
 from actors.core.context import ConvContext, Suggested
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.states import (
-    QUIET,
+    INACTIVE,
     AwaitingContinuation,
     AwaitingLlm,
     AwaitingSubAgents,
@@ -93,7 +93,7 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
     """Return the summary of `state`."""
     ledger = state.ledger
     run = run_id(context.conversation_id, ledger.run) if ledger.live else ""
-    kind, busy = name_of(state), not isinstance(state, QUIET)
+    kind, busy = name_of(state), not isinstance(state, INACTIVE)
     match state:
         case LlmRequesting() | AwaitingContinuation():
             return StateSummary(

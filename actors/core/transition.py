@@ -91,9 +91,9 @@ from actors.core.rules.agent_states import when_awaiting_sub_agents, when_cancel
 from actors.core.rules.idle_states import handle_fault, when_error, when_idle, when_terminal
 from actors.core.rules.llm_states import when_awaiting_continuation, when_awaiting_llm, when_llm_requesting
 from actors.core.rules.tool_states import (
+    apply_decision,
     ask_question,
     drop_question,
-    take_decision,
     when_awaiting_tool_approval,
     when_tool_executing,
 )
@@ -116,7 +116,7 @@ from actors.core.states import (
 from actors.core.steps.command_steps import withdraw_message
 from actors.core.steps.notices import change_job, notice_mcp_restart
 from actors.core.steps.runs import add_reported_usage
-from actors.core.steps.tool_rounds import end_wait, take_answer
+from actors.core.steps.tool_rounds import apply_tool_result, end_wait
 from actors.core.summary import run_id
 
 __all__ = [
@@ -150,7 +150,7 @@ def transition(state: State, context: ConvContext, event: Event) -> TransitionRe
         case WithdrawMessage():
             return withdraw_message(state, context, event)
         case SubmitToolResult():
-            return take_answer(state, context, event)
+            return apply_tool_result(state, context, event)
         case ToolDeadline():
             return end_wait(state, context, event)
         case AskQuestion():
@@ -158,7 +158,7 @@ def transition(state: State, context: ConvContext, event: Event) -> TransitionRe
         case QuestionOver():
             return drop_question(state, context, event)
         case AnswerQuestion():
-            return take_decision(state, context, event)
+            return apply_decision(state, context, event)
         case InternalFault():
             return handle_fault(state, context, event)
         case UsageReported() | McpRestarted() | JobChanged():

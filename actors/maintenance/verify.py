@@ -109,7 +109,7 @@ def _messages(store: StoreReader, record: ConversationRecord, before: int) -> It
         after = page[-1].sequence
 
 
-SHOWN_CHARS = 300
+MAX_VALUE_CHARS = 300
 """The maximum characters of a value in the description of a difference."""
 
 _INPUT: msgspec.json.Decoder[Event | Entry] = msgspec.json.Decoder(Event | Entry)
@@ -275,7 +275,7 @@ def _differing(now: Struct | None, then: Struct) -> str:
 
 def _cut(value: Any) -> str:
     text = _encode(value).decode()
-    return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
+    return text if len(text) <= MAX_VALUE_CHARS else text[:MAX_VALUE_CHARS] + "…"
 
 
 def _name(entry: Event | Entry) -> str:

@@ -322,7 +322,7 @@ MAX_OUTPUT_DEPTH = 24
 WRAPPER = "value"
 """Name of the only property of the object that wraps a value whose schema also allows values other than objects."""
 
-_KEPT = frozenset({"type", "enum", "const", "title", "description", "required", "$ref"})
+_ENFORCEABLE = frozenset({"type", "enum", "const", "title", "description", "required", "$ref"})
 """The JSON Schema keywords that providers enforce and whose values contain no subschemas."""
 _NARROWING = frozenset({
     "$schema", "$id", "$comment", "default", "examples", "format", "pattern", "minLength", "maxLength", "minimum",
@@ -332,7 +332,7 @@ _NARROWING = frozenset({
 """Keywords that not every provider enforces: they are left out of requests, and enforced by checking the answer."""
 
 _WITH_SCHEMAS = frozenset({"properties", "$defs", "items", "anyOf"})
-_KNOWN = _KEPT | _NARROWING | _WITH_SCHEMAS | {"additionalProperties"}
+_KNOWN = _ENFORCEABLE | _NARROWING | _WITH_SCHEMAS | {"additionalProperties"}
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 
@@ -377,13 +377,13 @@ def native_output(schema: dict[str, Any]) -> NativeOutput | None:
     if "anyOf" in schema and not is_wrapped(schema):
         return None  # no provider accepts anyOf at the top level
     try:
-        kept = _kept(object_schema(schema))
+        kept = _enforceable(object_schema(schema))
     except _NotKeptError:
         return None
     return NativeOutput(kept, strict=_all_required(kept))
 
 
-def judged_output(schema: str, text: str) -> tuple[str, str]:
+def validate_output(schema: str, text: str) -> tuple[str, str]:
     """Check an output that a model wrote against a schema; return (value, "") if it is valid, else ("", problem).
 
     `value` is the output as canonical JSON; `problem` says why it is invalid. `text` is the input of a tool call, or a
@@ -402,14 +402,18 @@ def judged_output(schema: str, text: str) -> tuple[str, str]:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True), ""
 
 
-def _kept(schema: Any) -> dict[str, Any]:
+def _enforceable(schema: Any) -> dict[str, Any]:
     """Return a copy of a schema with only the keywords that providers enforce, and with no properties but those named.
 
     Raises _NotKeptError if providers cannot enforce the schema.
     """
     if not isinstance(schema, dict) or schema.keys() - _KNOWN:
         raise _NotKeptError
-    kept = {key: _kept_keyword(key, value) for key, value in schema.items() if key in _KEPT or key in _WITH_SCHEMAS}
+    kept = {
+        key: _enforceable_keyword(key, value)
+        for key, value in schema.items()
+        if key in _ENFORCEABLE or key in _WITH_SCHEMAS
+    }
     kind = schema.get("type", "")
     if kind == "object":
         if not schema.get("properties") or schema.get("additionalProperties", False) is not False:
@@ -422,14 +426,14 @@ def _kept(schema: Any) -> dict[str, Any]:
     return kept
 
 
-def _kept_keyword(key: str, value: Any) -> Any:
+def _enforceable_keyword(key: str, value: Any) -> Any:
     if key in ("properties", "$defs"):
-        return {name: _kept(each) for name, each in value.items()}
+        return {name: _enforceable(each) for name, each in value.items()}
     if key == "anyOf":
-        return [_kept(each) for each in value]
+        return [_enforceable(each) for each in value]
     if key == "$ref" and not value.startswith("#/$defs/"):
         raise _NotKeptError
-    return _kept(value) if key == "items" else value
+    return _enforceable(value) if key == "items" else value
 
 
 def _all_required(schema: Any) -> bool:

@@ -215,7 +215,7 @@ class OutageLog:
         self._monotonic = monotonic
         self._guard = threading.Lock()  # guards the fields below
         self._began: float | None = None
-        self._told = 0.0
+        self._logged_at = 0.0
         """When the last line was logged, in monotonic seconds."""
         self._last = 0.0
         """When the last failure happened, in monotonic seconds."""
@@ -232,7 +232,7 @@ class OutageLog:
     @property
     def due(self) -> bool:
         """Whether the next failure would be logged."""
-        return self._began is None or self._monotonic() - self._told >= REMIND_SECONDS
+        return self._began is None or self._monotonic() - self._logged_at >= REMIND_SECONDS
 
     def failed(self, why: str) -> None:
         """Count a failure. Log the first failure of an outage, and after that at most one failure a minute."""
@@ -243,10 +243,10 @@ class OutageLog:
             self._failures += 1
             self._last, self._worked = now, None
             if self._began is None:
-                self._began = self._told = now
+                self._began = self._logged_at = now
                 self._log.warning("%s", why)
-            elif now - self._told >= REMIND_SECONDS:
-                self._told = now
+            elif now - self._logged_at >= REMIND_SECONDS:
+                self._logged_at = now
                 self._log.error("%s", why, extra=self._so_far(self._began, now))
 
     def worked(self) -> None:

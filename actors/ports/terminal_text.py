@@ -43,7 +43,7 @@ class TerminalText:
         """The last rows: the texts of their columns, or text. The second column of a wide character is ""."""
         self._row = self._column = 0
         self._saved = 0, 0
-        self._rest = ""
+        self._pending = ""
         """An escape sequence of which more may come."""
         self._passed: list[str] = []
         """Text above the rows, not yet returned."""
@@ -57,24 +57,24 @@ class TerminalText:
 
     def feed(self, text: str) -> str:
         """Render the next piece of the output; return the text that can no longer change."""
-        self._render(self._rest + text)
-        return self._take()
+        self._render(self._pending + text)
+        return self._drain()
 
     def finish(self) -> str:
         """Return all remaining text; what looked like the beginning of an escape sequence becomes text."""
-        self._render(self._rest, last=True)
+        self._render(self._pending, last=True)
         self._pass(len(self._rows) - 1)
         self._passed.append(self.shown)
         self._rows[:], self._column = [[]], 0
-        return self._take()
+        return self._drain()
 
-    def _take(self) -> str:
+    def _drain(self) -> str:
         text = "".join(self._passed)
         self._passed.clear()
         return text
 
     def _render(self, text: str, *, last: bool = False) -> None:
-        self._rest = ""
+        self._pending = ""
         text = text.replace("\r\n", "\n")
         self.altered = self.altered or _SPECIAL.search(text) is not None
         if "\x1b" in text:
@@ -94,7 +94,7 @@ class TerminalText:
                     if (sequence := _SEQUENCE.match(text, found.start())) is not None:
                         self._control(sequence[2] or "", sequence[1] or "")
                     elif not last and _UNFINISHED.fullmatch(text, found.start()):
-                        self._rest = text[found.start() :]
+                        self._pending = text[found.start() :]
                         return
                     elif (sequence := _ESCAPE.match(text, found.start())) is not None:
                         self._escape(sequence[1] or "")

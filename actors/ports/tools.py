@@ -89,7 +89,7 @@ def ignore_job(_job: BackgroundJob) -> None:
     """Do nothing, because no conversation records the job."""
 
 
-def ask_nobody(_question: PersonQuestion) -> Future[PersonAnswer]:
+def decline_question(_question: PersonQuestion) -> Future[PersonAnswer]:
     """Withdraw a question at once, because nobody can be asked here."""
     future: Future[PersonAnswer] = Future()
     future.set_result(PersonAnswer(QuestionStatus.WITHDRAWN))
@@ -133,7 +133,7 @@ class ToolContext(Struct, frozen=True):
     Blocks for a bounded time; returns early when cancelled. Raises SideQueryError, or ToolTransientError if the model
     is at capacity and the tool call may be retried.
     """
-    ask: Callable[[PersonQuestion], Future[PersonAnswer]] = ask_nobody
+    ask: Callable[[PersonQuestion], Future[PersonAnswer]] = decline_question
     """Asks a person; the tool can cancel the future to withdraw the question.
 
     Never blocks. When the call ends, its open questions are withdrawn. Raises TooManyQuestionsError.

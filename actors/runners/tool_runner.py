@@ -60,7 +60,7 @@ from actors.ports import (
     ToolOutput,
     ToolTransientError,
     TooManyQuestionsError,
-    ask_nobody,
+    decline_question,
     no_sub_agents,
 )
 from actors.ports.cluster import LEASE_EXPIRED
@@ -349,7 +349,7 @@ class ToolRunner(Actor):
             job_changed=job_changed,
             make_side_query=ask_for_tool(self._side_queries, run.effect, context, run.cancel, self._owner),
             keep_image=lambda data: self._services.images.ingest(context.conversation_id, data, run.cancel),
-            ask=ask_nobody if context.is_sub_agent else execution.questions.ask,
+            ask=decline_question if context.is_sub_agent else execution.questions.ask,
             plan_agents=no_sub_agents if context.is_sub_agent else plan,
         )
 

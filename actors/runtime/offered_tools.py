@@ -24,10 +24,10 @@ from actors.ports.json_schema import (
     MAX_FAULTS,
     InvalidSchemaError,
     JsonSchema,
-    judged_output,
     native_output,
     object_schema,
     shortened,
+    validate_output,
 )
 from actors.ports.tools import input_misfit, parse_arguments
 
@@ -134,7 +134,7 @@ def checked_calls(
 
 
 def _corrected(call: ToolUse, specs: Mapping[str, ToolSpec]) -> ToolUse:
-    name = call.name if call.name in specs else _meant(call.name, specs)
+    name = call.name if call.name in specs else _resolve_name(call.name, specs)
     if name not in specs:
         return call
     given, changes = _read_scalars(call.input, specs[name])
@@ -162,7 +162,7 @@ def _read_scalars(given: str, spec: ToolSpec) -> tuple[str, list[str]]:
     return given, []
 
 
-def _meant(name: str, names: Container[str]) -> str:
+def _resolve_name(name: str, names: Container[str]) -> str:
     """Return the tool's name without blanks and namespaces around it ("functions.bash"); "" if it may be several."""
     parts = [part.strip() for part in _NAMESPACE.split(name.strip())]
     path = "__".join(parts)
@@ -201,7 +201,7 @@ def output_of(schema: str, answer: ModelAnswer) -> tuple[str, str]:
     text = text_of(answer.content).strip()
     if [call.name for call in calls] == [SUBMIT_OUTPUT] and not answer.truncated:
         text = calls.pop().input
-    return judged_output(schema, text) if text and not calls else ("", "")
+    return validate_output(schema, text) if text and not calls else ("", "")
 
 
 def check_generation(wanted: Generation, model: ModelInfo) -> None:

@@ -65,7 +65,7 @@ COSTS = (Quota.COST_PER_DAY, Quota.COST_PER_MONTH)
 
 MOST_MODEL_REQUESTS = 1_000
 """The maximum number of model requests that a server makes at the same time."""
-KEPT_SHARE = 4
+RESERVED_SHARE = 4
 """One divided by this is the share of concurrent model requests that, by default, no single principal can occupy."""
 
 
@@ -75,7 +75,7 @@ def fair_share(model_requests: int) -> int:
     `model_requests` is the limit for all principals together; 0 stands for `MOST_MODEL_REQUESTS`.
     """
     most = model_requests or MOST_MODEL_REQUESTS
-    return max(most - max(most // KEPT_SHARE, 1), 1)
+    return max(most - max(most // RESERVED_SHARE, 1), 1)
 
 
 class QuotaSettings(Struct, frozen=True):

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, NoReturn, get_args
 
 from actors.core.context import Mode
-from actors.core.states import QUIET, State
+from actors.core.states import INACTIVE, State
 from actors.ports.conditions import (
     LATEST_FIRST,
     AnyOf,
@@ -226,7 +226,7 @@ def _kind(state: type) -> str:
 
 
 _KINDS = tuple(map(_kind, get_args(State)))
-_BUSY = frozenset(_KINDS) - frozenset(map(_kind, QUIET))
+_BUSY = frozenset(_KINDS) - frozenset(map(_kind, INACTIVE))
 
 
 def meaning(restriction: Restriction) -> Condition:

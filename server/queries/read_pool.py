@@ -24,7 +24,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = 8
-KEPT_SHARE = 4
+RESERVED_SHARE = 4
 """A quarter of the threads stays free for other principals when one principal has many reads."""
 LONG_SHARE = 2
 """Half of the threads may run long reads, and half of those threads may run long reads of one principal."""
@@ -34,7 +34,7 @@ class ReadPool:
     """Runs blocking reads on threads. Call it on the event loop; close it once, after the server has stopped."""
 
     def __init__(self, threads: int = THREADS, *, name: str = "bedrock-read") -> None:
-        most_of_one = threads - threads // KEPT_SHARE
+        most_of_one = threads - threads // RESERVED_SHARE
         self._slots = FairSlots(threads, lambda _principal: most_of_one)
         long = max(threads // LONG_SHARE, 1)
         most_long = max(long // LONG_SHARE, 1)

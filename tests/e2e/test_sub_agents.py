@@ -12,7 +12,7 @@ import pytest
 
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core import history
-from actors.core.states import QUIET, TERMINAL
+from actors.core.states import INACTIVE, TERMINAL
 from actors.ports.conditions import UNARCHIVED, Selection
 from tests.support import processes
 from tests.support.chat import Chat
@@ -167,7 +167,7 @@ def _check(store: PeeweeStore, parent_id: str, where: str) -> None:
     for key in (parent_id, *store.children(parent_id)):
         record = store.load(key)
         assert record is not None
-        assert isinstance(record.state, QUIET if key == parent_id else TERMINAL), (where, record.state)
+        assert isinstance(record.state, INACTIVE if key == parent_id else TERMINAL), (where, record.state)
         said = store.history(key, record.state.ledger.seq)
         assert history.violations(said) == (), where
         assert history.open_calls(said) == (), where

@@ -69,7 +69,7 @@ from actors.core.notifications import (
 )
 from actors.core.request_cycles import CycleDelivery, Projector, RequestCycle, events_of
 from actors.core.states import (
-    QUIET,
+    INACTIVE,
     TERMINAL,
     AwaitingContinuation,
     AwaitingLlm,
@@ -221,12 +221,12 @@ class Laws:
         match event:
             case UsageReported():
                 check("C44 what was spent always counts", not event.usage.context_tokens, event)
-            case UserCancel() if not isinstance(before, QUIET):
+            case UserCancel() if not isinstance(before, INACTIVE):
                 live = run_id(self.conversation, ledger.run) if ledger.live else ""
                 again_or_late = isinstance(before, Cancelling) or event.run_id not in ("", live)
                 check("I7 a cancel of what runs counts", again_or_late, event, before)
             case Restart() | InternalFault():
-                check("C33 an end counts while anything runs", isinstance(before, QUIET), event, before)
+                check("C33 an end counts while anything runs", isinstance(before, INACTIVE), event, before)
             case SetMode():
                 runs = isinstance(before, ToolExecuting) and before.phase is ToolPhase.RUNNING
                 stopped = runs and getattr(before, "current_tool_id", "") in event.stop
@@ -499,7 +499,7 @@ class Laws:
         check("I39 no queue at rest", not (isinstance(after, (Idle, Error)) and ledger.follows), after)
         if isinstance(after, Cancelling):
             check("I39 only sub-agents are waited for", after.kind is CancelKind.AGENTS and after.pending_agents, after)
-        if isinstance(after, QUIET):
+        if isinstance(after, INACTIVE):
             check("I25 no open run", not ledger.live, after)
             check("I25 no steers, no queue", not ledger.steers and not ledger.follows, after)
             check("I25 no open call", not self.chain_check.open_calls, self.chain_check.open_calls)
@@ -532,7 +532,7 @@ class Laws:
             check("I7 at most the sub-agents' last words", isinstance(after, Cancelling), after)
         else:
             next_run = isinstance(after, LlmRequesting) and after.ledger.run > before.ledger.run
-            check("I7 a cancel settles in its commit", isinstance(after, QUIET) or next_run, before, after)
+            check("I7 a cancel settles in its commit", isinstance(after, INACTIVE) or next_run, before, after)
 
     # --- a whole walk
 

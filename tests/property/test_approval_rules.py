@@ -25,7 +25,7 @@ from actors.adapters.tools import call_subjects
 from actors.core.approval import HARMLESS, SUBCOMMANDS, runs_no_other
 from actors.core.content import ToolUse
 from actors.core.context import Action, ApprovalPolicy, ApprovalRule, ShellCommand
-from actors.core.steps.approvals import CallVerdict, judge
+from actors.core.steps.approvals import CallVerdict, evaluate
 from actors.ports import InvalidApprovalRuleError
 from tests.machine.columns import PARENT
 from tests.property.profiles import profile
@@ -193,7 +193,7 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Bash:
 def verdict(text: str, *rules: ApprovalRule, policy: ApprovalPolicy = ApprovalPolicy.ASK_ALL) -> CallVerdict:
     """What becomes of a bash call with this text."""
     context = replace(ASK_ALL, approval_policy=policy, approval_rules=rules)
-    return judge(context, ToolUse("t", "bash", "{}"), call_subjects.shell_subject(text)).verdict
+    return evaluate(context, ToolUse("t", "bash", "{}"), call_subjects.shell_subject(text)).verdict
 
 
 def denied(call: tuple[str, ...]) -> bool:

@@ -13,7 +13,7 @@ from actors.core.effects import PersistMessage
 from actors.core.errors import Reason, Rejected
 from actors.core.events import Event, UserCancel, UserMessage
 from actors.core.states import (
-    QUIET,
+    INACTIVE,
     TERMINAL,
     AwaitingLlm,
     CancelKind,
@@ -117,7 +117,7 @@ def test_every_chain_ends_where_the_machine_may_rest(tape: Tape) -> None:
         assert not isinstance(after, AwaitingLlm)
         assert not (isinstance(after, Cancelling) and after.kind is CancelKind.LLM)
         assert not (isinstance(after, Idle | Error) and after.ledger.follows)
-        assert after.ledger.live <= (not isinstance(after, QUIET))
+        assert after.ledger.live <= (not isinstance(after, INACTIVE))
 
 
 @law

@@ -56,7 +56,7 @@ from actors.core.events import (
 )
 from actors.core.notifications import CallStatus, ClientToolCall, QuestionChanged, RunStop
 from actors.core.states import (
-    QUIET,
+    INACTIVE,
     TERMINAL,
     AwaitingContinuation,
     AwaitingSubAgents,
@@ -145,7 +145,7 @@ class World:
 
     @property
     def quiet(self) -> bool:
-        return isinstance(self.state, QUIET)
+        return isinstance(self.state, INACTIVE)
 
     @property
     def terminal(self) -> bool:

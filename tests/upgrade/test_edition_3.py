@@ -52,7 +52,7 @@ IN_LOGS = (
     texts.NOT_OFFERED,
     texts.NOT_IN_MODE[Mode.RESTRICTED],
     texts.BAD_OUTPUT,
-    texts.OUTPUT_TAKEN,
+    texts.OUTPUT_ACCEPTED,
     texts.OUTPUT_REFUSED,
     texts.FAULT,
     texts.SUBMITTED,

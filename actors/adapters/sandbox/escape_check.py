@@ -4,8 +4,8 @@ Its arguments are MODE PROTECTED_FILE OUTSIDE_FILE [NEIGHBOUR_FILE]. NEIGHBOUR_F
 or service), from whom this program should be kept apart. In workspace mode the current directory is the workspace, in
 which this program must be able to change files.
 
-Prints which attempts succeeded, or KEPT if none did. `probe.py` runs this program in a sandbox, and the server offers
-that sandbox only if no attempt succeeded. The program imports only the standard library.
+Prints which attempts succeeded, or CONFINED if none did. `probe.py` runs this program in a sandbox, and the server
+offers that sandbox only if no attempt succeeded. The program imports only the standard library.
 """
 
 import ctypes
@@ -16,12 +16,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KEPT = b"kept"
+CONFINED = b"kept"
 CLONE_NEWUSER = 0x10000000
 
 
 def check(mode: str, secret: str, outside: str, neighbour: str = "") -> None:
-    """Try every way out of the sandbox, and write to stdout which ones succeeded, or KEPT if none did."""
+    """Try every way out of the sandbox, and write to stdout which ones succeeded, or CONFINED if none did."""
     tries: list[tuple[str, Callable[[], object]]]
     tries = [("protected files can be read", lambda: os.open(secret, os.O_RDONLY))]
     if mode != "unrestricted":
@@ -51,7 +51,7 @@ def check(mode: str, secret: str, outside: str, neighbour: str = "") -> None:
             ("directories of others can be listed", lambda: os.listdir(os.path.dirname(neighbour))),
         ]
     found = [what for what, attempt in tries if succeeds(attempt)]
-    os.write(1, "; ".join(found).encode() or KEPT)
+    os.write(1, "; ".join(found).encode() or CONFINED)
 
 
 def checked(result: int) -> None:

@@ -190,6 +190,6 @@ def _tried(report: SandboxReport, mode: Mode, secret: Path, apart: bool) -> str:
         end = sandbox.start(launch, lambda _: None).wait()
     finally:
         sandbox.close()
-    if end.exit_code == 0 and end.head == escape_check.KEPT and not outside.exists():
+    if end.exit_code == 0 and end.head == escape_check.CONFINED and not outside.exists():
         return ""
     return end.head.decode("utf-8", "replace").strip() or "a program that tried it ended early"

@@ -143,7 +143,7 @@ class Host(call_processes.HostedCall):
         finally:
             ended = time.monotonic()
             cleared = self.clear()
-        self.send_rest()
+        self.send_buffered()
         self.send(kernel.END + " ".join(map(str, self.result(cleared, ended))).encode())
 
     def begin(self) -> None:
@@ -157,7 +157,7 @@ class Host(call_processes.HostedCall):
             self.namespace = bool(self.launch["namespace"]) and confinement.enter_pid_namespace(restricted)
             self.census = call_limits.Census(self.launch["limits"], self.namespace, self.groups)
             if self.census.processes and os.geteuid() == 0:  # RLIMIT_NPROC does not limit root
-                self.behind = call_limits.step_ahead()
+                self.nice_value = call_limits.step_ahead()
             self.init = self.groups.fork()
         except OSError as error:
             self.fail(f"fork {error.errno}".encode())
@@ -339,7 +339,7 @@ class Host(call_processes.HostedCall):
         self.groups.remove()
         return cleared
 
-    def send_rest(self) -> None:
+    def send_buffered(self) -> None:
         """Send the output that the dead processes left in the pipe."""
         if self.unsent:
             self.send(self.unsent)

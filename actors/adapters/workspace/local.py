@@ -106,7 +106,7 @@ def _visible(
     for entry in found:
         path = os.path.join(directory, entry.name)
         link = entry.is_symlink()
-        if link and within is not None and not _leads_into(path, within):
+        if link and within is not None and not _resolves_into(path, within):
             continue
         if _is_utf8(entry.name) and not _is_hidden(path, link, hidden):
             yield not _is_directory(entry), entry.name
@@ -119,7 +119,7 @@ def _is_hidden(path: str, link: bool, hidden: Sequence[str]) -> bool:
     return any(is_inside(real, folder) for folder in hidden)
 
 
-def _leads_into(path: str, within: Sequence[str]) -> bool:
+def _resolves_into(path: str, within: Sequence[str]) -> bool:
     real = os.path.realpath(path)
     return any(is_inside(real, root) for root in within)
 

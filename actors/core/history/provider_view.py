@@ -154,7 +154,7 @@ class ProviderOrder:
             return
         if message.type is MessageType.AGENT:
             self._placed += self._late
-            self._late = self._take_later(message)
+            self._late = self._pop_later(message)
             self._answer = len(self._placed)
             self._unanswered = len(tool_uses(message.content))
         elif message.type is MessageType.TOOL:
@@ -164,7 +164,7 @@ class ProviderOrder:
             self._placed += self._late
             self._late = []
 
-    def take_settled(self) -> list[Message]:
+    def pop_settled(self) -> list[Message]:
         """Remove and return the messages before the last answer.
 
         Their order is final: no later answer is placed there.
@@ -173,7 +173,7 @@ class ProviderOrder:
         self._answer = 0
         return settled
 
-    def _take_later(self, answer: Message) -> list[Message]:
+    def _pop_later(self, answer: Message) -> list[Message]:
         placed, through = self._placed, answer.through_sequence
         end = len(placed)
         while through and end and placed[end - 1].sequence > through:
@@ -257,7 +257,7 @@ class GrowingView:
         """Add the next message of the history."""
         self._order.add(message)
         self.sequence = message.sequence
-        if message.type is MessageType.AGENT and self._is_shown(message):
+        if message.type is MessageType.AGENT and self._is_visible(message):
             self._settle()
 
     def view(self) -> ProviderView:
@@ -266,12 +266,12 @@ class GrowingView:
         tail = turns_of(placed, self._protocol, self._model)
         return ProviderView((*self._settled, *tail), len(self._settled), self._lineage, self._calls)
 
-    def _is_shown(self, answer: Message) -> bool:
+    def _is_visible(self, answer: Message) -> bool:
         """Return whether any part of the answer is in the view, so that the answer begins a turn."""
         return not all(map(is_blank, answer_content(answer, self._protocol, self._model)))
 
     def _settle(self) -> None:
-        placed, self._used = bounded(self._order.take_settled(), self._room, self._used)
+        placed, self._used = bounded(self._order.pop_settled(), self._room, self._used)
         turns = turns_of(placed, self._protocol, self._model)
         self._settled += turns
         self._calls.update(block.id for turn in turns for block in turn.content if isinstance(block, ToolUse))
@@ -413,7 +413,7 @@ class ImageBudget:
         self._sizes: list[int] = []
         """The sizes in bytes of the images in the turns that no longer change."""
         self._removed = 0
-        self._kept = _Kept()
+        self._window = _ImageWindow()
 
     def apply(self, view: ProviderView, size_of: Callable[[Image], int]) -> ProviderView:
         """Return the view, with its oldest images replaced by remarks if it exceeds the limits.
@@ -422,22 +422,22 @@ class ImageBudget:
         Raises what `size_of` raises.
         """
         if not view.begins_with(self._seen):
-            self._seen, self._sizes, self._removed, self._kept = Prefix(), [], 0, _Kept()
+            self._seen, self._sizes, self._removed, self._window = Prefix(), [], 0, _ImageWindow()
         tail, before = view.turns[view.settled :], len(self._sizes)
         sizes = self._sizes + _sizes(view.turns[self._seen.settled : view.settled], size_of)
         removed = _to_remove(sizes + _sizes(tail, size_of))
         if min(removed, before) != min(self._removed, before):
-            self._kept = _Kept()
+            self._window = _ImageWindow()
         self._seen, self._sizes, self._removed = view.prefix, sizes, removed
         if not removed:
             return view
-        kept = self._kept
+        kept = self._window
         kept.add(view.turns[len(kept.turns) : view.settled], removed)
         turns = (*kept.turns, *_without(tail, max(0, removed - len(sizes))))
         return ProviderView(turns, view.settled, kept.lineage, view.settled_calls)
 
 
-class _Kept:
+class _ImageWindow:
     """The settled turns (those that no longer change), without the images that were removed."""
 
     def __init__(self) -> None:

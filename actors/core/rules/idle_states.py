@@ -31,7 +31,7 @@ from actors.core.events import (
 )
 from actors.core.notifications import StopReason
 from actors.core.states import (
-    QUIET,
+    INACTIVE,
     AwaitingContinuation,
     AwaitingLlm,
     AwaitingSubAgents,
@@ -150,7 +150,7 @@ def handle_fault(state: State, context: ConvContext, event: InternalFault) -> Tr
 
     Ignored in the states in which nothing runs.
     """
-    if isinstance(state, QUIET):
+    if isinstance(state, INACTIVE):
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
     for call_id in open_calls(state):

@@ -264,7 +264,7 @@ def drop_question(state: State, context: ConvContext, event: QuestionOver) -> Tr
     return _end(TransitionBuilder(running, context, event.at), running, question, status)
 
 
-def take_decision(state: State, context: ConvContext, event: AnswerQuestion) -> TransitionResult:
+def apply_decision(state: State, context: ConvContext, event: AnswerQuestion) -> TransitionResult:
     """Give a person's answer to the tool. Raises Rejected, with the reason, if the question awaits no answer."""
     question = open_question(state, event.number)
     if question is None or not isinstance(state, ToolExecuting):

@@ -62,7 +62,7 @@ class CallVerdict(StrEnum):
     DENY = "deny"
 
 
-class Judgement(Struct, frozen=True):
+class Evaluation(Struct, frozen=True):
     """The verdict on a call, with the rule that caused it."""
 
     verdict: CallVerdict
@@ -70,7 +70,7 @@ class Judgement(Struct, frozen=True):
     """The rule that denies the call or demands approval; None if no rule does."""
 
 
-def judge(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> Judgement:
+def evaluate(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> Evaluation:
     """Return whether a call runs, needs approval or is denied.
 
     A rule that denies takes precedence over one that asks; a rule that allows overrules only the approval policy. A
@@ -79,19 +79,19 @@ def judge(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> J
     # A call with invalid input, or of a tool that is not offered, needs no decision: `run_next_call` gives it an error
     # result instead of running it.
     if call.bad_input or left_out(context, call):
-        return Judgement(CallVerdict.RUN)
+        return Evaluation(CallVerdict.RUN)
     rules = context.approval_rules
     denying = {rule: match(rule, call, subject, context.rules) for rule in rules if rule.action is Action.DENY}
     denied = [rule for rule, found in denying.items() if found is RuleMatch.YES]
     if denied:
-        return Judgement(CallVerdict.DENY, min(denied, key=lambda rule: rule.origin is not Origin.OPERATOR))
+        return Evaluation(CallVerdict.DENY, min(denied, key=lambda rule: rule.origin is not Origin.OPERATOR))
     if always_asks(context, call):
-        return Judgement(CallVerdict.ASK)
+        return Evaluation(CallVerdict.ASK)
     asking = {rule: match(rule, call, subject, context.rules) for rule in rules if rule.action is Action.ASK} | denying
     if any(asking.values()):
-        return Judgement(CallVerdict.ASK, max(asking, key=asking.__getitem__))
+        return Evaluation(CallVerdict.ASK, max(asking, key=asking.__getitem__))
     asks = _policy_asks(context, call) and not _allowed(context, call, subject)
-    return Judgement(CallVerdict.ASK if asks else CallVerdict.RUN)
+    return Evaluation(CallVerdict.ASK if asks else CallVerdict.RUN)
 
 
 def always_asks(context: ConvContext, call: ToolUse) -> bool:
@@ -133,7 +133,7 @@ def approval_kind(call: ToolUse) -> ApprovalKind:
 def ask(
     builder: TransitionBuilder,
     calls: tuple[ToolUse, ...],
-    judged: Mapping[str, Judgement],
+    evaluated: Mapping[str, Evaluation],
     subjects: Mapping[str, CallSubject],
     request_id: str,
 ) -> TransitionResult:
@@ -142,8 +142,8 @@ def ask(
     `calls` are all tool calls of the response to `request_id`.
     """
     builder.place_state()
-    questions = tuple(call for call in calls if judged[call.id].verdict is CallVerdict.ASK)
-    about = tuple(_about(builder.context, call, subjects.get(call.id), judged[call.id].rule) for call in questions)
+    questions = tuple(call for call in calls if evaluated[call.id].verdict is CallVerdict.ASK)
+    about = tuple(_about(builder.context, call, subjects.get(call.id), evaluated[call.id].rule) for call in questions)
     for call, each in zip(questions, about, strict=True):
         builder.notify(
             ApprovalRequested(call, approval_kind(call), builder.at, each.rules, each.asked_by, each.workspace)

@@ -30,7 +30,7 @@ from actors.core.states import (
     LlmRequesting,
 )
 from actors.core.steps import texts
-from actors.core.steps.approvals import CallVerdict, Judgement, ask, denial, judge
+from actors.core.steps.approvals import CallVerdict, Evaluation, ask, denial, evaluate
 from actors.core.steps.inference import abort_request, begin_request, begin_summary, discard_stream
 from actors.core.steps.notices import queue_cancel_notice
 from actors.core.steps.runs import (
@@ -42,11 +42,11 @@ from actors.core.steps.runs import (
     exhaust_with_fallback,
     fail_run,
     fail_sub_agent,
+    handle_output,
     has_output_call,
     has_submission,
     return_steers,
     submission_of,
-    take_output,
 )
 from actors.core.steps.tool_rounds import Failure, deny_calls, end_round, run_next_call, skip_calls
 from actors.core.steps.transition_builder import TransitionBuilder
@@ -279,18 +279,18 @@ def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
     if with_output and has_output_call(answer.calls):
         if len(answer.calls) > 1:
             return _refuse_calls(builder, answer, texts.BAD_OUTPUT)
-        return take_output(builder, answer.event, answer.calls)
-    judged = _judged(builder, answer)
-    if denied := _first(judged, CallVerdict.DENY):
-        return _deny(builder, answer, denied, judged[denied])
-    if _first(judged, CallVerdict.ASK):
-        return ask(builder, answer.calls, judged, answer.subjects, state.request_id)
+        return handle_output(builder, answer.event, answer.calls)
+    evaluated = _evaluate_calls(builder, answer)
+    if denied := _first(evaluated, CallVerdict.DENY):
+        return _deny(builder, answer, denied, evaluated[denied])
+    if _first(evaluated, CallVerdict.ASK):
+        return ask(builder, answer.calls, evaluated, answer.subjects, state.request_id)
     if answer.calls:
         return run_next_call(builder, answer.calls, answer.call_ids, (), _PROCESSING)
     if _is_unfinished(builder, state, answer) and not _is_cut_reasoning(builder, answer):
         return _continue(builder, state)
     if with_output:
-        return take_output(builder, answer.event, ())
+        return handle_output(builder, answer.event, ())
     if builder.ledger.steers:
         return builder.finish(AwaitingLlm(builder.ledger, LlmReason.STEER), _PROCESSING)
     return become_idle(builder, StopReason.COMPLETED, _detail(builder, state, answer), _PROCESSING)
@@ -298,25 +298,25 @@ def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
 
 def _run_unasked(builder: TransitionBuilder, answer: Answer) -> TransitionResult:
     """Run the calls of a sub-agent. Calls that need approval get an error result when their turn comes."""
-    judged = _judged(builder, answer)
-    if denied := _first(judged, CallVerdict.DENY):
-        return _deny(builder, answer, denied, judged[denied])
+    evaluated = _evaluate_calls(builder, answer)
+    if denied := _first(evaluated, CallVerdict.DENY):
+        return _deny(builder, answer, denied, evaluated[denied])
     asking: tuple[str, ...] = ()
     if builder.context.rules >= Rules.OWN_TOOLS:
-        asking = tuple(call_id for call_id, judgement in judged.items() if judgement.verdict is CallVerdict.ASK)
+        asking = tuple(call_id for call_id, judgement in evaluated.items() if judgement.verdict is CallVerdict.ASK)
     return run_next_call(builder, answer.calls, answer.call_ids, (), _PROCESSING, refused=asking)
 
 
-def _judged(builder: TransitionBuilder, answer: Answer) -> dict[str, Judgement]:
+def _evaluate_calls(builder: TransitionBuilder, answer: Answer) -> dict[str, Evaluation]:
     subjects = answer.subjects
-    return {call.id: judge(builder.context, call, subjects.get(call.id)) for call in answer.calls}
+    return {call.id: evaluate(builder.context, call, subjects.get(call.id)) for call in answer.calls}
 
 
-def _first(judged: dict[str, Judgement], verdict: CallVerdict) -> str:
-    return next((call_id for call_id, judgement in judged.items() if judgement.verdict is verdict), "")
+def _first(evaluated: dict[str, Evaluation], verdict: CallVerdict) -> str:
+    return next((call_id for call_id, judgement in evaluated.items() if judgement.verdict is verdict), "")
 
 
-def _deny(builder: TransitionBuilder, answer: Answer, denied: str, judgement: Judgement) -> TransitionResult:
+def _deny(builder: TransitionBuilder, answer: Answer, denied: str, judgement: Evaluation) -> TransitionResult:
     """Add a result to every call of a response in which a rule denies one call; none of the calls runs."""
     text = texts.denied_by(denial(judgement.rule)) if judgement.rule else texts.DENIED
     return deny_calls(builder, answer.calls, denied, text, _PROCESSING)

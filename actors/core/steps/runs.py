@@ -295,7 +295,7 @@ def has_output_call(calls: tuple[ToolUse, ...]) -> bool:
     return any(call.name == SUBMIT_OUTPUT for call in calls)
 
 
-def take_output(builder: TransitionBuilder, event: LlmResponse, calls: tuple[ToolUse, ...]) -> TransitionResult:
+def handle_output(builder: TransitionBuilder, event: LlmResponse, calls: tuple[ToolUse, ...]) -> TransitionResult:
     """Handle an answer that tries to end a run with an output schema, with or without a call of submit_output.
 
     A valid value completes the run, unless steers (messages that join the run) wait: then the run goes on, and a later
@@ -323,7 +323,7 @@ def take_output(builder: TransitionBuilder, event: LlmResponse, calls: tuple[Too
 def accept_output(builder: TransitionBuilder, calls: tuple[ToolUse, ...]) -> None:
     """Give the submit_output call a success result; `calls` is empty if the answer's text was the submitted value."""
     for call in calls:
-        add_result(builder, ToolSuccess(call.id, texts.OUTPUT_TAKEN))
+        add_result(builder, ToolSuccess(call.id, texts.OUTPUT_ACCEPTED))
 
 
 def account_usage(builder: TransitionBuilder, usage: Usage | None, *, fills_window: bool) -> None:

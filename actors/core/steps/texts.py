@@ -78,7 +78,7 @@ NO_SUCH_QUESTION = {
 }
 """For each way in which a question can end: the text that refuses a late answer to it."""
 BAD_OUTPUT = NOT_EXECUTED + "submit_output must be the only call in the response"
-OUTPUT_TAKEN = "accepted"
+OUTPUT_ACCEPTED = "accepted"
 OUTPUT_MISSING = "there is no value"
 OUTPUT_REFUSED = "The run has no output: the model refused to answer. Ask in another way, or another model."
 FAULT = "Interrupted by an internal error of the server"

@@ -35,7 +35,7 @@ from actors.core.states import (
     ToolPhase,
 )
 from actors.core.steps import texts
-from actors.core.steps.approvals import CallVerdict, judge, left_out, traits_of
+from actors.core.steps.approvals import CallVerdict, evaluate, left_out, traits_of
 from actors.core.steps.transition_builder import TransitionBuilder
 from actors.core.summary import ContextState
 
@@ -82,7 +82,7 @@ def interrupt_calls(builder: TransitionBuilder, call_ids: Iterable[str]) -> None
         add_result(builder, ToolCancelled(call_id, texts.INTERRUPTED))
 
 
-def take_answer(state: State, context: ConvContext, event: SubmitToolResult) -> TransitionResult:
+def apply_tool_result(state: State, context: ConvContext, event: SubmitToolResult) -> TransitionResult:
     """Make a client's answer the result of its call. Raises Rejected if that call does not wait for an answer."""
     waiting = waiting_call(state)
     if waiting is None or waiting.current_tool_id != event.tool_use_id:
@@ -155,7 +155,7 @@ def _refused_by_first_rules(context: ConvContext, call: ToolUse) -> bool:
     In those versions, whether a sub-agent's call needs approval is decided only when its turn to run comes.
     """
     asks = context.is_sub_agent and context.rules < Rules.OWN_TOOLS
-    return asks and judge(context, call, None).verdict is CallVerdict.ASK
+    return asks and evaluate(context, call, None).verdict is CallVerdict.ASK
 
 
 def end_round(builder: TransitionBuilder, failures: tuple[Failure, ...], *through: ContextState) -> TransitionResult:

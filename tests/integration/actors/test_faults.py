@@ -21,7 +21,7 @@ from actors.core.errors import ErrorKind, LlmFailure, Rejected
 from actors.core.events import InternalFault
 from actors.core.history import violations
 from actors.core.notifications import MessageAdded, RunStop, StreamDiscarded
-from actors.core.states import QUIET, ContextExhausted, Error, Idle, LlmPhase, LlmRequesting
+from actors.core.states import INACTIVE, ContextExhausted, Error, Idle, LlmPhase, LlmRequesting
 from actors.messages import (
     CancelConversationCommand,
     CreateConversationCommand,
@@ -170,7 +170,7 @@ class Life:
 
     @property
     def resting(self) -> bool:
-        return isinstance(self.record.state, QUIET)
+        return isinstance(self.record.state, INACTIVE)
 
     def rest(self) -> None:
         self.wait(lambda: self.resting)

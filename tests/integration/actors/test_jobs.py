@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from actors.conversation import lifecycle
-from actors.conversation.lifecycle import LEFT_BEHIND
+from actors.conversation.lifecycle import LEFTOVER_PROCESSES
 from actors.core.content import ToolUse
 from actors.core.context import Limits, Mode, wider
 from actors.core.errors import Reason, Rejected
@@ -474,7 +474,7 @@ def test_every_request_for_the_deletion_is_answered(yard: World) -> None:
 def test_what_does_not_die_in_time_is_left_behind_with_a_warning(yard: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "DELETE_WAIT_MS", 5)
     talk = started(yard, "b-1")
-    assert deleting(yard, talk).result(PATIENCE) == (LEFT_BEHIND,)
+    assert deleting(yard, talk).result(PATIENCE) == (LEFTOVER_PROCESSES,)
     assert yard.store.load(talk.id) is None
     yard.box.let_die()  # nobody listens any more, and nothing comes back
     with pytest.raises(UnknownConversationError):
@@ -487,7 +487,7 @@ def test_what_others_could_not_end_is_warned_of_too(yard: World) -> None:
     talk = started(yard, "b-1")
     delete = deleting(yard, talk)
     yard.box.let_die()
-    assert delete.result(PATIENCE) == (LEFT_BEHIND,)
+    assert delete.result(PATIENCE) == (LEFTOVER_PROCESSES,)
 
 
 def test_a_deletion_that_the_store_does_not_take_leaves_an_intact_idle_conversation(

@@ -15,7 +15,7 @@ from actors.core.context import Limits
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.history import violations
 from actors.core.notifications import ConversationUpdated, RunStop
-from actors.core.states import QUIET, TERMINAL, AwaitingSubAgents, Completed, Error, Failed, Idle
+from actors.core.states import INACTIVE, TERMINAL, AwaitingSubAgents, Completed, Error, Failed, Idle
 from actors.messages import (
     CancelConversationCommand,
     CreateConversationCommand,
@@ -50,7 +50,7 @@ def check_family(world: World, parent_id: str) -> None:
     truth = world.truth
     for key in (parent_id, *truth.children(parent_id)):
         record = truth.load(key)
-        assert isinstance(record.state, QUIET if key == parent_id else TERMINAL), record.state
+        assert isinstance(record.state, INACTIVE if key == parent_id else TERMINAL), record.state
         assert not record.state.ledger.live
         assert violations(truth.history(key, record.state.ledger.seq)) == ()
         assert truth.verify(key) == ()
@@ -323,7 +323,7 @@ def _live(world: World) -> str:
             world.supervisor.ask(talk.id, request).result(PATIENCE)
 
     def resting() -> bool:
-        return isinstance(world.truth.load(talk.id).state, QUIET)
+        return isinstance(world.truth.load(talk.id).state, INACTIVE)
 
     say(SendMessageCommand(tasks("submit 1", "use look", max_turns=1)))
     eventually(resting, "idle")

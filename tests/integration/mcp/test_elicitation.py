@@ -18,7 +18,7 @@ from actors.core.effects import ExecuteTool
 from actors.core.events import AskQuestion, Event
 from actors.core.states import QuestionStatus
 from actors.ports import CancelToken, PersonAnswer, PersonQuestion
-from actors.ports.tools import ask_nobody
+from actors.ports.tools import decline_question
 from actors.runners.tool_runner import MAX_PER_CALL, OpenQuestions
 from actors.runtime.services import SystemClock
 from tests.integration.mcp.conftest import Hub, server
@@ -81,7 +81,7 @@ def test_what_is_not_answered_is_declined_or_cancelled(
 
 def test_where_nobody_can_be_asked_the_server_is_told_so(hub: Callable[..., Hub]) -> None:
     made = hub(server(), server(name="silent", question_seconds=0.0))
-    assert json.loads(made.call("ask", ask=ask_nobody).text) == {"action": "cancel"}
+    assert json.loads(made.call("ask", ask=decline_question).text) == {"action": "cancel"}
     person = Person()
     assert json.loads(made.call("mcp__silent__ask", ask=person.ask).text).keys() == {"refused"}
     assert person.asked.empty()
@@ -133,12 +133,12 @@ def test_a_server_of_the_official_library_asks_on_its_own_in_the_protocol_that_h
             person = Person(PersonAnswer(ANSWERED, '{"name": "Ann"}'))
             assert hub(before).call("welcome", ask=person.ask).text == "Welcome Ann!"
             assert person.asked.get(timeout=PATIENCE)[0].message == "Who are you?"
-            assert "back-channel" in hub(newest).call("welcome", ask=ask_nobody).text
+            assert "back-channel" in hub(newest).call("welcome", ask=decline_question).text
 
 
 def test_the_time_of_a_call_stands_still_while_a_person_is_asked() -> None:
     async def check() -> None:
-        call = TimedCall(ask_nobody, 100)
+        call = TimedCall(decline_question, 100)
         async with call.limit:
             before = call.limit.when()
             assert before is not None

@@ -10,7 +10,7 @@ import pytest
 from actors.adapters.llm.demo import sample
 from actors.core.content import Text, ToolUse
 from actors.ports import ModelAnswer, ModelInfo
-from actors.ports.json_schema import InvalidSchemaError, compiled, judged_output, native_output, object_schema
+from actors.ports.json_schema import InvalidSchemaError, compiled, native_output, object_schema, validate_output
 from actors.runtime.offered_tools import output_form, output_of
 
 POINT: dict[str, Any] = {
@@ -104,7 +104,7 @@ def test_the_provider_keeps_the_schema_where_it_can() -> None:
     ],
 )
 def test_a_value_that_fits_is_kept_as_canonical_json(schema: dict[str, Any], text: str, value: str) -> None:
-    assert judged_output(json.dumps(schema), text) == (value, "")
+    assert validate_output(json.dumps(schema), text) == (value, "")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_value_that_fits_is_kept_as_canonical_json(schema: dict[str, Any], tex
     ],
 )
 def test_what_does_not_fit_is_named(schema: dict[str, Any], text: str, problem: str) -> None:
-    value, found = judged_output(json.dumps(schema), text)
+    value, found = validate_output(json.dumps(schema), text)
     assert value == ""
     assert problem in found
 

@@ -15,7 +15,7 @@ from actors.core.content import SystemKind
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
-from actors.core.states import QUIET, TERMINAL, ContextExhausted, Idle, Ledger
+from actors.core.states import INACTIVE, TERMINAL, ContextExhausted, Idle, Ledger
 from actors.messages import ContinueConversationCommand, CreateConversationCommand, UpdateConversationCommand
 from actors.ports import ConversationRecord, SandboxReport
 from tests.machine.columns import Column, parent_columns
@@ -238,7 +238,7 @@ def test_an_unknown_model_and_one_for_a_conversation_that_is_over_are_refused(se
 def test_the_model_changes_only_while_no_run_is_in_progress(services: Services, column: Column) -> None:
     """In a backoff and during a summary too: one run never talks to two models."""
     record = msgspec.structs.replace(born(services), state=column.state, model="old")
-    busy, over = not isinstance(column.state, QUIET), isinstance(column.state, TERMINAL)
+    busy, over = not isinstance(column.state, INACTIVE), isinstance(column.state, TERMINAL)
     unit = unit_of(services, record)
     if busy or over:
         with refused(Reason.AGENT_BUSY if busy else Reason.TERMINAL):

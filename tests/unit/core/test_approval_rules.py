@@ -25,7 +25,7 @@ from actors.core.effects import ExecuteTool, RequestLlm
 from actors.core.events import ApprovalResponse, LlmResponse
 from actors.core.notifications import ApprovalRequested
 from actors.core.states import AwaitingToolApproval, LlmRequesting, ToolExecuting
-from actors.core.steps.approvals import judge
+from actors.core.steps.approvals import evaluate
 from tests.machine.columns import PARENT, SUB_AGENT
 from tests.machine.talk import Talk, messages
 
@@ -110,7 +110,7 @@ def prefix(action: Action, text: str, *, operator: bool = False) -> ApprovalRule
 def test_a_denial_comes_before_a_question_and_that_before_a_permission(
     rules: tuple[ApprovalRule, ...], call: ToolUse, subject: CallSubject | None, verdict: str
 ) -> None:
-    assert judge(under(ApprovalPolicy.ASK_WRITES, *rules), call, subject).verdict == verdict
+    assert evaluate(under(ApprovalPolicy.ASK_WRITES, *rules), call, subject).verdict == verdict
 
 
 def command(text: str, *, runs_others: bool = False) -> CallSubject:
@@ -141,8 +141,8 @@ def test_an_old_log_is_judged_by_the_rules_that_wrote_it(
     one: ApprovalRule, subject: CallSubject, before: str, now: str
 ) -> None:
     context = under(ApprovalPolicy.ASK_WRITES, one)
-    assert judge(replace(context, rules=Rules.OWN_TOOLS), BASH, subject).verdict == before
-    assert judge(context, BASH, subject).verdict == now
+    assert evaluate(replace(context, rules=Rules.OWN_TOOLS), BASH, subject).verdict == before
+    assert evaluate(context, BASH, subject).verdict == now
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_an_old_log_is_judged_by_the_rules_that_wrote_it(
 )
 def test_an_exact_command_is_denied_wherever_it_begins_and_nothing_longer(text: str, verdict: str) -> None:
     subject = CallSubject(text, (ShellCommand(tuple(shlex.split(text))),))
-    assert judge(under(ApprovalPolicy.AUTO, rule(DENY, command="rm y")), BASH, subject).verdict == verdict
+    assert evaluate(under(ApprovalPolicy.AUTO, rule(DENY, command="rm y")), BASH, subject).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -178,20 +178,20 @@ def test_an_exact_command_is_denied_wherever_it_begins_and_nothing_longer(text: 
 )
 def test_what_may_run_denied_words_asks(text: str, verdict: str) -> None:
     subject = CallSubject(text, (ShellCommand(tuple(shlex.split(text))),))
-    assert judge(under(ApprovalPolicy.AUTO, prefix(DENY, "git push")), BASH, subject).verdict == verdict
+    assert evaluate(under(ApprovalPolicy.AUTO, prefix(DENY, "git push")), BASH, subject).verdict == verdict
 
 
 @pytest.mark.parametrize("operand", ["a/$(shell ./x)=1", "$(if /,SHELL)=./x", "a\n${x}", "a/`x`"])
 def test_what_the_program_would_expand_is_no_operand(operand: str) -> None:
     """make expands the names of variables that it is given."""
     subject = CallSubject("make", (ShellCommand(("make", operand)),))
-    assert judge(under(ApprovalPolicy.ASK_ALL, prefix(ALLOW, "make")), BASH, subject).verdict == "ask"
+    assert evaluate(under(ApprovalPolicy.ASK_ALL, prefix(ALLOW, "make")), BASH, subject).verdict == "ask"
 
 
 def test_the_operators_denial_is_the_one_that_is_named() -> None:
     rules = (rule(DENY, tool="bash"), rule(DENY, tool="bash", operator=True))
 
-    assert judge(under(ApprovalPolicy.AUTO, *rules), BASH, MAKE).rule == rules[1]
+    assert evaluate(under(ApprovalPolicy.AUTO, *rules), BASH, MAKE).rule == rules[1]
 
 
 def test_a_denied_call_gets_an_error_no_other_runs_and_nobody_is_asked() -> None:

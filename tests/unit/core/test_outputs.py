@@ -56,7 +56,7 @@ def test_a_valid_submission_is_answered_and_ends_the_run() -> None:
     answer(talk, SUBMIT, end_turn=False, output=VALUE)
     assert isinstance(talk.state, Idle)
     assert stop(talk).output == VALUE
-    assert talk.messages[-1].content == (ToolSuccess("o1", texts.OUTPUT_TAKEN),)
+    assert talk.messages[-1].content == (ToolSuccess("o1", texts.OUTPUT_ACCEPTED),)
 
 
 def test_tools_run_before_the_value() -> None:

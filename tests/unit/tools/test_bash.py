@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actors.adapters.tools.bash.job import JobRegistry
-from actors.adapters.tools.bash.output_text import shown_command
+from actors.adapters.tools.bash.output_text import display_command
 from actors.adapters.tools.bash.tool import MAX_COMMAND_BYTES, BashTool
 from actors.core.context import Mode
 from actors.ports import ProcessStartError, SandboxUnavailableError, ToolTransientError
@@ -138,7 +138,7 @@ def test_the_display_tells_people_the_figures(call: Any) -> None:
     ],
 )
 def test_people_are_not_shown_a_cd_that_leads_nowhere(command: str, shown: str | None) -> None:
-    assert shown_command(command, "/w") == (command if shown is None else shown)
+    assert display_command(command, "/w") == (command if shown is None else shown)
 
 
 def test_live_output_never_splits_a_character(call: Any) -> None:

@@ -28,7 +28,7 @@ That is necessary because the machine's free memory does not change when a proce
 LOOKING_SHARE = 20
 """Limits inspections, which are slow for large trees and shared memory, to 1 / LOOKING_SHARE of the time."""
 
-BEHIND = 10
+LOWER_PRIORITY = 10
 """The nice value of the process tree if the host, which monitors the tree, may not use a real-time priority."""
 
 LIMITS = {
@@ -283,13 +283,13 @@ def counts_per_namespace() -> bool:
 def step_ahead() -> int:
     """Raise this process's priority above that of the processes it monitors, so that a fork bomb cannot starve it.
 
-    Returns the nice value for the tree: 0, or BEHIND if this process may not have a higher priority.
+    Returns the nice value for the tree: 0, or LOWER_PRIORITY if this process may not have a higher priority.
     """
     try:
         ahead = os.SCHED_RR | os.SCHED_RESET_ON_FORK
         os.sched_setscheduler(0, ahead, os.sched_param(1))
     except OSError:
-        return BEHIND
+        return LOWER_PRIORITY
     return 0
 
 

@@ -83,7 +83,7 @@ class HostedCall:
         self.pipes = Pipes()
         self.namespace = False
         """Whether init is the first process of a PID namespace."""
-        self.behind = 0
+        self.nice_value = 0
         """The nice value that init sets for the tree; 0 for no change."""
 
 
@@ -198,7 +198,7 @@ def run_init(call: HostedCall) -> "NoReturn":
     try:
         kernel.libc.prctl(kernel.PR_SET_PDEATHSIG, int(signal.SIGKILL if namespace else signal.SIGTERM), 0, 0, 0)
         kernel.close(pipes.life_end, pipes.output, pipes.status, pipes.report)
-        be_first_to_go(call.behind)
+        prefer_for_oom_kill(call.nice_value)
         if not namespace:
             kernel.libc.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         refusal = joined_or_why_not(call.groups) or confinement.arrange_mounts_or_why_not(launch, namespace)
@@ -222,12 +222,12 @@ def joined_or_why_not(groups: call_limits.Groups) -> bytes:
     return b""
 
 
-def be_first_to_go(behind: int) -> None:
-    """Make the OOM killer choose this process tree before the server; set the nice value `behind` unless it is 0."""
+def prefer_for_oom_kill(nice_value: int) -> None:
+    """Make the OOM killer choose this process tree before the server; set the nice value unless it is 0."""
     with suppress(OSError):  # /proc is not writable: the kernel then kills the largest process
         kernel.write_file("/proc/self/oom_score_adj", "1000")
-    if behind:
-        os.nice(behind)
+    if nice_value:
+        os.nice(nice_value)
 
 
 def begin(call: HostedCall) -> None:

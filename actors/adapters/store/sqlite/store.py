@@ -105,7 +105,7 @@ class SqliteWriter(Writer):
 
     def _not_removed(self, error: Exception) -> None:
         _log.warning("what was deleted could not be removed yet: %s", error)
-        self._roll_back()
+        self._rollback()
         self._make_room()
         self._tidy_again_at = time.monotonic() + TIDY_AGAIN_SECONDS
 
@@ -151,7 +151,7 @@ class SqliteWriter(Writer):
         return None if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.DataError) else error
 
     def _failed(self, batch: list[Ticket[Change]], error: BaseException) -> str:
-        self._roll_back()
+        self._rollback()
         if isinstance(error, sqlite3.OperationalError):
             self._serve_from_reserve(batch)
         return f"nothing was written: {error}"
@@ -167,7 +167,7 @@ class SqliteWriter(Writer):
         try:
             self._transact(freeing)
         except Exception:  # noqa: BLE001 -- the callers get the error of the first attempt
-            self._roll_back()
+            self._rollback()
             return
         for ticket in freeing:
             ticket.written = ticket.error is None
@@ -180,7 +180,7 @@ class SqliteWriter(Writer):
         self._log.cut(self._space)
         return True
 
-    def _roll_back(self) -> None:
+    def _rollback(self) -> None:
         """Roll back the transaction if one is open. SQLite may have ended it already; then a rollback would raise."""
         try:
             connection = raw(self._database)

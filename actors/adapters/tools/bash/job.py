@@ -28,7 +28,7 @@ from actors.ports.terminal_text import TerminalText
 
 log = logging.getLogger(__name__)
 
-COMMAND_SHOWN = 200
+MAX_COMMAND_CHARS = 200
 """Maximum characters of a command where it is named."""
 
 TOMBSTONE_LINES = 2000
@@ -272,8 +272,8 @@ class Job:
 
 def on_one_line(text: str) -> str:
     """Return the beginning of a command, without line breaks."""
-    line = " ".join(text[: 2 * COMMAND_SHOWN].split())
-    return line if len(line) <= COMMAND_SHOWN else f"{line[:COMMAND_SHOWN]}…"
+    line = " ".join(text[: 2 * MAX_COMMAND_CHARS].split())
+    return line if len(line) <= MAX_COMMAND_CHARS else f"{line[:MAX_COMMAND_CHARS]}…"
 
 
 def _ended(job: BackgroundJob, end: ProcessEnd) -> BackgroundJob:

@@ -90,7 +90,7 @@ def tombstoned(job: Job, end: ProcessEnd, window: LineWindow, cwd: str, *, unsen
     return replace(_answer(_text(window.text), [state, _extent(window)], display), ended_job=job.handle)
 
 
-def shown_command(command: str, cwd: str) -> str:
+def display_command(command: str, cwd: str) -> str:
     """Return the command for display, without a leading `cd` to the directory in which it runs anyway."""
     begun = re.match(r"""\s*cd\s+(?:--\s+)?('[^']*'|"[^"$`\\]*"|[^\s'"$`\\;&|<>()]+)\s*(?:&&|;(?!;))\s*""", command)
     if begun is None or begun.end() == len(command):
@@ -108,7 +108,7 @@ def _answer(output: str, lines: list[str], display: dict[str, Any], *, is_error:
 def _figures(job: Job, end: ProcessEnd, cwd: str) -> dict[str, Any]:
     return {
         "handle": job.handle,
-        "command": shown_command(job.command, cwd),
+        "command": display_command(job.command, cwd),
         "exit_code": end.exit_code,
         "signal": end.signal or _shell_signal(end),
         "duration_ms": end.duration_ms,
@@ -119,7 +119,7 @@ def _figures(job: Job, end: ProcessEnd, cwd: str) -> dict[str, Any]:
 def _running(job: Job, cwd: str) -> dict[str, Any]:
     return {
         "handle": job.handle,
-        "command": shown_command(job.command, cwd),
+        "command": display_command(job.command, cwd),
         "duration_ms": round(job.age_seconds * 1000),
     }
 

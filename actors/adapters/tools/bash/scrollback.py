@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-KEPT_BYTES = 4 << 20
+SCROLLBACK_BYTES = 4 << 20
 """The maximum bytes that are kept. Newlines count, too, because otherwise any number of empty lines would be kept."""
 
 LINE_BYTES = 64 << 10
@@ -48,7 +48,7 @@ class Scrollback:
     """
 
     def __init__(
-        self, kept_bytes: int = KEPT_BYTES, line_bytes: int = LINE_BYTES, window_bytes: int = WINDOW_BYTES
+        self, kept_bytes: int = SCROLLBACK_BYTES, line_bytes: int = LINE_BYTES, window_bytes: int = WINDOW_BYTES
     ) -> None:
         self._kept_bytes = kept_bytes
         self._line_bytes = line_bytes
@@ -145,7 +145,7 @@ class Scrollback:
 
         If the byte `following` continues a UTF-8 character, the beginning of this character moves to the next line.
         """
-        begun = _begun_character(self._text, following)
+        begun = _partial_character(self._text, following)
         position = len(self._text) - begun
         self._text[position:position] = b"\n"
         self._end += 1
@@ -172,7 +172,7 @@ class Scrollback:
         return position
 
 
-def _begun_character(text: bytearray, following: int) -> int:
+def _partial_character(text: bytearray, following: int) -> int:
     """Return how many bytes at the end of `text` begin a UTF-8 character that the byte `following` continues."""
     if following & 0xC0 == 0x80:
         for size in range(1, 4):

@@ -93,11 +93,11 @@ def unwrapped(words: list[str]) -> list[str]:
         wrapper = WRAPPERS.get(name)
         if wrapper is None:
             return [name, *words[1:]]
-        words = _behind(wrapper, words[1:])
+        words = _wrapped_words(wrapper, words[1:])
     return []
 
 
-def _behind(wrapper: Wrapper, words: list[str]) -> list[str]:
+def _wrapped_words(wrapper: Wrapper, words: list[str]) -> list[str]:
     position, operands = 0, wrapper.operands
     while position < len(words):
         word = words[position]

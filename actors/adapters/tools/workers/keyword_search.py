@@ -83,7 +83,7 @@ def blocks(findings: list[Finding]) -> Iterator[str]:
     for line in sorted(line for finding in findings for line in finding.lines):
         # A match sorts behind the same line as context of another term; its text is the one that shows the match.
         lines[line.number] = max(lines.get(line.number, line), line, key=lambda each: each.matches)
-    name = ripgrep.shown_name(findings[0].name)
+    name = ripgrep.display_name_of(findings[0].name)
     block: list[str] = []
     for number, line in lines.items():
         if block and number - 1 not in lines:
@@ -115,7 +115,7 @@ def found(asked: Mapping[str, Any]) -> dict[str, Any]:
         dropped.insert(0, f"left out, as all together find too much: {kept.pop().text}")
     if unreadable := max(term.unreadable for term in terms):
         dropped.append(f"files and directories that could not be read: {unreadable}")
-    return {"text": text, "remarks": remarks + dropped, "root": "" if root == here else ripgrep.shown_name(root)}
+    return {"text": text, "remarks": remarks + dropped, "root": "" if root == here else ripgrep.display_name_of(root)}
 
 
 def main(_arguments: list[str]) -> None:

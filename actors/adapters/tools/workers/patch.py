@@ -28,7 +28,7 @@ from actors.adapters.tools.workers.patch_text import (
 MAX_CLIPBOARDS = 1 << 20
 """Maximum size of all clipboards of a conversation in bytes, names included."""
 
-MAX_NAME_SHOWN = 80
+MAX_NAME_CHARS = 80
 """Maximum characters of a clipboard's name that are shown."""
 
 MARKED = 2000
@@ -260,7 +260,7 @@ class Work:
 
 def shown(name: str) -> str:
     """Return a name, shortened if it is long."""
-    return name if len(name) <= MAX_NAME_SHOWN else f"{name[:MAX_NAME_SHOWN]}…"
+    return name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}…"
 
 
 def reindented(text: str, strip: str, add: str) -> str:

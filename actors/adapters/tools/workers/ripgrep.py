@@ -128,7 +128,7 @@ def line_of(data: dict[str, Any], *, matches: bool) -> Line:
     )
 
 
-def shown_name(name: str) -> str:
+def display_name_of(name: str) -> str:
     """Return a path with its line breaks escaped."""
     return name.replace("\n", "\\n").replace("\r", "\\r")
 

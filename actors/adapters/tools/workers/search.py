@@ -46,7 +46,7 @@ class LineSearch:
             raise UnsearchableError(f"Cannot search {path}: it is larger than 10 MiB; use bash.")
         directory, target = os.path.split(root) if single else (root, "")
         self._limit: int = asked["max_results"]
-        self._shown_root = shown_root(directory)
+        self._display_root = display_root(directory)
         globs = () if single else (*included(asked["include"]), *excluded(asked["exclude"]))
         arguments = ("--sort=path", *globs, "-e", asked["pattern"], "--", f"./{target}")
         self._search = ripgrep.Search(asked["ripgrep"], arguments, directory=directory, max_matches=self._limit + 1)
@@ -70,7 +70,7 @@ class LineSearch:
 
     def _lines(self, findings: Iterator[ripgrep.Finding]) -> Iterator[str]:
         for finding in findings:
-            name = ripgrep.shown_name(os.path.join(self._shown_root, finding.name))
+            name = ripgrep.display_name_of(os.path.join(self._display_root, finding.name))
             yield from (f"{name}:{line.number}: {line.text}" for line in finding.lines)
 
 
@@ -94,7 +94,7 @@ def anchored(glob: str) -> str:
     return "/" + glob.removeprefix("./").removeprefix("/") + ("**" if glob.endswith("/") else "")
 
 
-def shown_root(root: str) -> str:
+def display_root(root: str) -> str:
     """Return the prefix of shown paths: "" for the working directory, else a path that read_file accepts."""
     here = os.path.realpath(".")
     if root == here:
