@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,9 +12,9 @@ import click
 from bedrock._interrupts import ending_at_once
 from bedrock.cli.text.output import print_text
 
-from server.config import Config, shown_database
-from server.settings.loading import SETTINGS, load
-from server.settings.setting_values import LOG_LEVELS, SANDBOXES, ConfigError, Listen
+from server.settings.config import Config, shown_database
+from server.settings.loading import NO_TEXT, NO_VALUE, SETTINGS, load
+from server.settings.setting_values import LOG_LEVELS, SANDBOXES, ConfigError
 
 CANNOT_START = 1
 USAGE = 2
@@ -159,9 +158,8 @@ def check(file: Path | None, data_dir: str | None) -> None:
 
 def described(settings: Config) -> Iterator[str]:
     """Yield a line of TOML for each setting, with its value and its origin; a comment if the setting has no value."""
-    known = {field.name for field in fields(settings)} & SETTINGS.keys()
     listen = ", ".join(each.target for each in settings.listen_tables)
-    for name in (each for each in SETTINGS if each in known):
+    for name in SETTINGS:
         if name == "listen" and listen:
             yield f"# listen is in tables [[listen]]: {listen}"
             continue
@@ -172,14 +170,10 @@ def described(settings: Config) -> Iterator[str]:
 def _plain(name: str, value: Any) -> Any:
     """Return a setting's value as it is written in the settings file; None if the file has no way to write it."""
     match value:
-        case None:
-            return {"cpus": "all", "listen": "none", "metrics_listen": "none"}.get(name)
-        case "" if name in ("otlp_endpoint", "database"):
-            return "none"
+        case None | "":
+            return {**NO_VALUE, **NO_TEXT}.get(name, value)
         case str() if name == "database":
             return shown_database(value)
-        case Listen():
-            return value.target
         case Path():
             return str(value)
         case frozenset():

@@ -15,8 +15,8 @@ from bedrock.local_server import NotPrivateError
 from actors.ports import DataDirectoryBusyError, StoreError, StoreUnusableError
 from server.auth.tokens import PRINCIPALS_TOKENS, PrivateFile, TokenUnusableError
 from server.cli import USAGE, fail
-from server.config import shown_database
 from server.local_endpoint import close_to_others
+from server.settings.config import shown_database
 from server.settings.loading import load
 from server.settings.setting_values import ConfigError
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bedrock.local_server import TOKEN_FILE
+from msgspec.structs import asdict
 
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
@@ -22,8 +23,9 @@ from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import with_limits
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.tools.program_launch import tool_environment
+from actors.core.context import ApprovalRule, Origin
 from actors.maintenance.retention import Retention
-from actors.ports import SandboxReport, SandboxUnavailableError, Store
+from actors.ports import InvalidApprovalRuleError, SandboxReport, SandboxUnavailableError, Store
 from actors.ports.cluster import Lease
 from actors.ports.mcp import McpServers, NoMcpServers
 from actors.ports.records import Spending
@@ -31,10 +33,8 @@ from actors.ports.sandbox import PermissionsOf
 from actors.ports.telemetry import Telemetry
 from actors.runtime.quotas import QuotaBook, first_day_of_month
 from actors.runtime.services import SystemClock, Timers
-from server.auth.authentication import Authentication, Issued, TokenSource
-from server.auth.authorizer.authorizer_calls import AuthorizerCalls
-from server.auth.authorizer.authorizer_tables import made_authorizer
-from server.auth.client_certificates import ClientCertificates
+from server.auth.authentication import Authentication, ClientCertificates, Issued, TokenSource
+from server.auth.authorizer.authorizer_calls import AuthorizerCalls, made_authorizer
 from server.auth.tokens import (
     MCP_LOGINS,
     PRINCIPALS_TOKENS,
@@ -44,10 +44,10 @@ from server.auth.tokens import (
     TokenFile,
     read_or_create_token,
 )
-from server.config import Config
 from server.process import operating_system
 from server.process.certificates import CertificateFiles, CertificateUnusableError
 from server.process.operating_system import running_on
+from server.settings.config import Config
 from server.settings.setting_values import Listen, Listener
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ def export(config: Config, observer: Observer, gauges: Mapping[metrics.Metric, C
             reason = (error.strerror or "unknown host").lower()
             if error.errno == errno.EADDRINUSE and (holder := operating_system.listener(where.port)):
                 reason += f" by {holder}"
-            raise CannotStartError(f"cannot listen on {where.target} for metrics: {reason}") from None
+            raise CannotStartError(f"cannot listen on {where} for metrics: {reason}") from None
         observer.closing.callback(close)
         readers.append(reader)
-        log.info("metrics: http://%s/metrics", Listen(where.host, port).target)
+        log.info("metrics: http://%s/metrics", Listen(where.host, port))
     if config.otlp_endpoint:
         reader, spans = otlp(config.otlp_endpoint, config.otlp_contents)
         observer.closing.callback(spans.close)
@@ -132,6 +132,21 @@ def mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
         return servers, from_clients(config.mcp_from_clients, config.environ)
     except ValueError as error:
         raise config.refusal(str(error)) from None
+
+
+def operator_rules(config: Config, prepared: Callable[[ApprovalRule], ApprovalRule]) -> tuple[ApprovalRule, ...]:
+    """Return the operator's approval rules, in the order of the settings file.
+
+    `prepared` is `Toolbox.prepared_rule`, which splits a command into words and resolves a path. Raises ConfigError for
+    an invalid rule.
+    """
+    rules: list[ApprovalRule] = []
+    for number, table in enumerate(config.approval_rules, 1):
+        try:
+            rules.append(prepared(ApprovalRule(str(number), origin=Origin.OPERATOR, **asdict(table))))
+        except InvalidApprovalRuleError as invalid:
+            raise config.refusal(f"approval_rules[{number}].{invalid.field}: {invalid}") from None
+    return tuple(rules)
 
 
 def quota_book(config: Config, store: Store, clock: SystemClock, telemetry: Telemetry) -> QuotaBook:

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from actors.adapters.sandbox.probe import probe, with_separation
 from actors.ports import SandboxReport
-from server.config import Config
+from server.settings.config import Config
 
 
 def probed(config: Config) -> SandboxReport:

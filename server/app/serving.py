@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
 import signal
@@ -15,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bedrock._interrupts import end_at_once, ending_at_once
+from msgspec.structs import replace
 
 from actors.conversation.supervisor import Supervisor
 from actors.ports import SandboxReport, StoreError, machine
@@ -23,11 +23,11 @@ from server.app.adapter_choice import CannotStartError, server_credentials
 from server.app.sandbox_choice import sandbox_line
 from server.app.wiring import Wiring, wire
 from server.auth.tokens import TokenUnusableError
-from server.config import Config, shown_database
 from server.local_endpoint import published
 from server.process import operating_system
 from server.process.operating_system import spare_what_stays
 from server.services.grpc_server import CannotListenError, GrpcServer, max_connections
+from server.settings.config import Config, shown_database
 from server.settings.setting_values import Listen, Listener
 from server.streams.base import WatchSettings
 
@@ -256,7 +256,7 @@ def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listene
     CannotStartError.
     """
     configured = [
-        dataclasses.replace(each, where=endpoint.listen(each.where, server_credentials(each)))
+        replace(each, where=endpoint.listen(each.where, server_credentials(each)))
         for each in config.listeners
         if each.where != local
     ]

@@ -26,19 +26,18 @@ from server.app.adapter_choice import (
     issued_tokens,
     mcp_settings,
     model_catalog,
+    operator_rules,
     pinned,
     providers,
     server_credentials,
 )
 from server.app.sandbox_choice import probed, sandbox_line
 from server.app.store_choice import check_listener, check_postgres, check_workspaces, node_access, own_address
-from server.auth.authorizer.authorizer_tables import authorizer_class
+from server.auth.authorizer.authorizer_calls import authorizer_class
 from server.auth.principals import Principal
 from server.auth.tokens import MCP_LOGINS, McpLoginFile
-from server.cluster.cluster_tables import ClusterSettings
-from server.config import Config
 from server.local_endpoint import check_closable
-from server.services.operator_rules import operator_rules
+from server.settings.config import ClusterSettings, Config
 from server.settings.loading import load
 from server.settings.setting_values import ConfigError
 

@@ -20,12 +20,11 @@ from actors.ports import Clock, StoreError
 from actors.ports.cluster import EVERYTHING, Cluster
 from server.app.adapter_choice import CannotStartError
 from server.auth.tokens import TokenUnusableError, read_token
-from server.cluster.cluster_tables import ClusterSettings
 from server.cluster.peers import NodeMarks
 from server.cluster.router import NodeAccess
-from server.config import Config, shown_database
 from server.process.certificates import CertificateUnusableError, authorities_in, why_untrusted
 from server.services.catalog import version
+from server.settings.config import ClusterSettings, Config, shown_database
 from server.settings.setting_values import ConfigError, Listener
 
 if TYPE_CHECKING:

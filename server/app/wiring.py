@@ -41,6 +41,7 @@ from server.app.adapter_choice import (
     export,
     mcp_servers,
     model_catalog,
+    operator_rules,
     pinned,
     quota_book,
     retention,
@@ -51,10 +52,9 @@ from server.app.store_choice import OpenedStore, check_listener, node_access, op
 from server.auth.authentication import Authentication
 from server.auth.tokens import TokenUnusableError
 from server.cluster.router import NodeAccess
-from server.config import Config
 from server.local_endpoint import claim_directory, socket_path
 from server.process import operating_system
-from server.services.operator_rules import operator_rules
+from server.settings.config import Config
 from server.settings.setting_values import Listen
 
 if TYPE_CHECKING:

@@ -1,23 +1,109 @@
-"""Authentication: finds the principal and the role of a caller by the call's token or certificate."""
+"""Authentication: finds the principal and the role of a caller by the call's token or client certificate.
+
+A listener with `client_ca` requests certificates (mutual TLS). gRPC reports the names in a certificate, but not its
+expiry, and it cuts off a name at a zero byte, so that an attacker's certificate could pass for that of another host or
+user: certificates are parsed here for both.
+"""
 
 from __future__ import annotations
 
+import functools
 import hmac
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.ports.sandbox import NO_PERMISSIONS, Permissions
 from server.auth.authorizer.authorizer_calls import AuthorizerCalls
 from server.auth.authorizer.authorizer_port import Identity, Peer
-from server.auth.client_certificates import ClientCertificates
-from server.auth.issuers.issuer_tables import Issuer
-from server.auth.principals import LOCAL, OWNER, Caller, Principal, Role
+from server.auth.principals import LOCAL, OWNER, Caller, Issuer, Principal, Role
 from server.auth.tokens import PREFIX, Token, TokenUnusableError, matching
+
+KNOWN_CERTIFICATES = 1_024
+"""How many certificates the cache holds.
+
+All calls on one connection have the same certificate, so it is parsed once.
+"""
+
+
+class CertificateDetails(Struct, frozen=True):
+    """What authentication needs to know about a certificate, besides its names."""
+
+    cut_name: bool
+    """Whether a name in the certificate contains a zero byte, at which gRPC would cut it off."""
+    expires_at: float
+    """When the certificate expires, in seconds since 1970."""
+
+
+@functools.lru_cache(KNOWN_CERTIFICATES)
+def certificate_details(pem: bytes) -> CertificateDetails | None:
+    """Return the details of a certificate in PEM format; None if it cannot be parsed."""
+    from cryptography import x509  # noqa: PLC0415 -- of the extra `mtls`
+
+    def names() -> Iterator[str]:
+        """Yield the names that gRPC reports."""
+        for attribute in certificate.subject:
+            yield attribute.value if isinstance(attribute.value, str) else attribute.value.decode("latin-1")
+        for extension in certificate.extensions:
+            if isinstance(extension.value, x509.SubjectAlternativeName):
+                for kind in (x509.DNSName, x509.RFC822Name, x509.UniformResourceIdentifier):
+                    yield from extension.value.get_values_for_type(kind)
+
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        cut = any("\0" in name for name in names())
+        return CertificateDetails(cut, certificate.not_valid_after_utc.timestamp())
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        return None
+
+
+KINDS = {"uri": "peer_uri", "dns": "peer_dns", "email": "peer_email", "cn": "x509_common_name"}
+"""The kinds of names in a certificate, each with the key under which gRPC reports such names."""
+CERTIFICATE = "x509_pem_cert"
+
+
+class ClientCertificates:
+    """Maps names in certificates, such as `uri:spiffe://example.org/ada`, to the principals in the settings."""
+
+    def __init__(self, principals: Mapping[str, Principal], *, now: Callable[[], float] = time.time) -> None:
+        self._principals, self._now = principals, now
+
+    def caller_of(self, by_token: Caller | None, connection: Mapping[str, Iterable[bytes]]) -> Caller | None:
+        """Return the caller of a connection; None if the call must be refused.
+
+        `by_token` is the caller found by the token.
+
+        A certificate of a principal is accepted alone or with a token of the same principal. It is refused once it has
+        expired, even if the connection stays open longer. A certificate of no principal, such as a gateway's, does not
+        count: the token decides.
+        """
+        if not any(connection.get(CERTIFICATE, ())):
+            return by_token
+        named = {principal.name: principal for principal in self._named(connection)}
+        if not named:
+            return by_token
+
+        shown = [certificate_details(each) for each in connection[CERTIFICATE]]
+        ends = min(0.0 if each is None or each.cut_name else each.expires_at for each in shown)
+        if not self._now() < ends:
+            return None
+        if len(named) > 1 or (by_token is not None and by_token.principal not in named):
+            return None
+        (principal,) = named.values()
+        return replace(by_token or Caller(principal.name, principal.role), certificate_ends=ends)
+
+    def _named(self, connection: Mapping[str, Iterable[bytes]]) -> Iterable[Principal]:
+        for kind, key in KINDS.items():
+            for name in connection.get(key, ()):
+                found = self._principals.get(f"{kind}:{name.decode('utf-8', 'replace')}")
+                if found is not None:
+                    yield found
+
 
 log = logging.getLogger(__name__)
 

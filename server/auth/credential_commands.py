@@ -33,8 +33,8 @@ from server.auth.tokens import (
     TokenUnusableError,
 )
 from server.cli import CANNOT_START, USAGE, fail
-from server.config import Config
 from server.local_endpoint import close_to_others
+from server.settings.config import Config
 from server.settings.loading import load
 from server.settings.setting_values import ConfigError
 

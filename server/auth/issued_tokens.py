@@ -20,8 +20,7 @@ import urllib3
 from bedrock.local_server import NotPrivateError, read_believed
 
 from actors.core.content import LATEST_MS
-from server.auth.issuers.issuer_tables import ALGORITHMS, Issuer
-from server.auth.principals import Caller, Role
+from server.auth.principals import ALGORITHMS, Caller, Issuer, Role
 from server.process.certificates import CertificateUnusableError, authorities_in
 
 log = logging.getLogger(__name__)

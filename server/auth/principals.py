@@ -1,24 +1,31 @@
-"""Principals: people and services, named in the operator's settings, whose conversations are kept apart."""
+"""Principals: people and services, named in the operator's settings, whose conversations are kept apart.
+
+Also the tables that name principals: issuers of JSON Web Tokens, client certificates, and quotas.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec.structs import replace
 
 from actors.core.context import Mode
 from actors.ports.sandbox import ALL_PERMISSIONS, Permissions
-from actors.ports.settings.settings_checks import Text, read
-from actors.runtime.quotas import COSTS, Limits, Quota
+from actors.ports.settings.settings_checks import Text, is_loopback
+from actors.runtime.quotas import COSTS, Limits, Quota, QuotaSettings, fair_share
 
 LOCAL = "local"
 """The principal of the operating system user that runs the server. It holds the local token and may do everything."""
 
-NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,62}[a-z0-9])?")
+CERTIFICATE_NAME = re.compile(r"(uri|dns|email|cn):.+")
 SYSTEM = ("/proc/", "/sys/", "/dev/")
 """A directory that a principal may use cannot be beneath one of these."""
 
@@ -123,21 +130,14 @@ class PrincipalTable(Struct, frozen=True, forbid_unknown_fields=True):
     quotas: Quotas = Quotas()
 
 
-def principals_from_tables(tables: Mapping[str, Any]) -> dict[str, Principal]:
-    """Read the tables [principals.NAME], and return the principals by name.
+def principals_from_tables(tables: Mapping[str, PrincipalTable]) -> dict[str, Principal]:
+    """Return the principals of the tables [principals.NAME] by name.
 
     Raises ValueError with a text such as "principals.NAME.roots: why".
     """
-    for name in tables:
-        if not NAME.fullmatch(name) or name == LOCAL:
-            raise ValueError(
-                f"principals.{name}: a name has up to 64 small letters, digits, dots, hyphens, underscores or @, "
-                f"and is not {LOCAL}"
-            )
-    wheres = {name: f"principals.{name}" for name in tables}
-    return {
-        name: principal_of(where, name, read(PrincipalTable, where, tables[name])) for name, where in wheres.items()
-    }
+    if LOCAL in tables:
+        raise ValueError(f"principals.{LOCAL}: this is the server's own user; choose another name")
+    return {name: principal_of(f"principals.{name}", name, table) for name, table in tables.items()}
 
 
 def principal_of(where: str, name: str, table: PrincipalTable) -> Principal:
@@ -154,7 +154,7 @@ def principal_of(where: str, name: str, table: PrincipalTable) -> Principal:
     return Principal(name, permissions, table.role, table.quotas.limits)
 
 
-def principals_of(where: str, names: Mapping[str, Any], principals: Mapping[str, Principal]) -> dict[str, Principal]:
+def principals_of(where: str, names: Mapping[str, str], principals: Mapping[str, Principal]) -> dict[str, Principal]:
     """Replace the names of principals in a table by the principals themselves.
 
     The keys of `names` are kept: values of a claim in tokens, or names in certificates. Raises ValueError with the text
@@ -163,7 +163,7 @@ def principals_of(where: str, names: Mapping[str, Any], principals: Mapping[str,
     for said, name in names.items():
         if name not in principals:
             known = ", ".join(sorted(principals)) or "none"
-            raise ValueError(f"{where}: {said!r} stands for {name!r}, which is no principal; there are: {known}")
+            raise ValueError(f"{where}: {said!r} is mapped to {name!r}, which is not a principal; there are: {known}")
     return {said: principals[name] for said, name in names.items()}
 
 
@@ -175,3 +175,188 @@ def _root(where: str, root: str) -> str:
     if f"{real}/".startswith(SYSTEM):
         raise ValueError(f"{where}: {root!r} must hold files of its own: there all processes can be seen")
     return real
+
+
+ALGORITHMS = {
+    "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
+    "ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519",
+}  # fmt: skip
+"""The supported signature algorithms, all with public keys. The value is the type or the elliptic curve of the keys."""
+USUAL_ALGORITHMS = ("RS256", "ES256")
+USUAL_ROLES = {role.value: role for role in Role}
+MAX_VALUE_CHARS = 255
+"""Maximum length of the value of a claim that names a principal."""
+PLACEHOLDER = "{principal}"
+"""The placeholder in a template's directories for the value of the claim that names the principal."""
+KNOWN_PRINCIPALS = 4_096
+"""How many principals created from a template are cached, so that their directories are resolved only once."""
+
+
+class Template:
+    """Creates principals for users of an issuer whom the settings do not name, all with the rights in one table.
+
+    Safe to use from any thread.
+    """
+
+    def __init__(self, issuer: str, table: PrincipalTable) -> None:
+        """Take the table [issuers.NAME.template].
+
+        Raises ValueError with a text such as "issuers.NAME.template.roots: why".
+        """
+        self._prefix, self._table = f"{issuer}:", table
+        self._where = f"issuers.{issuer}.template"
+        self.quotas = table.quotas.limits
+        """The quotas of every principal that is created from the template."""
+        for root in table.roots:
+            if "{" in root.replace(PLACEHOLDER, ""):
+                raise ValueError(f"{self._where}.roots: {root!r} has a brace that does not belong to {PLACEHOLDER}")
+        self._personal = any(PLACEHOLDER in root for root in table.roots)
+        principal_of(self._where, self._where, self._table_of("example"))
+        self.principal = functools.lru_cache(KNOWN_PRINCIPALS)(self._principal)
+
+    def _principal(self, value: str) -> Principal | None:
+        """Return the principal for a value of the claim that names principals; None if the value cannot name one."""
+        if not _names_somebody(value) or (self._personal and ("/" in value or value.startswith("."))):
+            return None
+        try:
+            return principal_of(self._where, self._prefix + value, self._table_of(value))
+        except ValueError:  # with this value, a directory of the template is one that no principal may use
+            return None
+
+    def _table_of(self, value: str) -> PrincipalTable:
+        return replace(self._table, roots=tuple(root.replace(PLACEHOLDER, value) for root in self._table.roots))
+
+
+class Texts(tuple[str, ...]):
+    """A list of texts, which may be written as one text."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, value: object) -> Texts:
+        """Convert a text or a list. Raises ValueError for other values."""
+        found = [value] if isinstance(value, str) else value
+        if not (isinstance(found, list) and found and all(isinstance(each, str) and each for each in found)):
+            raise ValueError("needed, as a text or a list of texts")
+        return cls(found)
+
+
+class IssuerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table [issuers.NAME]."""
+
+    url: Text = field(name="issuer")
+    """The exact value of the claim `iss` in the issuer's tokens."""
+    audiences: Texts = field(name="audience")
+    """The accepted audiences. The claim `aud` must contain one of them."""
+    jwks_url: str = ""
+    """The URL of the issuer's keys; "" if they are in a file."""
+    jwks_file: Path | None = None
+    ca_bundle: Path | None = None
+    """A PEM file with the certificate authorities to trust for `jwks_url`; None for those of the package certifi."""
+    algorithms: Texts = Texts(USUAL_ALGORITHMS)
+    leeway_seconds: Annotated[float, Meta(ge=0, le=300, description="must be between 0 and 300 seconds")] = 30.0
+    """How far the issuer's clock and this machine's may differ, in seconds."""
+    principal_claim: Text = "sub"
+    principals: dict[str, str] = {}
+    """The names of principals by values of `principal_claim`."""
+    role_claim: Text = ""
+    """The claim that limits the caller's role; "" if no claim does."""
+    roles: dict[str, Role] = field(default_factory=USUAL_ROLES.copy)
+    """The roles that the values of `role_claim` stand for."""
+    template: PrincipalTable | None = None
+
+    def __post_init__(self) -> None:
+        if self.jwks_url and self.jwks_file is not None:
+            raise ValueError(".jwks_url: there is a jwks_file, too; give one of both")
+        if not self.jwks_url and self.jwks_file is None:
+            raise ValueError(".jwks_url: name where its keys are, here or as jwks_file")
+        if self.jwks_url and (fault := _url_fault(self.jwks_url)):
+            raise ValueError(f".jwks_url: {fault}")
+        for name in self.algorithms:
+            if name not in ALGORITHMS:
+                raise ValueError(f".algorithms: {name!r} is none of {', '.join(ALGORITHMS)}")
+        if self.roles != USUAL_ROLES and not self.role_claim:
+            raise ValueError(".role_claim: needed, since roles are given by the values of a claim")
+        if self.template is None and not self.principals:
+            raise ValueError(f".principals: name a principal for each {self.principal_claim}, or a template for all")
+
+
+class Issuer(Struct, frozen=True):
+    """An issuer of JSON Web Tokens."""
+
+    name: str
+    table: IssuerTable
+    principals: Mapping[str, Principal]
+    """The principals that the settings name. The keys are values of `principal_claim`."""
+    template: Template | None = None
+
+    def principal(self, value: str) -> Principal | None:
+        """Return the principal that a value of `principal_claim` identifies; None if the value identifies none."""
+        named = self.principals.get(value)
+        return named if named is not None or self.template is None else self.template.principal(value)
+
+
+def issuers_from_tables(tables: Mapping[str, IssuerTable], principals: Mapping[str, Principal]) -> dict[str, Issuer]:
+    """Return the issuers of the tables [issuers.NAME] by name.
+
+    Raises ValueError with a text such as "issuers.NAME.issuer: why".
+    """
+    urls = [each.url for each in tables.values()]
+    found: dict[str, Issuer] = {}
+    for name, table in tables.items():
+        if urls.count(table.url) > 1:
+            raise ValueError(f"issuers.{name}.issuer: another table has this issuer, too; make one of both")
+        named = principals_of(f"issuers.{name}.principals", table.principals, principals)
+        found[name] = Issuer(name, table, named, None if table.template is None else Template(name, table.template))
+    return found
+
+
+def client_certificates(names: Mapping[str, str], principals: Mapping[str, Principal]) -> dict[str, Principal]:
+    """Return the principals of the table [client_certificates], by a name in the certificate.
+
+    Raises ValueError with the text "client_certificates: why".
+    """
+    for name in names:
+        if not CERTIFICATE_NAME.fullmatch(name):
+            raise ValueError(f"client_certificates: {name!r} must begin with uri:, dns:, email: or cn:, then a name")
+    return principals_of("client_certificates", names, principals)
+
+
+def _names_somebody(value: str) -> bool:
+    return 0 < len(value) <= MAX_VALUE_CHARS and value.isprintable()
+
+
+def _url_fault(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        host, parts = "", urlsplit("")
+    if not host or parts.username or parts.fragment or not text.isascii() or not text.isprintable() or " " in text:
+        return "must be a URL without a user: https://host/path"
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
+        return "must begin with https://, since keys that are changed on the way admit anyone"
+    return ""
+
+
+def quota_settings(
+    together: Quotas, defaults: PrincipalDefaults, principals: Mapping[str, Principal], issuers: Mapping[str, Issuer]
+) -> QuotaSettings:
+    """Combine the quotas in [quotas], [principal_defaults.quotas] and the tables of principals and issuers' templates.
+
+    The quotas of a principal, or those of its issuer's template, override the defaults key by key. Only [quotas], the
+    limits of all callers together, applies to the server's own user. If there are principals or issuers, and no default
+    for concurrent model requests is set, each principal may have a share of those that [quotas] allows.
+    """
+    of_all, each = together.limits, defaults.quotas.limits
+    if principals or issuers:
+        share = fair_share(of_all.get(Quota.CONCURRENT_MODEL_REQUESTS, 0))
+        each = {Quota.CONCURRENT_MODEL_REQUESTS: share, **each}
+    named = {name: {**each, **principal.quotas} for name, principal in principals.items() if principal.quotas}
+    of_templates = {
+        name: {**each, **issuer.template.quotas}
+        for name, issuer in issuers.items()
+        if issuer.template is not None and issuer.template.quotas
+    }
+    own_user: dict[str, Limits] = {LOCAL: {}} if each else {}
+    return QuotaSettings(of_all, each, {**named, **own_user}, of_templates)

@@ -363,11 +363,11 @@ class GrpcServer:
         mask = os.umask(0o177)  # so that other users can never connect to the socket
         try:
             if credentials is None:
-                port = self._server.add_insecure_port(where.target)
+                port = self._server.add_insecure_port(where)
             else:
-                port = self._server.add_secure_port(where.target, credentials)
+                port = self._server.add_secure_port(where, credentials)
         except RuntimeError:
-            raise CannotListenError(f"cannot listen on {where.target}") from None
+            raise CannotListenError(f"cannot listen on {where}") from None
         finally:
             os.umask(mask)
         return where if where.path else Listen(where.host, port)
@@ -479,7 +479,7 @@ def _probe(where: Listen) -> None:
             by = f" by {holder}" if (holder := operating_system.listener(where.port)) else ""
             text += f"{by}; name another port with --listen, such as --listen {where.host}:0 for any free one, or use "
             text += "--listen none for clients on this machine only"
-        raise CannotListenError(f"cannot listen on {where.target}: {text}") from None
+        raise CannotListenError(f"cannot listen on {where}: {text}") from None
 
 
 def _probe_path(where: Listen) -> None:
@@ -488,15 +488,15 @@ def _probe_path(where: Listen) -> None:
     gRPC itself would take the path away from a server that listens there.
     """
     if os.path.lexists(where.path) and not stat.S_ISSOCK(os.lstat(where.path).st_mode):
-        raise CannotListenError(f"cannot listen on {where.target}: what is there is no socket; remove it")
+        raise CannotListenError(f"cannot listen on {where}: what is there is no socket; remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
         try:
             tried.connect(where.path)
         except (FileNotFoundError, ConnectionRefusedError):
             pass
         except OSError as error:
-            raise CannotListenError(f"cannot listen on {where.target}: {(error.strerror or '').lower()}") from None
+            raise CannotListenError(f"cannot listen on {where}: {(error.strerror or '').lower()}") from None
         else:
-            raise CannotListenError(f"cannot listen on {where.target}: another server does")
+            raise CannotListenError(f"cannot listen on {where}: another server does")
     if not os.access(Path(where.path).parent, os.W_OK | os.X_OK):
-        raise CannotListenError(f"cannot listen on {where.target}: its directory is missing or cannot be written")
+        raise CannotListenError(f"cannot listen on {where}: its directory is missing or cannot be written")

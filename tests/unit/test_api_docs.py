@@ -70,7 +70,7 @@ def test_the_figures_of_the_guide_are_those_of_the_server() -> None:
         f"A heartbeat comes after {limits.HEARTBEAT_SECONDS:.0f} s of silence",
         f"reads nothing for {limits.STALL_SECONDS:.0f} s while events wait",
         f"the server answers after {limits.ANSWER_SECONDS:.0f} s at the latest",
-        f"listens on `{config.listen and config.listen.target}`",
+        f"listens on `{config.listen}`",
         'know the names `""`, ' + " and ".join(f"`{name}`" for name in SERVICES),
     ):
         assert said in guide

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -22,9 +21,8 @@ from actors.adapters.llm.provider import (
 )
 from actors.adapters.tools.registry import StandardToolbox
 from server import cli
-from server.config import Config
+from server.settings.config import Config
 from server.settings.loading import SETTINGS, load
-from server.settings.setting_values import Listen
 from tests.bench.__main__ import PARTS
 from tests.documents.pages import PAGES, README, ROOT, anchors, fenced, links, named_tests, section, table
 
@@ -105,14 +103,12 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
     rows = table(section(OPERATIONS, "## Settings"))
     assert [name.strip("`") for name, *_ in rows] == list(SETTINGS)
     flags = {option for parameter in cli.serve.params for option in parameter.opts}
-    defaults = {each.name: each.default for each in fields(Config)}
+    defaults = {each.name: each.default for each in struct_fields(Config)}
     for name, flag, variable, default, _ in rows:
         setting = name.strip("`")
         assert flag.strip("`") in flags
         assert variable == f"`BEDROCK_{setting.upper()}`"
         built_in = defaults[setting]
-        if isinstance(built_in, Listen):
-            built_in = built_in.target
         if isinstance(built_in, tuple):
             built_in = ",".join(built_in)
         if built_in not in ("", None) and setting != "data_dir":

@@ -8,7 +8,7 @@ import re
 import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from msgspec import Meta, ValidationError, convert, inspect
 
@@ -16,48 +16,68 @@ MAX_PORT = 65_535
 Text = Annotated[str, Meta(min_length=1, description="must be a text")]
 
 Read = TypeVar("Read")
+Table = TypeVar("Table")
+NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,62}[a-z0-9])?")
+"""What can be the name of a principal, or of an issuer of tokens."""
 _WORDS = {
     "str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
     "object": "a table",
 }  # fmt: skip
 
 
-def read(kind: type[Read], where: str, value: object, *, strict: bool = True) -> Read:
-    """Convert what a settings file or a variable contains to `kind`, most often a Struct.
+def read(kind: type[Read], where: str, value: object) -> Read:
+    """Convert what a settings file contains to `kind`, most often a Struct.
 
     Raises ValueError with a text such as "WHERE.path.to.key: must be a text"; the text is the `description` of the
     field's type if it has one. An error that a Struct's `__post_init__` raises begins with ".key: " if it is about one
-    of the keys. With `strict=False`, texts may stand for numbers and truth values.
+    of the keys. A type that msgspec does not know has a method `of`, which converts a value or raises ValueError.
     """
     try:
-        return convert(value, kind, strict=strict, dec_hook=_custom)
+        return convert(value, kind, dec_hook=_custom)
     except ValidationError as error:
-        raise ValueError(_refusal(kind, where, str(error))) from None
+        text = _refusal(kind, str(error))
+        raise ValueError(where + text if where else text.removeprefix(".")) from None
 
 
 def _custom(kind: Any, value: object) -> Any:
-    return absolute_path_of(value) if kind is Path else kind.of(value)
+    if kind is Path:
+        return absolute_path_of(value)
+    return kind.of(value, *get_args(kind))
 
 
-def _refusal(kind: Any, where: str, error: str) -> str:
+class Named(dict[str, Table]):
+    """Tables [where.NAME] by name. Unlike in a dict, an error in one of them tells its name."""
+
+    @classmethod
+    def of(cls, value: object, kind: type[Table]) -> Named[Table]:
+        """Convert the tables. Raises ValueError for a wrong table or name."""
+        if not isinstance(value, dict) or not all(isinstance(each, dict) for each in value.values()):
+            raise ValueError("must be tables, each with a name")
+        for name in value:
+            if not NAME.fullmatch(name):
+                raise ValueError(f".{name}: a name has up to 64 small letters, digits, dots, hyphens, underscores or @")
+        return cls({name: read(kind, f".{name}", table) for name, table in value.items()})
+
+
+def _refusal(kind: Any, error: str) -> str:
     why, _, path = error.partition(" - at `$")
-    node, description = _described(inspect.type_info(kind))
+    where, (node, description) = "", described(inspect.type_info(kind))
     for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
         where += f".{name}" if name else f"[{int(index) + 1}]" if index.isdecimal() else ""
         inner = _fields(node)[name].type if name else getattr(node, "item_type", getattr(node, "value_type", None))
-        node, description = _described(inner)
+        node, description = described(inner)
     key = next(iter(re.findall("field `(.*)`", why)), "")
     if why.startswith("Object contains unknown"):
-        return f"{where}.{key}: {unknown_key(key, _fields(node))}".removeprefix(".")
+        return f"{where}.{key}: {unknown_key(key, _fields(node))}"
     if why.startswith("Object missing"):
-        needed = _described(_fields(node)[key].type)[1]
-        return f"{where}.{key}: needed{needed and f'; {needed}'}".removeprefix(".")
+        needed = described(_fields(node)[key].type)[1]
+        return f"{where}.{key}: needed{needed and f'; {needed}'}"
     if why.startswith(("Expected", "Invalid")):
         why = description or _in_words(node, why)
-    return f"{where}{why if why.startswith('.') else f': {why}'}".removeprefix(".")
+    return f"{where}{why if why.startswith('.') else f': {why}'}"
 
 
-def _described(node: Any) -> tuple[Any, str]:
+def described(node: Any) -> tuple[Any, str]:
     """Return a type without what only annotates it, and the description that it has; "" for none."""
     description = ""
     while isinstance(node, inspect.Metadata | inspect.UnionType):

@@ -1,4 +1,4 @@
-"""Calls the operator's authorizer on threads, with a time limit.
+"""Imports the operator's authorizer, and calls it on threads, with a time limit.
 
 If the authorizer fails, the client's call is refused.
 """
@@ -7,16 +7,59 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from actors.ports.machine import run_in_thread
 from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer
 from server.auth.principals import Role
 from server.contract.errors import AuthorizerUnavailableError
+from server.settings.config import AuthorizerSettings
+
+
+def authorizer_class(settings: AuthorizerSettings) -> Callable[..., Authorizer]:
+    """Import the authorizer's class. Raises ValueError ("authorizer.class: why") if it is missing or lacks a method."""
+    module, _, attribute = settings.name.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        why = f"there is no module {error.name}" if error.name else type(error).__name__
+        raise ValueError(f"authorizer.class: {settings.name} cannot be imported: {why}") from error
+    except Exception as error:
+        raise ValueError(f"authorizer.class: {settings.name} cannot be imported: {type(error).__name__}") from error
+    if not callable(found):
+        raise ValueError(f"authorizer.class: {settings.name} is no class")
+    if isinstance(found, type):
+        _check_methods(settings, found)
+    return cast("Callable[..., Authorizer]", found)
+
+
+def made_authorizer(settings: AuthorizerSettings) -> Authorizer:
+    """Create the authorizer.
+
+    Raises:
+        ValueError: The class cannot be imported, or its constructor fails. The error does not contain the text of the
+            constructor's exception, which may contain secrets.
+    """
+    kind = authorizer_class(settings)
+    try:
+        made = kind(**settings.options)
+    except Exception as error:
+        raise ValueError(f"authorizer.options: {settings.name} cannot be made: {type(error).__name__}") from error
+    _check_methods(settings, made)
+    return made
+
+
+def _check_methods(settings: AuthorizerSettings, found: object) -> None:
+    """Raise ValueError with the text "authorizer.class: why" if an object or class lacks a method of an authorizer."""
+    for method in ("authenticate", "authorize"):
+        if not callable(getattr(found, method, None)):
+            raise ValueError(f"authorizer.class: {settings.name} has no method {method}")
+
 
 log = logging.getLogger(__name__)
 

@@ -177,7 +177,7 @@ class GrpcHarness:
         )
         where = endpoint.listen(Listen("127.0.0.1", 0))
         await endpoint.start()
-        return endpoint, where.target
+        return endpoint, where
 
     def watch(self, timeout: float = SECONDS, **request: Any) -> Any:
         asked = v1.SubscribeRequest(**{"name": "conversations/c1", **request})

@@ -61,7 +61,7 @@ class WorkingNode:
         )
         where = endpoint.listen(Listen("127.0.0.1", 0))
         await endpoint.start()
-        return endpoint, where.target
+        return endpoint, where
 
 
 class Cluster:

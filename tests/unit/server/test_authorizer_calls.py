@@ -10,11 +10,11 @@ import pytest
 
 from actors.ports.settings.settings_checks import read
 from server.auth.authorizer import authorizer_calls
-from server.auth.authorizer.authorizer_calls import AuthorizerCalls
+from server.auth.authorizer.authorizer_calls import AuthorizerCalls, made_authorizer
 from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer
-from server.auth.authorizer.authorizer_tables import AuthorizerSettings, made_authorizer
 from server.auth.principals import Role
 from server.contract.errors import AuthorizerUnavailableError
+from server.settings.config import AuthorizerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

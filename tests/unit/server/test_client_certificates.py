@@ -11,11 +11,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from server.auth.authentication import Authentication
-from server.auth.client_certificates import ClientCertificates, certificate_details
-from server.auth.principals import Caller, Role, principals_from_tables
+from server.auth.authentication import Authentication, ClientCertificates, certificate_details
+from server.auth.principals import Caller, PrincipalTable, Role, principals_from_tables
 
-ADA = principals_from_tables({"ada": {"roots": ["/srv"]}})["ada"]
+ADA = principals_from_tables({"ada": PrincipalTable(roots=("/srv",))})["ada"]
 KEYS = {"uri": "peer_uri", "dns": "peer_dns", "email": "peer_email", "cn": "x509_common_name"}
 KINDS: dict[str, Any] = {"uri": x509.UniformResourceIdentifier, "dns": x509.DNSName, "email": x509.RFC822Name}
 

@@ -11,8 +11,7 @@ import pytest
 from actors.ports.settings.settings_checks import read
 from server.app.adapter_choice import CannotStartError
 from server.app.store_choice import check_workspaces, node_access
-from server.cluster.cluster_tables import ClusterSettings
-from server.config import Config, shown_database
+from server.settings.config import ClusterSettings, Config, shown_database
 from server.settings.loading import load
 from server.settings.setting_values import ConfigError
 from tests.documents.pages import ROOT

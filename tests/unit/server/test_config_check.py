@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from server.cli import config, described
 from server.settings.loading import SETTINGS, load
@@ -54,7 +54,7 @@ def test_what_is_shown_is_a_settings_file(home: Path) -> None:
         file.write_text("\n".join(described(settings)))
         file.chmod(0o600)
         again = load({}, {"HOME": str(home)}, file)
-        assert replace(again, file=None, environ=settings.environ) == settings
+        assert replace(again, file=None, environ=settings.environ, origins=settings.origins) == settings
 
 
 def test_nothing_is_created_and_no_key_is_shown(home: Path) -> None:

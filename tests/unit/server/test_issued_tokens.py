@@ -20,11 +20,19 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from jwt.api_jws import PyJWS
 
 from actors.ports.sandbox import NO_PERMISSIONS
+from actors.ports.settings.settings_checks import Named, read
 from server.auth import issued_tokens
 from server.auth.authentication import Authentication
 from server.auth.issued_tokens import MAX_TOKEN_BYTES, IssuedTokens
-from server.auth.issuers.issuer_tables import Issuer, issuers_from_tables
-from server.auth.principals import Caller, Role, principals_from_tables
+from server.auth.principals import (
+    Caller,
+    Issuer,
+    IssuerTable,
+    PrincipalTable,
+    Role,
+    issuers_from_tables,
+    principals_from_tables,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,8 +40,14 @@ if TYPE_CHECKING:
 
 URL = "https://id.example.com/realms/team"
 TABLE = {"issuer": URL, "audience": "bedrock", "jwks_url": "https://id.example.com/certs"}
-ADA = principals_from_tables({"ada": {"roots": ["/srv/ada"]}, "ops": {"roots": [], "role": "operator"}})
+ADA = principals_from_tables(
+    {"ada": PrincipalTable(roots=("/srv/ada",)), "ops": PrincipalTable(roots=(), role=Role.OPERATOR)}
+)
 OWN = "t" * 43
+
+
+def issuers(tables: dict[str, Any]) -> dict[str, Issuer]:
+    return issuers_from_tables(read(Named[IssuerTable], "issuers", tables), ADA)
 
 
 @cache
@@ -68,7 +82,7 @@ class World:
         self.publish(jwk("one"))
         settings = {**TABLE, "jwks_file": str(self.path), "principals": {"4711": "ada", "ünï": "ada"}, **table}
         del settings["jwks_url"]
-        self.issuers = issuers_from_tables({"corp": settings}, ADA)
+        self.issuers = issuers({"corp": settings})
         self.now, self.clock = time.time(), 0.0
         self.tokens = IssuedTokens(self.issuers, now=lambda: self.now, monotonic=lambda: self.clock)
         self.authentication = Authentication(OWN, None, ADA, issuers=self.issuers, issued=self.tokens)
@@ -326,7 +340,7 @@ class Remote(World):
 
     def __init__(self, port: int) -> None:
         table = {**TABLE, "jwks_url": f"http://127.0.0.1:{port}/certs?x=1", "principals": {"4711": "ada"}}
-        self.issuers = issuers_from_tables({"corp": table}, ADA)
+        self.issuers = issuers({"corp": table})
         self.now, self.clock = time.time(), 0.0
         self.tokens = IssuedTokens(self.issuers, now=lambda: self.now, monotonic=lambda: self.clock)
         self.authentication = Authentication(OWN, None, ADA, issuers=self.issuers, issued=self.tokens)
@@ -415,7 +429,10 @@ def test_an_issuer_that_does_not_answer_holds_nobody_up_for_long(
         ({"issuer": ""}, "issuer: must be a text"),
         ({"audience": []}, "audience: needed"),
         ({"leeway_seconds": 9_000}, "leeway_seconds: must be between"),
-        ({"principals": {"1": "eve"}}, "principals: '1' stands for 'eve', which is no principal; there are: ada, ops"),
+        (
+            {"principals": {"1": "eve"}},
+            "principals: '1' is mapped to 'eve', which is not a principal; there are: ada",
+        ),
         ({"principals": {}}, "principals: name a principal for each sub, or a template for all"),
         ({"roles": {"x": "user"}}, "role_claim: needed, since roles are given by the values of a claim"),
         ({"role_claim": "r", "roles": {"x": "king"}}, "roles: must be one of reader, user, operator"),
@@ -428,12 +445,12 @@ def test_an_issuer_that_does_not_answer_holds_nobody_up_for_long(
 )
 def test_a_wrong_table_is_refused_with_the_reason(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match="issuers") as refusal:
-        issuers_from_tables({"corp": {**TABLE, "principals": {"1": "ada"}, **change}}, ADA)
+        issuers({"corp": {**TABLE, "principals": {"1": "ada"}, **change}})
     assert f"issuers.corp.{said}" in str(refusal.value)
 
 
 def test_two_tables_of_one_issuer_are_refused() -> None:
     table = {**TABLE, "principals": {"1": "ada"}}
     with pytest.raises(ValueError, match="another table has this issuer"):
-        issuers_from_tables({"one": table, "two": {**table, "audience": "other"}}, ADA)
-    assert isinstance(issuers_from_tables({"one": table}, ADA)["one"], Issuer)
+        issuers({"one": table, "two": {**table, "audience": "other"}})
+    assert isinstance(issuers({"one": table})["one"], Issuer)

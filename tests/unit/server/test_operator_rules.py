@@ -8,7 +8,7 @@ import pytest
 
 from actors.adapters.tools.call_subjects import prepared_rule
 from actors.core.context import Action, Origin
-from server.services.operator_rules import operator_rules
+from server.app.adapter_choice import operator_rules
 from server.settings.loading import load
 from server.settings.setting_values import ConfigError
 
@@ -43,13 +43,13 @@ def test_rules_are_read_in_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ('action = "never"\ntool = "bash"', r"approval_rules\[1\]: action must be one of allow, ask, deny"),
-        ('tool = "bash"', "action must be one of"),
+        ('action = "never"\ntool = "bash"', r"approval_rules\[1\].action: must be one of allow, ask, deny"),
+        ('tool = "bash"', r"approval_rules\[1\].action: needed"),
         ('action = "deny"', "must have an action and exactly one of tool, command"),
         ('action = "deny"\ntool = "a"\npath = "/b"', "exactly one of"),
-        ('action = "deny"\nwhere = "a"', "exactly one of"),
-        ('action = "deny"\ntool = 5', "tool must be a text"),
-        ('action = "deny"\ncommand = " "', "command must be a text"),
+        ('action = "deny"\nwhere = "a"', r"approval_rules\[1\].where: unknown; there are: action, tool"),
+        ('action = "deny"\ntool = 5', r"approval_rules\[1\].tool: must be a text"),
+        ('action = "deny"\ncommand = " "', r"approval_rules\[1\].command: must be a text"),
         ('action = "allow"\ncommand_prefix = "bash"', r"approval_rules\[1\].command_prefix: must not begin with bash"),
         ('action = "deny"\npath = "src"', r"approval_rules\[1\].path: must be an absolute directory"),
     ],

@@ -13,10 +13,11 @@ import pytest
 from actors.core.context import Mode
 from actors.core.errors import Rejected
 from actors.ports.sandbox import NO_PERMISSIONS, Permissions
+from actors.ports.settings.settings_checks import Named, read
 from server.auth import tokens
 from server.auth.authentication import OWN_USER, Authentication
 from server.auth.authorization import check_role
-from server.auth.principals import Caller, Principal, Role, principals_from_tables
+from server.auth.principals import Caller, Principal, PrincipalTable, Role, principals_from_tables
 from server.auth.tokens import PRINCIPALS_TOKENS, TokenFile, TokenUnusableError
 
 if TYPE_CHECKING:
@@ -203,8 +204,12 @@ def test_a_method_that_nobody_has_thought_of_is_refused_to_everybody() -> None:
         check_role("/bedrock.v1.ConversationService/NewMethod", Role.OPERATOR)
 
 
+def principals(tables: dict[str, Any]) -> dict[str, Principal]:
+    return principals_from_tables(read(Named[PrincipalTable], "principals", tables))
+
+
 def test_principals_are_as_the_file_has_them() -> None:
-    found = principals_from_tables(
+    found = principals(
         {
             "ada": {"roots": ["/srv/ada/"], "models": ["claude-*"], "mcp_servers": ["git"]},
             "dash@x.org": {"roots": [], "role": "reader", "modes": ["restricted", "workspace"]},
@@ -222,7 +227,7 @@ def test_principals_are_as_the_file_has_them() -> None:
     ("name", "table", "why"),
     [
         ("Ada", {"roots": []}, "principals.Ada: a name has"),
-        ("local", {"roots": []}, "is not local"),
+        ("local", {"roots": []}, "principals.local: this is the server's own user"),
         ("ada", {}, "principals.ada.roots: needed; must be a list of the directories"),
         ("ada", {"roots": "/srv"}, "principals.ada.roots: must be a list"),
         ("ada", {"roots": ["srv"]}, "'srv' must be an absolute path"),
@@ -245,12 +250,12 @@ def test_principals_are_as_the_file_has_them() -> None:
 )
 def test_what_is_wrong_with_a_principal_is_said(name: str, table: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
-        principals_from_tables({name: table})
+        principals({name: table})
 
 
 def test_roots_are_the_directories_that_links_lead_to_at_the_start(tmp_path: Path) -> None:
     """Whoever may replace the link later does not choose what is read then."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    found = principals_from_tables({"ada": {"roots": [str(tmp_path / "link")]}})
+    found = principals({"ada": {"roots": [str(tmp_path / "link")]}})
     assert found["ada"].permissions.roots == (str(tmp_path / "real"),)

@@ -1,0 +1,376 @@
+"""The settings of the server: one tree of all that flags, environment variables and the settings file can contain.
+
+Every type is checked when the tree is read; what contradicts itself is refused by `check_consistency`.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from msgspec import Meta, Struct, field
+from msgspec.structs import force_setattr
+
+from actors.core.context import Action
+from actors.ports.cluster import directories_above
+from actors.ports.sandbox import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
+from actors.ports.settings.settings_checks import Named, host_and_port, is_loopback
+from actors.runtime.quotas import QuotaSettings
+from server.auth.principals import (
+    Issuer,
+    IssuerTable,
+    Principal,
+    PrincipalDefaults,
+    PrincipalTable,
+    Quotas,
+    client_certificates,
+    issuers_from_tables,
+    principals_from_tables,
+    quota_settings,
+)
+from server.settings.setting_values import (
+    LOG_LEVELS,
+    SANDBOXES,
+    AnyPath,
+    ConfigError,
+    Content,
+    Count,
+    Cpus,
+    Database,
+    Days,
+    Listen,
+    Listener,
+    MetricsListen,
+    NamesBelow,
+    Seconds,
+    Url,
+    one_of,
+    unencrypted,
+)
+
+MAX_PATH_CHARS = 1_024
+_Path = Annotated[str, Meta(description="must be an absolute path")]
+ADDRESS = "must be host:port, with the port that others reach"
+
+
+class ClusterSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings in the table [cluster]."""
+
+    address: Annotated[str, Meta(description=ADDRESS)]
+    """The address, host:port, at which other nodes call this one."""
+    token_file: Annotated[Path, Meta(description="must be a file with the token that all servers share")]
+    """The file with the secret token that all nodes share."""
+    name: Annotated[str, Meta(min_length=1, max_length=100, description="must be a text of 1 to 100 characters")] = (
+        field(default_factory=socket.gethostname)
+    )
+    """The node's name in lists and logs; by default the name of the machine."""
+    ca: Path | None = None
+    """The PEM file with the certificate authorities of the nodes; None if nodes connect without TLS."""
+    lease_seconds: Annotated[float, Meta(ge=1, le=60, description="must be between 1 and 60")] = 10.0
+    """Seconds without a heartbeat after which other nodes take over a node's conversations; equal on all nodes."""
+    workspaces: Annotated[
+        tuple[_Path, ...],
+        Meta(max_length=100, description="must be a list of 100 directories at most"),
+    ] = ()
+    """Directories that this server has, but not every other node.
+
+    Conversations in these directories are served here.
+    """
+
+    def __post_init__(self) -> None:
+        host, port = host_and_port(self.address) or ("", 0)
+        if not port or any(each.isspace() for each in host):
+            raise ValueError(f".address: {ADDRESS}")
+        if not self.name.isprintable():
+            raise ValueError(".name: must be a text of printable characters")
+        force_setattr(self, "workspaces", tuple(map(_workspace, self.workspaces)))
+
+
+def _workspace(path: str) -> str:
+    above = directories_above(path) if path.isprintable() and len(path) <= MAX_PATH_CHARS else ()
+    if not above or above[0] == "/":
+        raise ValueError(
+            f".workspaces: {path!r} must be an absolute path of {MAX_PATH_CHARS} characters at most, beneath the root"
+        )
+    return above[0]
+
+
+class AuthorizerSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings in the table [authorizer]."""
+
+    name: Annotated[
+        str,
+        Meta(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$", description="must be package.module:Class"),
+    ] = field(name="class")
+    """The class, as `package.module:Class`."""
+    seconds: Annotated[float, Meta(gt=0, le=30, description="must be more than 0, and at most 30")] = field(
+        name="timeout_seconds", default=2.0
+    )
+    """The time limit of each call of a method, in seconds."""
+    options: dict[str, Any] = {}
+    """The keyword arguments for the constructor of the class."""
+
+
+RuleText = Annotated[str, Meta(pattern=r"\S", description="must be a text")]
+
+
+class ApprovalRuleTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table [[approval_rules]]: an action, and exactly one text that says what it is about."""
+
+    action: Action
+    tool: RuleText = ""
+    command: RuleText = ""
+    command_prefix: RuleText = ""
+    path: RuleText = ""
+    mcp_server: RuleText = ""
+
+    def __post_init__(self) -> None:
+        _, *subjects = self.__struct_fields__
+        if sum(bool(getattr(self, subject)) for subject in subjects) != 1:
+            raise ValueError(f"must have an action and exactly one of {', '.join(subjects)}")
+
+
+class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings that have one value each, which flags and environment variables can contain, too."""
+
+    data_dir: Path
+    database: Database = ""
+    """The URL of a PostgreSQL database; "" for SQLite in `data_dir`."""
+    listen: Listen | None = Listen("127.0.0.1", 7421)
+    """The address to listen on besides the Unix socket in the data directory; None for no other address."""
+    log_level: Annotated[str, one_of(LOG_LEVELS)] = "info"
+    default_model: str = ""
+    """The default model of conversations; "" for the default model of the first provider."""
+    small_model: str = ""
+    """The model for small requests beside the conversation, for example for its title.
+
+    "none" means no such requests, "" a small model of the conversation's provider.
+    """
+    titles: bool = True
+    """Whether a conversation without a title gets one from its first message."""
+    drain_seconds: Seconds = 10.0
+    """How many seconds runs may continue during a graceful shutdown."""
+    idle_seconds: Seconds = 30.0
+    """How many seconds an idle conversation keeps its threads."""
+    max_streams: Count = 10_000
+    """The maximum number of streams that are open at the same time."""
+    retention_events_days: Days = 0.0
+    """How many days events are kept; 0 for no limit. Messages are always kept."""
+    retention_events_min: Count = 10_000
+    """How many of the latest events of each conversation are kept, regardless of their age."""
+    retention_archived_days: Days = 0.0
+    """How many days archived conversations are kept; 0 for no limit."""
+    retention_audit_days: Days = 90.0
+    """How many days refused calls and deletions stay in the audit trail; 0 for no time limit.
+
+    In either case, only the latest 100,000 of these entries are kept.
+    """
+    reflection: bool = False
+    """Whether the server offers gRPC reflection, by which tools like grpcurl list its methods."""
+    tls_certificate: Path | None = None
+    """The PEM file with the certificate and its chain, for the address in `listen`; None for no TLS."""
+    tls_key: Path | None = None
+    insecure_behind_proxy: bool = False
+    """Whether a proxy or a mesh in front of the server encrypts and restricts access, so that the server needs no TLS.
+
+    The client's address is then taken from a header that the proxy sends.
+    """
+    metrics_listen: MetricsListen | None = None
+    """The address at which Prometheus gets metrics by HTTP; None if no metrics are served."""
+    otlp_endpoint: Url = ""
+    """The URL of a collector for traces and metrics, by OTLP over gRPC; "" for no collector."""
+    otlp_contents: tuple[Content, ...] = ()
+    """The names of those span attributes with conversation contents that the operator allows the collector to get."""
+    sandbox: Annotated[str, one_of(SANDBOXES)] = "auto"
+    """How strictly the machine must be able to restrict tools: "A", "B", "none", or "auto" for the best it can do.
+
+    A uses namespaces, B only Landlock and seccomp.
+    """
+    workspace_protected: tuple[NamesBelow, ...] = WORKSPACE_PROTECTED
+    """The names of files and directories that tools in workspace mode cannot change, besides .git."""
+    deny_read: tuple[AnyPath, ...] = DENY_READ
+    """Files and directories that tools cannot read, in every mode in which the sandbox can hide them."""
+    system_paths: tuple[AnyPath, ...] = SYSTEM_PATHS
+    """Files and directories of the system that the tools of every principal can read."""
+    cpus: Cpus | None = None
+    """The CPUs that the server itself runs on; None for all. Its tools may use all CPUs in any case."""
+
+
+class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """All that the settings file can contain.
+
+    The properties may raise ValueError with a text such as "principals.NAME.roots: why".
+    """
+
+    providers: Annotated[dict[str, dict[str, Any]], Meta(description="must be tables, [providers.NAME]")] = {}
+    """The model providers, by name, as `actors.adapters.llm.provider` reads them."""
+    models: Annotated[dict[str, Any], Meta(description='must be tables, [models."name"]')] = {}
+    """Context windows and prices of models, by prefix of the model's name."""
+    mcp_servers: Annotated[tuple[dict[str, Any], ...], Meta(description="must be tables, [[mcp_servers]]")] = ()
+    """The MCP servers, as `actors.adapters.mcp.server_settings` reads them."""
+    mcp_from_clients: dict[str, Any] = {}
+    """Which MCP servers clients may add to a conversation."""
+    approval_rules: Annotated[
+        tuple[ApprovalRuleTable, ...], Meta(description="must be tables, [[approval_rules]]")
+    ] = ()
+    principal_tables: Named[PrincipalTable] = field(name="principals", default_factory=Named)
+    principal_defaults: PrincipalDefaults = PrincipalDefaults()
+    issuer_tables: Named[IssuerTable] = field(name="issuers", default_factory=Named)
+    certificate_names: dict[str, str] = field(name="client_certificates", default_factory=dict)
+    authorizer: AuthorizerSettings | None = None
+    """The operator's own class for authentication and authorization; None if there is none."""
+    quotas_together: Quotas = field(name="quotas", default=Quotas())
+    cluster: ClusterSettings | None = None
+    """How servers that share the database reach each other; None if this server does not share its database."""
+
+    @cached_property
+    def principals(self) -> Mapping[str, Principal]:
+        """The principals by name, without the server's own user."""
+        return principals_from_tables(self.principal_tables)
+
+    @cached_property
+    def issuers(self) -> Mapping[str, Issuer]:
+        """The services that sign tokens of principals, by name."""
+        return issuers_from_tables(self.issuer_tables, self.principals)
+
+    @cached_property
+    def client_certificates(self) -> Mapping[str, Principal]:
+        """The principals of client certificates, by a name in the certificate."""
+        return client_certificates(self.certificate_names, self.principals)
+
+    @cached_property
+    def quotas(self) -> QuotaSettings:
+        """The quotas of each principal, and of all principals together."""
+        return quota_settings(self.quotas_together, self.principal_defaults, self.principals, self.issuers)
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """The settings of a server, with their origins. Its text shows none of them, since some are secret."""
+
+    listen_tables: tuple[Listener, ...] = ()
+    """The addresses of the tables [[listen]] in the settings file; they are used if `listen` is None."""
+    file: Path | None = None
+    """The settings file; None if there is none."""
+    environ: Mapping[str, str] = {}
+    """The environment variables, in which API keys of well-known providers are looked up."""
+    origins: Mapping[str, str] = {}
+    """Where each given setting comes from: a flag, an environment variable, or a key of the settings file."""
+
+    def __repr__(self) -> str:
+        return f"Config(file={self.file!r})"
+
+    def refusal(self, text: str) -> ConfigError:
+        """Return the error for a setting that was read, but cannot be used. `text` is "NAME: REASON"."""
+        return refusal(text, self.origins)
+
+    def without_extra(self, setting: str, extra: str) -> ConfigError:
+        """Return the error for a setting that needs an extra of the package that is not installed."""
+        return self.refusal(f"{setting}: needs the extra `{extra}`: `pip install ./clients '.[{extra}]'` in a checkout")
+
+    def check_extra(self, setting: str, extra: str, *modules: str) -> None:
+        """Raise ConfigError if one of the modules is not installed, for which a setting needs an extra."""
+        for module in modules:
+            try:
+                found = find_spec(module)
+            except ModuleNotFoundError:  # nor is the package of the module
+                found = None
+            if found is None:
+                raise self.without_extra(setting, extra)
+
+    @property
+    def several(self) -> bool:
+        """Whether there may be other principals than the server's own user."""
+        return bool(self.principals or self.issuers)
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """The addresses to listen on besides the Unix socket in the data directory."""
+        if self.listen is None:
+            return self.listen_tables
+        proxied = self.insecure_behind_proxy
+        return (
+            Listener(
+                where=self.listen, certificate=self.tls_certificate, key=self.tls_key, insecure_behind_proxy=proxied
+            ),
+        )
+
+    @property
+    def behind_proxy(self) -> bool:
+        """Whether every address except Unix sockets is behind a proxy, which sends the client's address in a header."""
+        reached = [each for each in self.listeners if not each.where.path]
+        return bool(reached) and all(each.insecure_behind_proxy for each in reached)
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the server listens on an address for callers from the network, who may be strangers."""
+        return any(each.certificate or each.insecure_behind_proxy or not each.where.local for each in self.listeners)
+
+    @property
+    def tls(self) -> bool:
+        """Whether the address in `listen` uses TLS."""
+        return self.tls_certificate is not None
+
+
+def refusal(text: str, origins: Mapping[str, str]) -> ConfigError:
+    """Return the error for the text "NAME.path: why", with the origin of the setting instead of its name."""
+    name = re.split(r"\W", text, maxsplit=1)[0]
+    return ConfigError(origins.get(name, name) + text[len(name) :])
+
+
+def check_consistency(config: Config, tables: tuple[Listener, ...]) -> None:
+    """Check that settings do not contradict each other, and that tokens cross no network without TLS.
+
+    `tables` are the tables [[listen]] of the settings file, which a flag or a variable may replace.
+
+    Raises ConfigError, or ValueError with a text such as "cluster.ca: why".
+    """
+    if config.certificate_names and not any(each.client_ca for each in tables):
+        raise ValueError("client_certificates: no [[listen]] has a client_ca, so no client shows one")
+    _ = config.client_certificates, config.quotas  # these need all other tables of principals
+    if config.cluster is not None:
+        _check_cluster(config, config.cluster)
+    listen, tls = config.listen, config.tls_certificate is not None
+    if config.listen_tables and (tls or config.tls_key or config.insecure_behind_proxy):
+        raise ConfigError(
+            "tls_certificate, tls_key and insecure_behind_proxy are about the one address of `listen`: each table "
+            "[[listen]] has a certificate, a key or insecure_behind_proxy of its own"
+        )
+    if tls != (config.tls_key is not None):
+        raise ConfigError("tls_certificate and tls_key are needed together")
+    if config.insecure_behind_proxy and (tls or listen is None or listen.path):
+        raise ValueError("insecure_behind_proxy: only for host:port without TLS")
+    if listen is not None and not (listen.local or tls or config.insecure_behind_proxy):
+        raise ConfigError(
+            f"{unencrypted(listen)}"
+            "Set tls_certificate and tls_key, or listen on 127.0.0.1 and put a TLS proxy or an SSH tunnel in front; "
+            "insecure_behind_proxy is for networks in which a mesh encrypts everything"
+        )
+
+
+def _check_cluster(config: Config, cluster: ClusterSettings) -> None:
+    """Raise ValueError if there is no database to share, or if nodes would send their token to others without TLS."""
+    if not config.database:
+        raise ValueError("cluster: only servers that share a database need it: set database, too")
+    host, _ = host_and_port(cluster.address) or ("", 0)
+    in_mesh = any(each.insecure_behind_proxy for each in config.listeners)
+    if cluster.ca is None and not is_loopback(host) and not in_mesh:
+        raise ValueError(
+            "cluster.ca: everybody on the network could read the nodes' token: name the authorities that sign the "
+            "nodes' certificates; insecure_behind_proxy is for networks in which a mesh encrypts everything"
+        )
+
+
+def shown_database(url: str) -> str:
+    """Return the URL of a database without its password and parameters, which may contain secrets."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "postgresql://…"
+    who, at, where = parts.netloc.rpartition("@")
+    return f"postgresql://{who.partition(':')[0]}{at}{where}{parts.path}"
