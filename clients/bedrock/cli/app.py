@@ -16,93 +16,45 @@ from bedrock.cli.text.safe_text import safe_streams
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: The first sentences of the commands' help texts. A command that is missing here is imported to get its help text.
-SUMMARIES = {
-    "chat": "Chat with an agent in a directory.",
-    "ask": "Ask and print the answer.",
-    "new": "Create a conversation and print its slug.",
-    "list": "List conversations, the latest first.",
-    "show": "Show a conversation: its state and settings, and its latest messages.",
-    "cycles": "List the runs of a conversation: what was asked, and how each run ended.",
-    "wait": "Wait until a run has ended, and print how.",
-    "watch": "Follow a conversation, or the list of conversations, until Ctrl-C.",
-    "models": "List the models that conversations can use.",
-    "tools": "List the tools that agents can call.",
-    "mcp": "List the MCP servers, whether they work, and their tools.",
-    "nodes": "List the servers that share a database, as the one that is asked sees them.",
-    "quota": "List your quotas and what is used of them.",
-    "approvals": "List the tool calls that wait for approval: of all conversations, or of one.",
-    "questions": "List what MCP servers ask in the middle of calls: in all conversations, or in one.",
-    "approve": "Approve a tool call that waits for approval.",
-    "deny": "Deny a tool call that waits for approval.",
-    "answer": "Answer or decline what an MCP server asks in the middle of a call.",
-    "rules": "List, make and revoke the approval rules of a conversation.",
-    "cancel": "Cancel the run of a conversation.",
-    "queue": "List the queued messages of a conversation.",
-    "withdraw": "Withdraw messages from the queue, and print their texts.",
-    "mode": "Show or set the mode of a conversation: what its tools may do.",
-    "update": "Change the model of a conversation, its approval policy, or how it is to answer.",
-    "compact": "Summarize a conversation now, and continue in a new one.",
-    "fork": "Fork a conversation: create another one with its history up to the end of a run.",
-    "continue": "Continue a conversation whose context is used up in a new one.",
-    "rename": "Give a conversation another slug or title.",
-    "archive": "Take a conversation off the list; it can still be read.",
-    "rm": "Delete a conversation and all that belongs to it.",
-    "verify": "Check stored conversations and change nothing.",
-    "replay": "Replay a log, and compare each step with what was stored.",
-    "export": "Print everything about a conversation as lines of JSON.",
-    "audit": "Print who did what, as lines of JSON.",
-    "download": "Save the images of a conversation.",
-    "doctor": "Check the server, the connection to it, and this machine.",
-    "completion": "Print the completion script of a shell.",
-    "serve": "Run the Bedrock server until it receives a signal to stop.",
-    "token": "Manage the tokens of principals.",
-    "config": "Look at the settings of the server on this machine.",
-    "backup": "Copy the database into FILE.",
-    "restore": "Make a backup the database of a stopped server.",
-    "move": "Copy all conversations from the data directory to PostgreSQL.",
-}
-
-
-#: The module and the attribute of each command. A module is imported only when its command is used.
+#: The module of each command, which is imported only when the command is used, and the first sentence of its help.
 OURS = {
-    "chat": "bedrock.cli.commands.chat:chat",
-    "ask": "bedrock.cli.commands.ask:ask",
-    "new": "bedrock.cli.commands.manage:new",
-    "list": "bedrock.cli.commands.inspect:list_",
-    "show": "bedrock.cli.commands.inspect:show",
-    "cycles": "bedrock.cli.commands.cycles:cycles",
-    "wait": "bedrock.cli.commands.cycles:wait",
-    "watch": "bedrock.cli.commands.watch:watch",
-    "models": "bedrock.cli.commands.inspect:models",
-    "tools": "bedrock.cli.commands.inspect:tools",
-    "mcp": "bedrock.cli.commands.inspect:mcp",
-    "nodes": "bedrock.cli.commands.inspect:nodes",
-    "quota": "bedrock.cli.commands.inspect:quota",
-    "approvals": "bedrock.cli.commands.approvals:approvals",
-    "questions": "bedrock.cli.commands.approvals:questions",
-    "answer": "bedrock.cli.commands.approvals:answer",
-    "approve": "bedrock.cli.commands.manage:approve",
-    "deny": "bedrock.cli.commands.manage:deny",
-    "rules": "bedrock.cli.commands.approvals:rules",
-    "cancel": "bedrock.cli.commands.manage:cancel",
-    "queue": "bedrock.cli.commands.manage:queue",
-    "withdraw": "bedrock.cli.commands.manage:withdraw",
-    "mode": "bedrock.cli.commands.manage:mode",
-    "update": "bedrock.cli.commands.manage:update",
-    "compact": "bedrock.cli.commands.manage:compact",
-    "fork": "bedrock.cli.commands.manage:fork",
-    "continue": "bedrock.cli.commands.manage:continue_",
-    "rename": "bedrock.cli.commands.manage:rename",
-    "archive": "bedrock.cli.commands.manage:archive",
-    "rm": "bedrock.cli.commands.manage:rm",
-    "verify": "bedrock.cli.commands.audit:verify",
-    "replay": "bedrock.cli.commands.audit:replay",
-    "export": "bedrock.cli.commands.audit:export",
-    "audit": "bedrock.cli.commands.audit:audit",
-    "download": "bedrock.cli.commands.audit:download",
-    "doctor": "bedrock.cli.commands.doctor:doctor",
-    "completion": "bedrock.cli.commands.doctor:completion",
+    "chat": ("chat", "Chat with an agent in a directory."),
+    "ask": ("ask", "Ask and print the answer."),
+    "new": ("manage", "Create a conversation and print its slug."),
+    "list": ("inspect", "List conversations, the latest first."),
+    "show": ("inspect", "Show a conversation: its state and settings, and its latest messages."),
+    "cycles": ("cycles", "List the runs of a conversation: what was asked, and how each run ended."),
+    "wait": ("cycles", "Wait until a run has ended, and print how."),
+    "watch": ("watch", "Follow a conversation, or the list of conversations, until Ctrl-C."),
+    "models": ("inspect", "List the models that conversations can use."),
+    "tools": ("inspect", "List the tools that agents can call."),
+    "mcp": ("inspect", "List the MCP servers, whether they work, and their tools."),
+    "nodes": ("inspect", "List the servers that share a database, as the one that is asked sees them."),
+    "quota": ("inspect", "List your quotas and what is used of them."),
+    "approvals": ("approvals", "List the tool calls that wait for approval: of all conversations, or of one."),
+    "questions": ("approvals", "List what MCP servers ask in the middle of calls: in all conversations, or in one."),
+    "answer": ("approvals", "Answer or decline what an MCP server asks in the middle of a call."),
+    "approve": ("manage", "Approve a tool call that waits for approval."),
+    "deny": ("manage", "Deny a tool call that waits for approval."),
+    "rules": ("approvals", "List, make and revoke the approval rules of a conversation."),
+    "cancel": ("manage", "Cancel the run of a conversation."),
+    "queue": ("manage", "List the queued messages of a conversation."),
+    "withdraw": ("manage", "Withdraw messages from the queue, and print their texts."),
+    "mode": ("manage", "Show or set the mode of a conversation: what its tools may do."),
+    "update": ("manage", "Change the model of a conversation, its approval policy, or how it is to answer."),
+    "compact": ("manage", "Summarize a conversation now, and continue in a new one."),
+    "fork": ("manage", "Fork a conversation: create another one with its history up to the end of a run."),
+    "continue": ("manage", "Continue a conversation whose context is used up in a new one."),
+    "rename": ("manage", "Give a conversation another slug or title."),
+    "archive": ("manage", "Take a conversation off the list; it can still be read."),
+    "rm": ("manage", "Delete a conversation and all that belongs to it."),
+    "verify": ("audit", "Check stored conversations and change nothing."),
+    "replay": ("audit", "Replay a log, and compare each step with what was stored."),
+    "export": ("audit", "Print everything about a conversation as lines of JSON."),
+    "audit": ("audit", "Print who did what, as lines of JSON."),
+    "download": ("audit", "Save the images of a conversation."),
+    "doctor": ("doctor", "Check the server, the connection to it, and this machine."),
+    "completion": ("doctor", "Print the completion script of a shell."),
 }
 
 #: The headings in the list of commands, by the first command of each section. Commands of plugins come last.
@@ -118,9 +70,19 @@ SECTIONS = {
 #: Alternative names of commands.
 ALIASES = {"ls": "list"}
 
-#: Commands that the server's package adds. If that package is not installed, these commands raise an error that says
-#: so.
-SERVERS = ("serve", "config", "token", "backup", "restore", "move")
+#: Commands that the server's package adds, with their summaries. If that package is not installed, they raise an error
+#: that says so.
+SERVERS = {
+    "serve": "Run the Bedrock server until it receives a signal to stop.",
+    "token": "Manage the tokens of principals.",
+    "config": "Look at the settings of the server on this machine.",
+    "backup": "Copy the database into FILE.",
+    "restore": "Make a backup the database of a stopped server.",
+    "move": "Copy all conversations from the data directory to PostgreSQL.",
+}
+
+#: The first sentences of the commands' help texts. A command that is missing here is imported to get its help text.
+SUMMARIES = {**{name: summary for name, (_, summary) in OURS.items()}, **SERVERS}
 
 GROUP = "bedrock.commands"
 
@@ -171,8 +133,8 @@ class Commands(click.Group):
         """
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name in OURS:
-            module, _, attribute = OURS[cmd_name].partition(":")
-            command = getattr(import_module(module), attribute)
+            module = import_module(f"bedrock.cli.commands.{OURS[cmd_name][0]}")
+            command = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")
             return command if isinstance(command, click.Command) else None
         if plugged := _plugged().get(cmd_name):
             loaded = plugged.load()

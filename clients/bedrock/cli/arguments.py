@@ -7,7 +7,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce, wraps
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -79,7 +79,13 @@ NAME = click.argument("name", type=CONVERSATION)
 POLICY = click.Choice(get_args(ApprovalPolicy))
 FILTER_OPTION = click.option("--filter", "filter_", metavar="FILTER", default="", help="Only those that match.")
 
-_GENERATION_OPTIONS = (
+
+def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return a decorator that adds several options to a command."""
+    return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+
+_GENERATION = _together(
     click.option(
         "--effort",
         type=click.Choice(["none", "low", "medium", "high", "max"]),
@@ -92,19 +98,21 @@ _GENERATION_OPTIONS = (
 )
 
 
-def generation_options(command: F) -> F:
-    """Add the options --effort, --temperature and --max-output-tokens to a command."""
-    for option in reversed(_GENERATION_OPTIONS):
-        command = option(command)
-    return command
+def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --effort, --temperature and --max-output-tokens. The command gets them as `generation`; None if none."""
 
+    @wraps(command)
+    def with_generation(
+        *args: Any,
+        effort: ReasoningEffort | None,
+        temperature: float | None,
+        max_output_tokens: int | None,
+        **others: Any,
+    ) -> Any:
+        given = Generation(effort or "", temperature, max_output_tokens)
+        return command(*args, generation=None if given == Generation() else given, **others)
 
-def generation(
-    effort: ReasoningEffort | None, temperature: float | None, max_output_tokens: int | None
-) -> Generation | None:
-    """Return the settings for the model's answers from a command's options; None if no option is given."""
-    given = Generation(effort or "", temperature, max_output_tokens)
-    return None if given == Generation() else given
+    return _GENERATION(with_generation)
 
 
 def _conversations(client: Client) -> Iterable[tuple[str, str]]:
@@ -193,7 +201,7 @@ def _server(table: dict[str, Any]) -> McpServer:
 #: Maximum models that are listed when the user is asked for one.
 _SHOWN = 20
 
-_NEW_OPTIONS = (
+creating_options = _together(
     click.option(
         "-C",
         "--directory",
@@ -242,7 +250,7 @@ _NEW_OPTIONS = (
         help="When the context of a new conversation is used up, go on in a successor that begins with the summary.",
     ),
 )
-_CONTINUING_OPTIONS = (
+_CONTINUING = _together(
     click.option(
         "-c",
         "--continue",
@@ -254,18 +262,9 @@ _CONTINUING_OPTIONS = (
 )
 
 
-def creating_options(command: F) -> F:
-    """Add the options for a new conversation, e.g. --model and --mode, to a command."""
-    for option in reversed(_NEW_OPTIONS):
-        command = option(command)
-    return command
-
-
 def opening_options(command: F) -> F:
     """Add the options for continuing or creating a conversation, e.g. --resume and --model, to a command."""
-    for option in reversed(_CONTINUING_OPTIONS):
-        command = option(command)
-    return creating_options(command)
+    return creating_options(_CONTINUING(command))
 
 
 def create_conversation(

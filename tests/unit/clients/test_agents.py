@@ -175,10 +175,11 @@ AGENTS = [
 
 
 def test_they_are_listed_in_the_order_in_which_they_were_started() -> None:
-    assert list(sub_agents.rows(AGENTS)) == [
-        ("c1-a1", "completed", "1 s", "1,234", "Count the files"),
-        ("c1-a2", "failed", "2 s", "1,234", "Find the largest"),
-        ("c1-a3", "tool executing", "3 s", "1,234", "Read the README"),
+    rows = [[cell(agent) for cell in sub_agents.COLUMNS.values()] for agent in sub_agents.in_order(AGENTS)]
+    assert rows == [
+        ["c1-a1", "completed", "1 s", "1,234", "Count the files"],
+        ["c1-a2", "failed", "2 s", "1,234", "Find the largest"],
+        ["c1-a3", "tool executing", "3 s", "1,234", "Read the README"],
     ]
     ten = [ConversationInfo.from_proto(v1.Conversation(name=f"c1-a{number}")) for number in (10, 9, 2)]
     assert [agent.name for agent in sub_agents.in_order(ten)] == [

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bedrock.cli.display.conversation_view import ConversationView
     from bedrock.cli.display.questions import Reply
     from bedrock.cli.display.transcript import Transcript
-    from bedrock.cli.text.output import Say, Write
+    from bedrock.cli.text.output import Write
     from bedrock.conversations import ConversationInfo
     from bedrock.messages import Message
     from bedrock.types import Delivery
@@ -42,9 +42,8 @@ class ConversationFollower:
         self,
         conversation: Callable[[str], AsyncConversation],
         paint: Paint,
-        *,
         write: Write,
-        say: Say,
+        *,
         width: Width | None,
         refresh: Callable[[], None],
     ) -> None:
@@ -54,18 +53,18 @@ class ConversationFollower:
             conversation: Returns a conversation by its name.
             paint: How to colour lines.
             write: Prints a line.
-            say: Prints a line, broken at words.
             width: Returns the maximum columns of a line; None for no limit.
             refresh: Called when the prompt, the status line or the tree of sub-agents may have changed.
         """
+        self.write = write
+        """Prints a line. The prompt replaces this function."""
+        self.paint = paint
+        self.say = folding(self._print, width)
+        self.refresh = refresh
         self.outage = Outage(lambda: self.conversation, self._tell_outage)
         """Tracks whether the connection is lost. The client connects again by itself."""
         self._find = conversation
-        self._paint = paint
-        self._write = write
-        self._say = say
         self._width = width
-        self._refresh = refresh
         self._moved = asyncio.Event()
         self._server_ended = False
         """Whether the user was already told, during the present loss of the connection, that the server has ended."""
@@ -74,11 +73,11 @@ class ConversationFollower:
         """Select the conversation to show; a running `follow` switches to it."""
         self.conversation = self._find(name)
         self.onlooker = Onlooker(
-            self._find, self._paint, self._write, width=self._width, refresh=self._changed, hint=HOW_TO_SEE
+            self._find, self.paint, self._print, width=self._width, refresh=self._changed, hint=HOW_TO_SEE
         )
         self._moved.set()
 
-    async def follow(self, observe: Callable[[Event], None]) -> None:
+    async def follow_events(self, observe: Callable[[Event], None]) -> None:
         """Show the events of the selected conversation, and call `observe` with each event, until the stream ends.
 
         When `move_to` selects another conversation, continue with that one. Raises BedrockError if the stream fails.
@@ -96,6 +95,10 @@ class ConversationFollower:
                 self.outage.close()
             if isinstance(results[0], BedrockError) and not self._moved.is_set():
                 raise results[0]
+
+    def agent_lines(self) -> list[SafeText]:
+        """Return the lines of the tree of sub-agents; [] unless the run waits for sub-agents."""
+        return self.onlooker.agent_lines()
 
     def status(self) -> SafeText:
         """Return the status line of the conversation; while the connection is lost, a line that says so."""
@@ -116,11 +119,14 @@ class ConversationFollower:
     def _changed(self) -> None:
         """Redraw after an event of the conversation or of a sub-agent; the event shows that the connection is back."""
         self.outage.end()
-        self._refresh()
+        self.refresh()
 
     def _tell_outage(self, text: str) -> None:
-        self._say(self._paint.careful(f"· {text}"))
-        self._refresh()
+        self.say(self.paint.careful(f"· {text}"))
+        self.refresh()
+
+    def _print(self, line: SafeText) -> None:
+        self.write(line)
 
 
 T = TypeVar("T")
@@ -134,7 +140,7 @@ class Unsent(NamedTuple):
     images: Sequence[ImageSource]
 
 
-class ChatSession:
+class ChatSession(ConversationFollower):
     """The session of one user, in one conversation at a time. Use it only on one event loop."""
 
     def __init__(
@@ -159,15 +165,11 @@ class ChatSession:
             width: Returns the maximum columns of a line; None for no limit.
             refresh: Called when the prompt or the status line may have changed.
         """
+        super().__init__(client.conversation, paint, write, width=width, refresh=refresh)
         self.clear_screen: Callable[[], None] = lambda: None
         """Clears the screen. The prompt sets this function."""
-        self.write = write
-        """Prints a line. The prompt replaces this function."""
         self.over = asyncio.Event()
         """Set when the chat ends: the user exits, or the conversation was deleted."""
-        self.paint = paint
-        self.say = folding(self._print, width)
-        self.refresh = refresh
         self.images: list[v1.Image] = []
         """Images to be sent with the next message."""
         self.model_names: list[str] = []
@@ -175,11 +177,6 @@ class ChatSession:
         self._client = client
         self._run_command = run_command
         self._entered: asyncio.Queue[tuple[str, Asked | None]] = asyncio.Queue()
-        self._follower = ConversationFollower(
-            client.conversation, paint, write=self._print, say=self.say, width=width, refresh=self._changed
-        )
-        self.disconnected = self._follower.disconnected
-        """Records that the stream of events broke; assigned to the client's `on_disconnect`."""
         self._filling: QuestionForm | None = None
         """The form of the first open question of a tool, with the answers so far; None if no tool asks anything."""
         self._armed = False
@@ -193,19 +190,14 @@ class ChatSession:
         self.move_to(name)
 
     @property
-    def conversation(self) -> AsyncConversation:
-        """The conversation of the chat; `move_to` replaces it."""
-        return self._follower.conversation
-
-    @property
     def view(self) -> ConversationView:
         """The latest known state of the conversation."""
-        return self._follower.onlooker.view
+        return self.onlooker.view
 
     @property
     def transcript(self) -> Transcript:
         """The printed transcript, and the text that is streaming in."""
-        return self._follower.onlooker.transcript
+        return self.onlooker.transcript
 
     @property
     def question(self) -> Asked | None:
@@ -228,20 +220,12 @@ class ChatSession:
             self._filling = QuestionForm(asked)
         return self._filling
 
-    def agent_lines(self) -> list[SafeText]:
-        """Return the lines of the tree of sub-agents; [] unless the run waits for sub-agents."""
-        return self._follower.onlooker.agent_lines()
-
-    def status(self) -> SafeText:
-        """Return the status line: what the conversation is doing, or that the connection is lost."""
-        return self._follower.status()
-
     def move_to(self, name: str) -> None:
         """Continue in another conversation. Messages that wait are not sent to it."""
         self.tell_unsent()
         if self._offer is not None and self._offer is self._going_on:
             self._going_on = None
-        self._follower.move_to(name)
+        super().move_to(name)
         self._offer = None
         self._filling = None
         self._compacting = False
@@ -255,7 +239,7 @@ class ChatSession:
         Then print the error, if there was one, and end the chat.
         """
         try:
-            await self._follower.follow(self._observe)
+            await self.follow_events(self._observe)
         except BedrockError as error:
             self.complain(error)
         self.over.set()
@@ -495,14 +479,11 @@ class ChatSession:
             self.say(self.paint.dim(f"  {hint}"))
 
     def _changed(self) -> None:
-        """Redraw after an event. At the start of a run, the next Ctrl-C counts as the first one again."""
+        """At the start of a run, the next Ctrl-C counts as the first one again."""
         if self.view.busy and not self._was_busy:
             self._armed = False
         self._was_busy = self.view.busy
-        self.refresh()
-
-    def _print(self, line: SafeText) -> None:
-        self.write(line)
+        super()._changed()
 
     async def _do(self, text: str, asked: Asked | None) -> None:
         message, reply = message_of(text), parse_reply(text, asked)

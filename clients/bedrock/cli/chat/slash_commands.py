@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bedrock import AsyncConversation
     from bedrock.cli.chat.session import ChatSession  # noqa: TC004 -- the annotations are never evaluated
     from bedrock.cli.text.safe_text import SafeText
+    from bedrock.conversations import ConversationInfo
     from bedrock.types import Mode
 
 EFFORTS = get_args(ReasoningEffort)
@@ -88,18 +89,6 @@ async def _help(chat: ChatSession, _: str) -> None:
 
 async def _quit(chat: ChatSession, _: str) -> None:
     chat.over.set()
-
-
-async def _cancel(chat: ChatSession, _: str) -> None:
-    await chat.cancel()
-
-
-async def _decline(chat: ChatSession, _: str) -> None:
-    await chat.decline()
-
-
-async def _kill(chat: ChatSession, _: str) -> None:
-    await chat.cancel(kill_jobs=True)
 
 
 async def _output(chat: ChatSession, number: str) -> None:
@@ -249,19 +238,15 @@ async def _image(chat: ChatSession, path: str) -> None:
 
 async def _compact(chat: ChatSession, _: str) -> None:
     if chat.view.state.kind == "context_exhausted":
-        await _continue(chat, "")
+        await chat.go_on()
     else:
         await chat.compact()
 
 
 async def _new(chat: ChatSession, _: str) -> None:
-    before, busy = chat.view.slug, chat.view.busy
     made = await chat.attempt(chat.create_alike())
     if made is not None:
-        its_run = "; its run goes on" if busy else ""
-        back = f"`bedrock chat -r {before}` returns to the one before{its_run}"
-        chat.say(chat.paint.good(f"· a new conversation: {made.slug}, {made.mode} ({back})"))
-        chat.move_to(made.name)
+        _move(chat, made, f"a new conversation: {made.slug}, {made.mode}")
 
 
 async def _fork(chat: ChatSession, _: str) -> None:
@@ -277,22 +262,21 @@ async def _rewind(chat: ChatSession, number: str) -> None:
 
 async def _go_on_in(chat: ChatSession, fork: AsyncConversation | None) -> None:
     """Continue this chat in a fork of its conversation; do nothing if `fork` is None (the server refused to fork)."""
-    before, busy = chat.view.slug, chat.view.busy
     now = None if fork is None else await chat.attempt(fork.get())
     if now is not None:
-        its_run = "; its run goes on" if busy else ""
-        back = f"`bedrock chat -r {before}` returns to the one before{its_run}"
-        chat.say(chat.paint.good(f"· a fork: {now.slug}; files stay as they are ({back})"))
-        chat.move_to(now.name)
+        _move(chat, now, f"a fork: {now.slug}; files stay as they are")
+
+
+def _move(chat: ChatSession, to: ConversationInfo, what: str) -> None:
+    its_run = "; its run goes on" if chat.view.busy else ""
+    back = f"`bedrock chat -r {chat.view.slug}` returns to the one before{its_run}"
+    chat.say(chat.paint.good(f"· {what} ({back})"))
+    chat.move_to(to.name)
 
 
 async def _clear(chat: ChatSession, _: str) -> None:
     chat.clear_screen()
     await _new(chat, "")
-
-
-async def _continue(chat: ChatSession, _: str) -> None:
-    await chat.go_on()
 
 
 COMMANDS = (
@@ -312,9 +296,14 @@ COMMANDS = (
     ),
     Command("model", "[MODEL]", "use another model from the next request on; without one, list them", _model),
     Command("effort", "[EFFORT]", "how much the model is to think; without one, list what it can be", _effort),
-    Command("decline", "", "refuse to answer what an MCP server asks in the middle of a call", _decline),
-    Command("cancel", "", "the same as Esc", _cancel),
-    Command("kill", "", "cancel the run, and stop the background jobs too", _kill),
+    Command(
+        "decline",
+        "",
+        "refuse to answer what an MCP server asks in the middle of a call",
+        lambda chat, _: chat.decline(),
+    ),
+    Command("cancel", "", "the same as Esc", lambda chat, _: chat.cancel()),
+    Command("kill", "", "cancel the run and stop the background jobs", lambda chat, _: chat.cancel(kill_jobs=True)),
     Command("compact", "", "summarize the conversation, and continue in a new one with the summary", _compact),
     Command("new", "", "begin a new conversation with the same directory, model, mode and approval policy", _new),
     Command("fork", "", "continue in a copy of the conversation as it was when the last run ended", _fork),
@@ -322,7 +311,7 @@ COMMANDS = (
         "rewind", "[NUMBER]", "continue in a copy without the last run, or so many; files stay as they are", _rewind
     ),
     Command("clear", "", "begin a new conversation, as /new does, and clear the screen", _clear),
-    Command("continue", "", "continue in a new conversation when the context is used up", _continue),
+    Command("continue", "", "continue in a new conversation when the context is used up", lambda chat, _: chat.go_on()),
     Command("quit", "", "exit; a run continues", _quit),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -13,10 +13,10 @@ from bedrock import v1
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, NAME, connect
 from bedrock.cli.display.questions import RULE_KINDS, QuestionForm, clock_time, rule_id, rule_title, value_of
-from bedrock.cli.text.output import JSON_OPTION, ago, print_line, print_table, print_text, print_values
+from bedrock.cli.text.output import JSON_OPTION, ago, print_line, print_listing, print_text
 from bedrock.cli.text.style import Paint, one_line
 from bedrock.errors import BedrockError, NotFound
-from bedrock.states import Approval, Question
+from bedrock.states import Approval, ApprovalRule, Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -142,27 +142,18 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
     """
     client = connect(ctx)
     found, unreadable = _open_approvals(client, name, limit)
-    if output == "json":
-        print_values(found)
-        return
-    _tell_unreadable(unreadable)
-    now = datetime.now(UTC)  # noqa: TID251 -- ages are computed with this machine's clock
-    slug = _slugs(client, (each.conversation for each in found))
-    print_table(
-        ("conversation", "call", "tool", "asked", "input"),
-        (
-            (
-                slug(each.conversation),
-                each.tool_use_id,
-                each.tool,
-                ago(each.create_time, now) if each.create_time else "",
-                one_line(json.dumps(each.input, ensure_ascii=False), _ABOUT_COLUMNS),
-            )
-            for each in found
-        ),
-        none="Nothing waits for approval.",
-    )
-    if waiting := _number_of_questions(client, name):
+    slug = _slugs(client)
+    columns: dict[str, Callable[[Approval], str]] = {
+        "conversation": lambda each: slug(each.conversation),
+        "call": lambda each: each.tool_use_id,
+        "tool": lambda each: each.tool,
+        "asked": lambda each: ago(each.create_time),
+        "input": lambda each: one_line(json.dumps(each.input, ensure_ascii=False), _ABOUT_COLUMNS),
+    }
+    if output == "text":
+        _tell_unreadable(unreadable)
+    print_listing(found, output, columns, none="Nothing waits for approval.")
+    if output == "text" and (waiting := _number_of_questions(client, name)):
         exits.print_message(f"tools ask, too: `bedrock questions` lists {waiting}")
 
 
@@ -178,25 +169,17 @@ def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> 
     """
     client = connect(ctx)
     found, unreadable = _open_questions(client, name, limit)
-    if output == "json":
-        print_values(found)
-        return
-    _tell_unreadable(unreadable)
-    slug = _slugs(client, (each.conversation for each in found))
-    print_table(
-        ("conversation", "question", "server", "answer by", "message"),
-        (
-            (
-                slug(each.conversation),
-                each.name.rpartition("/")[2],
-                each.mcp_server,
-                clock_time(each.deadline),
-                one_line(each.message, _ABOUT_COLUMNS),
-            )
-            for each in found
-        ),
-        none="No tool asks anything.",
-    )
+    slug = _slugs(client)
+    columns: dict[str, Callable[[Question], str]] = {
+        "conversation": lambda each: slug(each.conversation),
+        "question": lambda each: each.name.rpartition("/")[2],
+        "server": lambda each: each.mcp_server,
+        "answer by": lambda each: clock_time(each.deadline),
+        "message": lambda each: one_line(each.message, _ABOUT_COLUMNS),
+    }
+    if output == "text":
+        _tell_unreadable(unreadable)
+    print_listing(found, output, columns, none="No tool asks anything.")
 
 
 def _open_approvals(client: Client, name: str | None, limit: int) -> tuple[list[Approval], list[str]]:
@@ -241,16 +224,17 @@ def _tell_unreadable(names: Iterable[str]) -> None:
         )
 
 
-def _slugs(client: Client, names: Iterable[str]) -> Callable[[str], str]:
+def _slugs(client: Client) -> Callable[[str], str]:
     """Return a function that maps the name of a conversation to its slug, or to its id if it was deleted meanwhile."""
-    return {name: _slug(client, name) for name in dict.fromkeys(names)}.__getitem__
 
+    @cache
+    def slug(name: str) -> str:
+        try:
+            return client.conversation(name).get().slug
+        except NotFound:
+            return name.removeprefix("conversations/")
 
-def _slug(client: Client, name: str) -> str:
-    try:
-        return client.conversation(name).get().slug
-    except NotFound:
-        return name.removeprefix("conversations/")
+    return slug
 
 
 ACTION = click.Choice(["allow", "ask", "deny"])
@@ -287,22 +271,12 @@ def rules(
         print_text(f"{rule_id(made)}: {made.action} {rule_title(made)}", err=output == "json")
     if add or revoke:
         return
-    found = list(conversation.approval_rules())
-    if output == "json":
-        print_values(found)
-        return
-    now = datetime.now(UTC)  # noqa: TID251 -- ages are computed with this machine's clock
-    print_table(
-        ("rule", "action", "made", "by", "about"),
-        (
-            (
-                rule_id(rule),
-                rule.action,
-                "" if rule.create_time is None else ago(rule.create_time, now),
-                rule.creator,
-                rule_title(rule),
-            )
-            for rule in found
-        ),
-        none="There are no rules; the approval policy decides.",
-    )
+    columns: dict[str, Callable[[ApprovalRule], str]] = {
+        "rule": rule_id,
+        "action": lambda rule: rule.action,
+        "made": lambda rule: ago(rule.create_time),
+        "by": lambda rule: rule.creator,
+        "about": rule_title,
+    }
+    none = "There are no rules; the approval policy decides."
+    print_listing(list(conversation.approval_rules()), output, columns, none=none)

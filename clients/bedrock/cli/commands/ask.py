@@ -21,7 +21,6 @@ from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
 from bedrock.cli.arguments import (
     connect,
-    generation,
     generation_options,
     open_conversation,
     opening_options,
@@ -36,9 +35,8 @@ from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
 from bedrock.errors import BedrockError, InvalidArgument, RunEnded
 
 if TYPE_CHECKING:
-    from bedrock import Client, Conversation, Run, v1
+    from bedrock import Client, Conversation, Generation, Run, v1
     from bedrock.states import Question
-    from bedrock.types import ReasoningEffort
 
 
 #: How many seconds after its start the command says that it still reads standard input.
@@ -104,9 +102,7 @@ def ask(
     quiet: bool,
     schema: str | None,
     plain: bool,
-    effort: ReasoningEffort | None,
-    temperature: float | None,
-    max_output_tokens: int | None,
+    generation: Generation | None,
     **opening: Any,
 ) -> None:
     """Ask and print the answer. The prompt is taken from the arguments and, if it is piped, from standard input.
@@ -123,7 +119,6 @@ def ask(
     output_schema = _schema(schema) if schema else None
     client = connect(ctx)
     conversation = open_conversation(client, **opening)
-    how = generation(effort, temperature, max_output_tokens)
     run: Run | None = None
     try:
         if not (quiet or opening["latest"] or opening["resume"]):
@@ -133,7 +128,7 @@ def ask(
         with (
             as_ctrl_c(),
             conversation.question(
-                text, images=attached, wait_for_others=True, generation=how, output_schema=output_schema
+                text, images=attached, wait_for_others=True, generation=generation, output_schema=output_schema
             ) as run,
         ):
             stream = output == "stream-json"

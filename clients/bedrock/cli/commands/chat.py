@@ -15,11 +15,11 @@ from bedrock._interrupts import as_ctrl_c
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
-from bedrock.cli.arguments import generation, generation_options, open_conversation, opening_options
+from bedrock.cli.arguments import generation_options, open_conversation, opening_options
 from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.chat.slash_commands import run_command
+from bedrock.cli.display.follower import Drawing
 from bedrock.cli.display.labels import counted
-from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.spawned_server import spawn_if_missing
 from bedrock.cli.stdio import typing_ahead
 from bedrock.cli.text.output import folding, print_line
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from bedrock.cli.text.output import Write
     from bedrock.conversations import ConversationInfo
     from bedrock.states import Approval
-    from bedrock.types import ReasoningEffort
 
 NOTIFY_OPTION = click.option(
     "--notify/--no-notify",
@@ -65,13 +64,12 @@ def play(client: Client, paint: Paint, write: Write, directory: str, model: str 
     scripted = is_scripted(client, made)
     write(paint.bold(f"Bedrock plays one conversation, since there is no terminal to chat at: {made.slug}"))
     write(paint.dim(f"model {made.model.removeprefix('models/')} · in {made.working_directory}"))
-    transcript = Transcript(paint, write)
+    drawing = Drawing(paint, write)
+    drawing.view.know(made)
     with as_ctrl_c(), conversation.question(PROMPT) as run:
         for event in run:
             streams.ensure_read(sys.stdout)
-            if event.approval is not None:
-                transcript.ask(event.approval, made.working_directory)
-            transcript.show(event)
+            drawing.show(event)
             if event.approval is not None:
                 with suppress(*ANSWERED):
                     _decide(conversation, event.approval, scripted, paint, write)
@@ -139,9 +137,6 @@ def chat(
     plain: bool,
     notify: bool,
     again: str | None,
-    effort: ReasoningEffort | None,
-    temperature: float | None,
-    max_output_tokens: int | None,
     **opening: Any,
 ) -> None:
     """Chat with an agent in a directory. PROMPT, if there is one, is sent first.
@@ -154,7 +149,6 @@ def chat(
     """
     ctx = click.get_current_context()
     address: str | None = ctx.find_root().obj
-    opening["generation"] = generation(effort, temperature, max_output_tokens)
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     paint = Paint.for_stream(sys.stdout, plain=plain)
     if not at_terminal and any(opening[name] for name in NOT_FOR_THE_DEMO):

@@ -11,13 +11,26 @@ from bedrock._shared.deadline import Deadline
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import NAME, connect
 from bedrock.cli.display.labels import APPROVAL, ending, waits_for
-from bedrock.cli.text.output import JSON_OPTION, print_table, print_values
+from bedrock.cli.text.output import JSON_OPTION, print_listing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bedrock import Conversation, ConversationInfo
     from bedrock.request_cycles import RequestCycle
 
-COLUMNS = ("run", "asked", "requests", "ended")
+
+def _asked(cycle: RequestCycle) -> str:
+    root = cycle.steps[0].root if cycle.steps else None
+    return " ".join(block.text for block in root.content if block.text) if root else ""
+
+
+COLUMNS: dict[str, Callable[[RequestCycle], str]] = {
+    "run": lambda cycle: cycle.name.rpartition("/")[2],
+    "asked": _asked,
+    "requests": lambda cycle: str(len(cycle.rounds)),
+    "ended": ending,
+}
 
 #: Seconds between checks of what the run waits for.
 LOOK_SECONDS = 5.0
@@ -34,10 +47,7 @@ def cycles(ctx: click.Context, name: str, *, limit: int, output: str) -> None:
     With --output json: also the steps and the requests to the model, with their times, tool calls and tokens.
     """
     found = list(islice(connect(ctx).conversation(name).cycles(view="full", newest_first=True), limit))[::-1]
-    if output == "json":
-        print_values(found)
-    else:
-        print_table(COLUMNS, map(_row, found), none="It has no runs yet.")
+    print_listing(found, output, COLUMNS, none="It has no runs yet.")
 
 
 @click.command()
@@ -56,11 +66,7 @@ def wait(ctx: click.Context, name: str, *, run: str, timeout: float | None, outp
     conversation = connect(ctx).conversation(name)
     chosen = run or conversation.get().state.run or _latest(conversation)
     cycle, waits = _waited(conversation, chosen, Deadline(timeout))
-    if output == "json":
-        print_values([cycle])
-    else:
-        *about, ended = _row(cycle)
-        print_table(COLUMNS, [(*about, waits or ended)], none="")
+    print_listing([cycle], output, COLUMNS | {"ended": lambda cycle: waits or ending(cycle)}, none="")
     if cycle.stop_reason != "completed":
         ctx.exit(exits.NEEDS_APPROVAL if waits == APPROVAL else exits.FAILED)
 
@@ -97,9 +103,3 @@ def _latest(conversation: Conversation) -> str:
     if latest is None:
         raise exits.CommandError("the conversation has no runs yet")
     return latest.name
-
-
-def _row(cycle: RequestCycle) -> tuple[str, str, str, str]:
-    root = cycle.steps[0].root if cycle.steps else None
-    asked = " ".join(block.text for block in root.content if block.text) if root else ""
-    return cycle.name.rpartition("/")[2], asked, str(len(cycle.rounds)), ending(cycle)

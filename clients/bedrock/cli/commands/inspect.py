@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -32,19 +31,18 @@ from bedrock.cli.text.output import (
     folding,
     print_json,
     print_line,
+    print_listing,
     print_none,
-    print_table,
     print_text,
-    print_values,
 )
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns, one_line
 from bedrock.errors import NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from importlib.metadata import EntryPoint
 
-    from bedrock.catalog import Model
+    from bedrock.catalog import McpServer, Model, Node, Quota, Tool
     from bedrock.conversations import ConversationInfo
     from bedrock.messages import Usage
     from bedrock.states import ApprovalRule, ConversationState
@@ -86,32 +84,21 @@ def list_(
         filter=filter_,
         order_by=order_by,
     )
+    columns: dict[str, Callable[[ConversationInfo], str]] = {
+        "slug": lambda each: each.slug,
+        "state": lambda each: _state(each.state),
+        "mode": lambda each: each.mode,
+        "model": lambda each: each.model.removeprefix("models/"),
+        "changed": lambda each: ago(each.update_time),
+        "directory": lambda each: each.working_directory,
+        "title": lambda each: each.title,
+    }
     found = list(islice(listed, limit))
-    if output == "json":
-        print_values(found)
-        return
-    none = "No such conversations." if filter_ else _nothing_found(here=here, archived=archived, parent=parent)
-    if parent:
-        print_table(sub_agents.COLUMNS, sub_agents.rows(found), none=none)
-        return
-    now = datetime.now(UTC)  # noqa: TID251 -- ages are computed with this machine's clock
-    print_table(
-        ("slug", "state", "mode", "model", "changed", "directory", "title"),
-        (
-            (
-                conversation.slug,
-                _state(conversation.state),
-                conversation.mode,
-                conversation.model.removeprefix("models/"),
-                ago(conversation.update_time, now),
-                conversation.working_directory,
-                conversation.title,
-            )
-            for conversation in found
-        ),
-        paths="directory",
-        none=none,
-    )
+    none = "No matching conversations." if filter_ else _nothing_found(here=here, archived=archived, parent=parent)
+    if parent and output == "text":
+        print_listing(sub_agents.in_order(found), output, sub_agents.COLUMNS, none=none)
+    else:
+        print_listing(found, output, columns, paths="directory", none=none)
 
 
 def _nothing_found(*, here: bool, archived: bool, parent: str | None) -> str:
@@ -178,24 +165,14 @@ def models(ctx: click.Context, name: str | None, output: str) -> None:
                 f"there is no model “{name}”", "`bedrock models` lists those that there are."
             ) from error
         return
-    found = connect_or_spawn(ctx).models()
-    if output == "json":
-        print_values(found)
-        return
-    print_table(
-        ("model", "provider", "usable window", "images", ""),
-        (
-            (
-                model.name.removeprefix("models/"),
-                model.provider,
-                f"{model.usable_window_tokens:,}{' (assumed)' if model.limits_assumed else ''}",
-                _images(model),
-                "default" if model.default else "",
-            )
-            for model in found
-        ),
-        none="There are no models.",
-    )
+    columns: dict[str, Callable[[Model], str]] = {
+        "model": lambda model: model.name.removeprefix("models/"),
+        "provider": lambda model: model.provider,
+        "usable window": lambda model: f"{model.usable_window_tokens:,}{' (assumed)' if model.limits_assumed else ''}",
+        "images": _images,
+        "": lambda model: "default" if model.default else "",
+    }
+    print_listing(connect_or_spawn(ctx).models(), output, columns, none="There are no models.")
 
 
 def _about_model(model: Model, output: str) -> None:
@@ -232,23 +209,13 @@ def _images(model: Model) -> str:
 @click.pass_context
 def tools(ctx: click.Context, output: str) -> None:
     """List the tools that agents can call."""
-    found = connect(ctx).tools()
-    if output == "json":
-        print_values(found)
-        return
-    print_table(
-        ("tool", "modes", "writes", "what it does"),
-        (
-            (
-                tool.name.removeprefix("tools/"),
-                ", ".join(mode for mode in tool.modes),
-                "yes" if tool.writes else "no",
-                tool.description.strip().split("\n")[0],
-            )
-            for tool in found
-        ),
-        none="There are no tools.",
-    )
+    columns: dict[str, Callable[[Tool], str]] = {
+        "tool": lambda tool: tool.name.removeprefix("tools/"),
+        "modes": lambda tool: ", ".join(tool.modes),
+        "writes": lambda tool: "yes" if tool.writes else "no",
+        "what it does": lambda tool: tool.description.strip().split("\n")[0],
+    }
+    print_listing(connect(ctx).tools(), output, columns, none="There are no tools.")
 
 
 def _state(state: ConversationState) -> str:
@@ -384,38 +351,21 @@ def mcp(ctx: click.Context, output: str) -> None:
     if ctx.invoked_subcommand is not None:
         return
     found = connect(ctx).server_info().mcp_servers
-    if output == "json":
-        print_values(found)
-        return
-    print_table(
-        ("server", "state", "tools", "command or URL", ""),
-        (
-            (
-                server.name,
-                server.state.replace("_", " "),
-                str(len(server.tools)),
-                server.http.url if server.http else " ".join(server.stdio.command if server.stdio else ()),
-                one_line(server.error, 300),
-            )
-            for server in found
+    columns: dict[str, Callable[[McpServer], str]] = {
+        "server": lambda server: server.name,
+        "state": lambda server: server.state.replace("_", " "),
+        "tools": lambda server: str(len(server.tools)),
+        "command or URL": lambda server: (
+            server.http.url if server.http else " ".join(server.stdio.command if server.stdio else ())
         ),
-        none="There are no MCP servers: the settings name them in tables [[mcp_servers]].",
+        "": lambda server: one_line(server.error, 300),
+    }
+    print_listing(
+        found, output, columns, none="There are no MCP servers: the settings name them in tables [[mcp_servers]]."
     )
-    for server in found:
+    for server in found if output == "text" else ():
         for left_out in server.tools_left_out:
             print_text(f"{server.name}: {tool_left_out(left_out)}")
-
-
-#: The values to print for fields that protobuf's JSON format omits if they are zero; 64-bit integers are strings.
-_NODE_ZEROS = {
-    "incarnation": "0",
-    "name": "",
-    "address": "",
-    "draining": False,
-    "activeConversations": "0",
-    "answering": False,
-    "workspaces": [],
-}
 
 
 @click.command()
@@ -427,32 +377,21 @@ def nodes(ctx: click.Context, output: str) -> None:
     Those that have ended are not listed. Needs the role of an operator.
     """
     found = connect(ctx).nodes()
-    if output == "json":
-        print_json([_NODE_ZEROS | each.to_dict() for each in found], indent=2)
-        return
-    sharing = found if any(each.address for each in found) else []
-    titles = ["workspaces"] if any(each.workspaces for each in found) else []
-    print_table(
-        ("node", "address", "number", "version", "active", "state", "", *titles),
-        (
-            (
-                each.name,
-                each.address,
-                str(each.incarnation),
-                each.version,
-                f"{each.active_conversations:,}",
-                "stopping" if each.draining else "running",
-                "answers" if each.answering else "",
-                *([" ".join(each.workspaces)] if titles else []),
-            )
-            for each in sharing
-        ),
-        none="This server shares its conversations with no other.",
-    )
-
-
-#: The values to print for fields that protobuf's JSON format omits if they are zero; 64-bit integers are strings.
-_QUOTA_ZEROS = {"principal": "", "limit": "0", "used": "0"}
+    columns: dict[str, Callable[[Node], str]] = {
+        "node": lambda node: node.name,
+        "address": lambda node: node.address,
+        "number": lambda node: str(node.incarnation),
+        "version": lambda node: node.version,
+        "active": lambda node: f"{node.active_conversations:,}",
+        "state": lambda node: "stopping" if node.draining else "running",
+        "": lambda node: "answers" if node.answering else "",
+    }
+    if any(node.workspaces for node in found):
+        columns["workspaces"] = lambda node: " ".join(node.workspaces)
+    if output == "text" and not any(node.address for node in found):
+        found = []
+    none = "This server shares its conversations with no other."
+    print_listing(found, output, columns, none=none, zeros=True)
 
 
 @click.command()
@@ -463,29 +402,15 @@ def quota(ctx: click.Context, output: str) -> None:
 
     An operator sees those of all principals, and of all together ("server"). Days and months are those of UTC.
     """
-    found = connect(ctx).quotas()
-    if output == "json":
-        print_json([_QUOTA_ZEROS | each.to_dict() for each in found], indent=2)
-        return
-    print_table(
-        ("quota", "principal", "used", "limit", "counted anew"),
-        (
-            (
-                each.quota,
-                each.principal or "server",
-                _amount(each.quota, each.used),
-                _amount(each.quota, each.limit),
-                _local(each.reset_time),
-            )
-            for each in found
-        ),
-        none="You have no quotas.",
-    )
+    columns: dict[str, Callable[[Quota], str]] = {
+        "quota": lambda each: each.quota,
+        "principal": lambda each: each.principal or "server",
+        "used": lambda each: _amount(each.quota, each.used),
+        "limit": lambda each: _amount(each.quota, each.limit),
+        "resets": lambda each: "" if each.reset_time is None else f"{each.reset_time:%Y-%m-%d %H:%M} UTC",
+    }
+    print_listing(connect(ctx).quotas(), output, columns, none="You have no quotas.", zeros=True)
 
 
 def _amount(name: str, value: int) -> str:
     return f"${value / 1_000_000:,.2f}" if name.startswith("cost_") else f"{value:,}"
-
-
-def _local(at: datetime | None) -> str:
-    return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +17,11 @@ from bedrock.cli.arguments import (
     connect,
     create_conversation,
     creating_options,
-    generation,
     generation_options,
 )
-from bedrock.cli.display.labels import UNRECORDED, counted, in_words, nothing_to_cancel, queue_row, unoffered_notice
+from bedrock.cli.display.labels import QUEUE_COLUMNS, UNRECORDED, counted, in_words, nothing_to_cancel, unoffered_notice
 from bedrock.cli.display.questions import RULE_KINDS, made_rule, rule_line
-from bedrock.cli.text.output import JSON_OPTION, print_table, print_text, print_values
+from bedrock.cli.text.output import JSON_OPTION, print_listing, print_text
 from bedrock.errors import AgentBusy
 
 if TYPE_CHECKING:
@@ -32,24 +30,16 @@ if TYPE_CHECKING:
     from bedrock import Conversation
     from bedrock.conversations import ConversationInfo
     from bedrock.states import Approval, ApprovalRule
-    from bedrock.types import ApprovalPolicy, Mode, ReasoningEffort
+    from bedrock.types import ApprovalPolicy, Mode
 
 
 @click.command()
 @creating_options
 @generation_options
 @click.pass_context
-def new(
-    ctx: click.Context,
-    /,
-    effort: ReasoningEffort | None,
-    temperature: float | None,
-    max_output_tokens: int | None,
-    **creating: Any,
-) -> None:
+def new(ctx: click.Context, /, **creating: Any) -> None:
     """Create a conversation and print its slug. Nothing runs before a message is sent: `bedrock ask -r SLUG "…"`."""
-    how = generation(effort, temperature, max_output_tokens)
-    print_text(create_conversation(connect(ctx), generation=how, **creating).get().slug)
+    print_text(create_conversation(connect(ctx), **creating).get().slug)
 
 
 KIND = click.Choice(list(RULE_KINDS))
@@ -212,9 +202,7 @@ def update(
     *,
     model: str | None,
     approval_policy: ApprovalPolicy | None,
-    effort: ReasoningEffort | None,
-    temperature: float | None,
-    max_output_tokens: int | None,
+    generation: Generation | None,
     model_defaults: bool,
     auto_continue: bool | None,
 ) -> None:
@@ -223,11 +211,10 @@ def update(
     The effort, the temperature and the limit hold from the next request to the model on; the model can be changed only
     while nothing is running.
     """
-    how = generation(effort, temperature, max_output_tokens)
-    changes = (how, model, approval_policy, auto_continue)
+    changes = (generation, model, approval_policy, auto_continue)
     if all(each is None for each in changes) and not model_defaults:
         raise click.UsageError("say what to change, for example --effort high")
-    if how is not None and model_defaults:
+    if generation is not None and model_defaults:
         raise click.UsageError("--model-defaults excludes --effort, --temperature and --max-output-tokens")
     changed = (
         connect(ctx)
@@ -235,8 +222,8 @@ def update(
         .update(
             model=model,
             approval_policy=approval_policy,
-            generation=Generation() if model_defaults else how,
-            merge_generation=how is not None,
+            generation=Generation() if model_defaults else generation,
+            merge_generation=generation is not None,
             auto_continue=auto_continue,
         )
     )
@@ -414,16 +401,8 @@ def _waiting(conversation: Conversation, call: str | None, everything: bool) -> 
 def queue(ctx: click.Context, name: str, everything: bool, limit: int, output: str) -> None:
     """List the queued messages of a conversation."""
     entries = connect(ctx).conversation(name).queue(include_settled=everything, newest_first=True)
-    found = list(islice(entries, limit))[::-1]
-    if output == "json":
-        print_values(found)
-        return
-    now = datetime.now(UTC)  # noqa: TID251 -- ages are computed with this machine's clock
-    print_table(
-        ("message", "delivery", "sent", "fate", "text"),
-        (queue_row(entry, now) for entry in found),
-        none="Nothing has waited yet." if everything else "Nothing waits.",
-    )
+    none = "Nothing has waited yet." if everything else "Nothing waits."
+    print_listing(list(islice(entries, limit))[::-1], output, QUEUE_COLUMNS, none=none)
 
 
 @click.command()

@@ -147,12 +147,7 @@ def watch(ctx: click.Context, name: str | None, output: str, filter_: str, plain
     if name is not None and filter_:
         raise click.UsageError("--filter is for the list of conversations: give no NAME")
     address: str | None = ctx.find_root().obj
-    if name is None:
-        following = watch_list(address, output, filter_)
-    elif output == "stream-json":
-        following = _print_events(address, name)
-    else:
-        following = _watch(address, name, plain=plain)
+    following = watch_list(address, output, filter_) if name is None else _watch(address, name, output, plain=plain)
     asyncio.run(_until_closed(following))
 
 
@@ -175,37 +170,24 @@ async def _until_closed(following: Coroutine[Any, Any, None]) -> None:
         raise results[0]
 
 
-async def _print_events(address: str | None, name: str) -> None:
-    async with AsyncClient(address) as client:
-        conversation = client.conversation(resource_name("conversations", name))
-        outage = Outage(lambda: conversation, exits.print_message)
-        client.on_disconnect = outage.begin
-        try:
-            async with aclosing(conversation.events()) as events:
-                async for event in events:
-                    outage.end()
-                    print_json(event.to_dict())
-        finally:
-            outage.close()
-
-
-async def _watch(address: str | None, name: str, *, plain: bool) -> None:
-    live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+async def _watch(address: str | None, name: str, output: str, *, plain: bool) -> None:
+    text = output == "text"
+    live = text and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    paint, block = Paint.for_stream(sys.stdout, plain=plain), LiveBlock(sys.stdout)
     width = columns(sys.stdout) if live else None
-    block = LiveBlock(sys.stdout)
     async with AsyncClient(address) as client:
-        paint = Paint.for_stream(sys.stdout, plain=plain)
         onlooker = Onlooker(client.conversation, paint, block.write if live else print_line, live=live, width=width)
         ticking = asyncio.create_task(_draw(block, onlooker)) if live else None
         conversation = client.conversation(resource_name("conversations", name))
-        above = partial(_say_above, block, paint)
-        outage = Outage(lambda: conversation, above if live else exits.print_message)
+        outage = Outage(lambda: conversation, partial(_say_above, block, paint) if live else exits.print_message)
         client.on_disconnect = outage.begin
         try:
-            async with aclosing(conversation.events(omit_deltas=not live)) as events:
-                async for _ in onlooker.follow(events):
+            async with aclosing(conversation.events(omit_deltas=text and not live)) as events:
+                async for event in onlooker.follow(events) if text else events:
                     outage.end()
-                    if live:
+                    if not text:
+                        print_json(event.to_dict())
+                    elif live:
                         block.show(_unfinished(onlooker))
         finally:
             outage.close()

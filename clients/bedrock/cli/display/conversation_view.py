@@ -333,17 +333,21 @@ def _line(agent: AgentView, branch: str, now: float, wall: datetime, width: int)
 
 
 def _ending(agent: AgentView, paint: Paint) -> SafeText:
-    done = agent.status.outcome == "completed"
     figures = agent.figures(agent.ended) if agent.ended else []
-    line = " · ".join([f"  {'✓' if done else '✗'} {one_line(agent.status.task, 50)}", *figures])
-    return _painter(agent, paint)(line if done else f"{line}: {one_line(agent.status.error_message, 120)}")
+    return _result_line(
+        agent.status.outcome, one_line(agent.status.task, 50), figures, agent.status.error_message, paint
+    )
+
+
+def _result_line(outcome: str, about: str, figures: Iterable[str], error: str, paint: Paint) -> SafeText:
+    line = " · ".join([about, *figures])
+    if outcome in ("completed", ""):
+        return paint.good(f"  ✓ {line}") if outcome else paint.dim(f"  ◦ {line}")
+    return paint.bad(f"  ✗ {line}: {one_line(error, 120)}")
 
 
 def _painter(agent: AgentView, paint: Paint) -> Callable[[str], SafeText]:
     return {"": paint.dim, "completed": paint.good}.get(agent.status.outcome, paint.bad)
-
-
-COLUMNS = ("sub-agent", "state", "took", "tokens", "task")
 
 
 def in_order(agents: Iterable[ConversationInfo]) -> list[ConversationInfo]:
@@ -351,27 +355,13 @@ def in_order(agents: Iterable[ConversationInfo]) -> list[ConversationInfo]:
     return sorted(agents, key=lambda agent: (agent.create_time, len(agent.name), agent.name))
 
 
-def rows(agents: Iterable[ConversationInfo]) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for each sub-agent. It begins with the id, because sub-agents have no short name (slug)."""
-    for agent in in_order(agents):
-        state = state_in_words(agent.state.kind)
-        yield (_id(agent), state, _took(agent), f"{agent.total_usage.total_tokens:,}", agent.title)
-
-
 def lines(agents: Sequence[ConversationInfo], paint: Paint) -> Iterator[SafeText]:
     """Yield a line for each sub-agent: its id, task, running time and tokens, and a mark of how it ended, if it did."""
     for agent in in_order(agents):
-        figures = f"{_took(agent)} · {agent.total_usage.total_tokens:,} tokens"
-        line = f"{_id(agent)}  {one_line(agent.title, 60)} · {figures}"
-        match agent.state.kind:
-            case "completed":
-                yield paint.good(f"  ✓ {line}")
-            case "failed":
-                yield paint.bad(
-                    f"  ✗ {line}: {one_line(agent.state.failure.message if agent.state.failure else '', 120)}"
-                )
-            case _:
-                yield paint.dim(f"  ◦ {line}")
+        outcome = agent.state.kind if agent.state.kind in ("completed", "failed") else ""
+        error = agent.state.failure.message if agent.state.failure else ""
+        figures = [_took(agent), f"{agent.total_usage.total_tokens:,} tokens"]
+        yield _result_line(outcome, f"{_id(agent)}  {one_line(agent.title, 60)}", figures, error, paint)
 
 
 def _id(agent: ConversationInfo) -> str:
@@ -380,3 +370,13 @@ def _id(agent: ConversationInfo) -> str:
 
 def _took(agent: ConversationInfo) -> str:
     return lasted(agent.create_time, agent.update_time)
+
+
+COLUMNS: dict[str, Callable[[ConversationInfo], str]] = {
+    "sub-agent": _id,
+    "state": lambda agent: state_in_words(agent.state.kind),
+    "took": _took,
+    "tokens": lambda agent: f"{agent.total_usage.total_tokens:,}",
+    "task": lambda agent: agent.title,
+}
+"""The columns of a list of sub-agents. It begins with the id, because sub-agents have no short name (slug)."""

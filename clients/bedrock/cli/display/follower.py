@@ -1,4 +1,4 @@
-"""Detects the loss and the recovery of the connection to the server, and reports each change once."""
+"""Draws one conversation from its events, for every command that shows one, and tells when the connection is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bedrock.cli.text.style import Paint, columns, one_line
 from bedrock.errors import BedrockError, NotFound, ServerNotRunning, ServerUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator
+    from collections.abc import AsyncIterator, Callable, Generator, Iterable
     from types import TracebackType
 
     from bedrock import AsyncConversation, Event
@@ -109,7 +109,53 @@ SETTLE_SECONDS = 1.0
 LOOKUP_SECONDS = 0.05
 
 
-class Onlooker:
+class Drawing:
+    """One conversation as it is drawn: what is printed of its events, and the lines below that change."""
+
+    def __init__(
+        self, paint: Paint, write: Write, *, live: bool = False, width: Width | None = None, hint: str = ""
+    ) -> None:
+        """Prepare to draw.
+
+        Args:
+            paint: How to colour lines.
+            write: Prints a line.
+            live: Whether to show text as it streams in, and sub-agents as a tree.
+            width: Returns the maximum columns of a line; None for no limit.
+            hint: The text that tells the user how to see the omitted part of a long output.
+        """
+        self.view = ConversationView()
+        self.transcript = Transcript(paint, write, live=live, width=width, hint=hint)
+        self._paint = paint
+        self._width: Width = width or (lambda: 100)
+        self._asked: set[str] = set()
+
+    def show(self, event: Event, fates: Iterable[Fate] = ()) -> None:
+        """Print an event, and what is open for approval or for an answer: also if that was asked before the stream."""
+        self.view.observe(event, time.monotonic())
+        self.transcript.show(event, fates)
+        for approval in self.view.approvals:
+            if self._is_new(approval.name):
+                self.transcript.ask(approval, self.view.working_directory)
+        for question in self.view.state.questions:
+            if self._is_new(question.name):
+                self.transcript.ask_person(question)
+
+    def status(self, keys: str = "Esc cancels") -> SafeText:
+        """Return the status line: what the conversation is doing, and its context, mode and model."""
+        return self.view.status(time.monotonic(), _wall(), self._width(), keys=keys)
+
+    def agent_lines(self) -> list[SafeText]:
+        """Return the lines of the tree of sub-agents; [] unless the run waits for sub-agents."""
+        return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width())
+
+    def _is_new(self, name: str) -> bool:
+        new = name not in self._asked
+        self._asked.add(name)
+        return new
+
+
+class Onlooker(Drawing):
     """Shows one conversation and follows its sub-agents. Use it only on one event loop."""
 
     def __init__(
@@ -125,22 +171,12 @@ class Onlooker:
     ) -> None:
         """Prepare to show a conversation. No call is made before `follow`.
 
-        Args:
-            agent: Returns a conversation by its name: this one, or one of its sub-agents.
-            paint: How to colour lines.
-            write: Prints a line.
-            live: Whether to show text as it streams in, and sub-agents as a tree.
-            width: Returns the maximum columns of a line; None for no limit.
-            refresh: Called after each event, because the status line or the tree of sub-agents may have changed.
-            hint: The text that tells the user how to see the omitted part of a long output.
+        `agent` returns a conversation by its name: this one, or one of its sub-agents. `refresh` is called after each
+        event, because the status line or the tree of sub-agents may have changed. The rest is as for `Drawing`.
         """
-        self.view = ConversationView()
-        self.transcript = Transcript(paint, write, live=live, width=width, hint=hint)
+        super().__init__(paint, write, live=live, width=width, hint=hint)
         self.refresh = refresh
         self._agent = agent
-        self._paint = paint
-        self._width: Width = width or (lambda: 100)
-        self._asked: set[str] = set()
         self._followed: list[asyncio.Task[None]] = []
 
     async def follow(self, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
@@ -149,19 +185,12 @@ class Onlooker:
             async for event in events:
                 if self._followed and _goes_on(event):
                     await self._settled()
-                self._show(event, await self._fates(event))
+                self.show(event, await self._fates(event))
+                self.refresh()
                 self._follow_agents()
                 yield event
         finally:
             await self._leave()
-
-    def status(self) -> SafeText:
-        """Return the status line: what the conversation is doing, and its context, mode and model."""
-        return self.view.status(time.monotonic(), _wall(), self._width(), keys="Esc cancels")
-
-    def agent_lines(self) -> list[SafeText]:
-        """Return the lines of the tree of sub-agents; [] unless the run waits for sub-agents."""
-        return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width())
 
     async def _fates(self, event: Event) -> list[Fate]:
         """Return what to print with a snapshot's messages: the outcomes of queued messages, and the interrupted runs.
@@ -174,19 +203,6 @@ class Onlooker:
             return await fates_of_snapshot(self._agent(snapshot.conversation.name), snapshot)
         except BedrockError:  # without this information, the messages are shown alone
             return []
-
-    def _show(self, event: Event, fates: list[Fate]) -> None:
-        self.view.observe(event, time.monotonic())
-        self.transcript.show(event, fates)
-        for approval in self.view.approvals:  # including approvals that were open before this stream began
-            if approval.name not in self._asked:
-                self._asked.add(approval.name)
-                self.transcript.ask(approval, self.view.working_directory)
-        for question in self.view.state.questions:
-            if question.name not in self._asked:
-                self._asked.add(question.name)
-                self.transcript.ask_person(question)
-        self.refresh()
 
     def _follow_agents(self) -> None:
         for name in self.transcript.agents.follow():
@@ -248,16 +264,15 @@ def _wall() -> datetime:
 TICK = 0.5
 
 
-class Progress:
+class Progress(Drawing):
     """Prints the events of a run except the answer. At a terminal, a status line is shown below until the end."""
 
     def __init__(self, stream: TextIO, *, quiet: bool, plain: bool = False) -> None:
         """Prepare to print to `stream`; nothing at all if `quiet`."""
-        self._width = columns(stream) if os.environ.get("TERM") != "dumb" else None
-        self._paint = Paint.for_stream(stream, plain=plain)
-        self._view = ConversationView()
+        width = columns(stream) if os.environ.get("TERM") != "dumb" else None
         self._block = LiveBlock(stream)
-        self._transcript = Transcript(self._paint, self._block.write, width=self._width)
+        super().__init__(Paint.for_stream(stream, plain=plain), self._block.write, width=width)
+        self._at_terminal = width is not None
         self._quiet = quiet
         self._lost = False
         """Whether the connection is lost."""
@@ -270,8 +285,8 @@ class Progress:
 
     def begin(self, read: Callable[[], ConversationInfo]) -> None:
         """Show the status line if the stream is a terminal; `read` returns the conversation's current fields."""
-        if self._width is not None and not self._quiet:
-            self._view.know(read())
+        if self._at_terminal and not self._quiet:
+            self.view.know(read())
             self._ticking.start()
 
     def __exit__(
@@ -283,17 +298,17 @@ class Progress:
         with self._lock:
             self._block.show(())
 
-    def show(self, event: Event) -> None:
-        """Print an event, unless the command itself prints its content at the end."""
+    def show(self, event: Event, fates: Iterable[Fate] = ()) -> None:
+        """Print an event, unless the command itself answers it or prints its content at the end."""
         if self._quiet:
             return
         with self._lock:
             if self._lost:
                 self._lost = False
                 self._say(CONNECTED_AGAIN)
-            self._view.observe(event, time.monotonic())
+            self.view.observe(event, time.monotonic())
             if not _is_last_word(event):
-                self._transcript.show(event)
+                self.transcript.show(event, fates)
 
     @contextmanager
     def paused(self) -> Generator[None]:
@@ -317,10 +332,7 @@ class Progress:
         """Update the status line until the end. Runs on its own thread."""
         while not self._over.wait(TICK):
             with self._lock:
-                now = datetime.now(UTC)  # noqa: TID251 -- the countdown uses this machine's clock
-                room = self._width() if self._width else None
-                line = self._view.status(time.monotonic(), now, room, keys="Ctrl-C cancels")
-                self._block.show([self._paint.dim(TRYING_AGAIN if self._lost else line)])
+                self._block.show([self._paint.dim(TRYING_AGAIN if self._lost else self.status("Ctrl-C cancels"))])
 
 
 def _is_last_word(event: Event) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from bedrock.cli.text.output import ago
 from bedrock.cli.text.style import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bedrock import AsyncConversation
     from bedrock.catalog import McpToolLeftOut
     from bedrock.cli.text.safe_text import SafeText
@@ -177,20 +178,25 @@ def described(image: Image) -> str:
 
 async def queue_lines(conversation: AsyncConversation) -> list[str]:
     """Return a line for each queued message, to be shown in a chat; if none is queued, one line that says so."""
-    now = datetime.now(UTC)  # noqa: TID251 -- ages are computed with this machine's clock
-    waiting = [queue_row(entry, now) async for entry in conversation.queue()]
-    return [f"· {delivery}, sent {sent} ago: “{one_line(text, 60)}”" for _, delivery, sent, _, text in waiting] or [
-        "· nothing waits"
-    ]
+    return [
+        f"· {_delivery(entry)}, sent {_sent(entry)} ago: “{one_line(entry.message.text, 60)}”"
+        async for entry in conversation.queue()
+    ] or ["· nothing waits"]
 
 
-def queue_row(entry: QueuedMessage, now: datetime) -> tuple[str, str, str, str, str]:
-    """Return a queued message as a table row: id, delivery, age, fate and text."""
-    message = entry.message
-    return (
-        message.name.rpartition("/")[2],
-        entry.message.delivery.replace("_", "-"),
-        ago(message.create_time, now),
-        fate(entry.fate),
-        message.text,
-    )
+def _delivery(entry: QueuedMessage) -> str:
+    return entry.message.delivery.replace("_", "-")
+
+
+def _sent(entry: QueuedMessage) -> str:
+    return ago(entry.message.create_time)
+
+
+QUEUE_COLUMNS: dict[str, Callable[[QueuedMessage], str]] = {
+    "message": lambda entry: entry.message.name.rpartition("/")[2],
+    "delivery": _delivery,
+    "sent": _sent,
+    "fate": lambda entry: fate(entry.fate),
+    "text": lambda entry: entry.message.text,
+}
+"""The columns of a list of queued messages."""

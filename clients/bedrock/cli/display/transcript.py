@@ -19,8 +19,10 @@ from bedrock.messages import Message, ToolCall, ToolResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from bedrock import Event
+    from bedrock import Event, events
     from bedrock.cli.text.output import Write
+    from bedrock.conversations import ContextUsage, ConversationInfo
+    from bedrock.messages import QueuedMessage
     from bedrock.states import Approval, Question
 
 #: How many of the last lines of a tool's output are shown: they usually contain the result.
@@ -235,44 +237,8 @@ class Transcript:
             self._snapshot(event, fates)
             return
         self.print_agent_ends()
-        self._show(event)
-
-    def _show(self, event: Event) -> None:
-        match event.kind:
-            case "message_added":
-                self._show_message_added(event)
-            case "state_changed":
-                self._show_state_changed(event)
-            case "text_delta":
-                self._show_text_delta(event)
-            case "reasoning_delta":
-                self._show_reasoning_delta(event)
-            case "tool_output_delta":
-                self._show_tool_output_delta(event)
-            case "stream_discarded":
-                self._show_stream_discarded(event)
-            case "approval_changed":
-                self._show_approval_changed(event)
-            case "question_changed":
-                self._show_question_changed(event)
-            case "queue_changed":
-                self._show_queue_changed(event)
-            case "retrying":
-                self._show_retrying(event)
-            case "run_stopped":
-                self._show_run_stopped(event)
-            case "conversation_updated":
-                self._show_assumed_window(event)
-            case "context_warning":
-                self._show_context_warning(event)
-            case "background_job_changed":
-                self._show_background_job_changed(event)
-            case "tool_tree_reaped":
-                self._show_tool_tree_reaped(event)
-            case "deleted":
-                self._show_deleted()
-            case _:  # all others print nothing
-                pass
+        if show := getattr(self, f"_show_{event.kind}", None):  # all other kinds print nothing
+            show(event, getattr(event, event.kind, None))
 
     def message(self, message: Message) -> None:
         """Print a stored message."""
@@ -366,45 +332,42 @@ class Transcript:
             for line in self.agents.roll(self._paint):
                 self._write(line)
 
-    def _show_message_added(self, event: Event) -> None:
-        if event.message is not None:
-            self.message(event.message)
+    def _show_message_added(self, event: Event, message: Message) -> None:
+        self.message(message)
 
-    def _show_state_changed(self, event: Event) -> None:
+    def _show_state_changed(self, event: Event, changed: events.StateChanged) -> None:
         """Print the heading of a summary when the model begins to write it."""
-        summing = event.state is not None and event.state.kind == "awaiting_continuation"
-        if summing and not self._summing and self._live:
+        summing = self._live and changed.state.kind == "awaiting_continuation"
+        if summing and not self._summing:
             self._heading(SUMMED_UP)
-        self._summing = summing and self._live
+        self._summing = summing
 
-    def _show_text_delta(self, event: Event) -> None:
+    def _show_text_delta(self, event: Event, delta: events.TextDelta) -> None:
         if self._live:
             for line in self._thought.flush():
                 self._write(self._paint.dim(line))
-            for line in self._said.feed(event.text):
+            for line in self._said.feed(delta.text):
                 self._say(line)
 
-    def _show_reasoning_delta(self, event: Event) -> None:
+    def _show_reasoning_delta(self, event: Event, _: None) -> None:
         if self._live:
             for line in self._thought.feed(event.text):
                 self._write(self._paint.dim(line))
 
-    def _show_tool_output_delta(self, event: Event) -> None:
+    def _show_tool_output_delta(self, event: Event, delta: events.ToolOutputDelta) -> None:
         if self._live:
-            self._output.feed(event.text)
+            self._output.feed(delta.text)
 
-    def _show_stream_discarded(self, event: Event) -> None:
+    def _show_stream_discarded(self, event: Event, _: events.StreamDiscarded) -> None:
         shown = self._said.text or self._thought.text
         for line in (*self._thought.finish(), *self._said.drop()):
             self._write(self._paint.dim(line))
         if shown:
             self._write(self._paint.dim("· the unfinished text above was discarded"))
 
-    def _show_approval_changed(self, event: Event) -> None:
-        changed = event.approval_changed
-        if event.approval is not None:
-            self._approvals[event.approval.name] = event.approval
-        if event.approval is not None or changed is None:
+    def _show_approval_changed(self, event: Event, changed: events.ApprovalChanged) -> None:
+        if not changed.decision:
+            self._approvals[changed.approval.name] = changed.approval
             return
         several = len(self._approvals) > 1
         asked = self._approvals.pop(changed.approval.name, None)
@@ -417,71 +380,51 @@ class Transcript:
         waits = "; it waits for the other answers" if decision == "approved" and self._approvals else ""
         self._write(paint(f"  {decision} {about}".rstrip() + note + waits))
 
-    def _show_question_changed(self, event: Event) -> None:
-        if event.question_changed is None or event.question is not None:
-            return
-        status = event.question_changed.question.status
-        paint = self._paint.good if status == "answered" else self._paint.careful
-        self._write(paint(f"  {_QUESTION_ENDS.get(status, status)}"))
+    def _show_question_changed(self, event: Event, changed: events.QuestionChanged) -> None:
+        if (status := changed.question.status) != "pending":
+            paint = self._paint.good if status == "answered" else self._paint.careful
+            self._write(paint(f"  {_QUESTION_ENDS.get(status, status)}"))
 
-    def _show_queue_changed(self, event: Event) -> None:
-        if event.queue_changed and event.fate not in (
-            "delivered",
-            "discarded",
-        ):  # not printed here: the message itself, or the end of its run, shows these outcomes
-            self._write(fate_line(event.queue_changed, self._paint))
+    def _show_queue_changed(self, event: Event, queued: QueuedMessage) -> None:
+        if queued.fate not in ("delivered", "discarded"):  # the message, or the end of its run, shows these
+            self._write(fate_line(queued, self._paint))
 
-    def _show_retrying(self, event: Event) -> None:
-        if (retrying := event.retrying) is None:
-            return
+    def _show_retrying(self, event: Event, retrying: events.Retrying) -> None:
         seconds = max(0.0, (retrying.retry_time - event.time).total_seconds())
-        why = one_line(retrying.error.message, 120)
-        self._write(
-            self._paint.careful(f"↻ attempt {retrying.attempt}/{retrying.max_attempts} in {seconds:.0f} s: {why}")
-        )
+        attempt = f"attempt {retrying.attempt}/{retrying.max_attempts} in {seconds:.0f} s"
+        self._write(self._paint.careful(f"↻ {attempt}: {one_line(retrying.error.message, 120)}"))
 
-    def _show_run_stopped(self, event: Event) -> None:
-        stop = event.stop
-        if stop is not None and stop.reason == "interrupted":
+    def _show_run_stopped(self, event: Event, stop: events.RunStopped) -> None:
+        if stop.reason == "interrupted":
             self._write(self._paint.careful(f"■ {interruption(stop.detail)}"))
-        elif stop is not None and stop.reason == "completed" and stop.detail in NOT_WHOLE:
+        elif stop.reason == "completed" and stop.detail in NOT_WHOLE:
             self._write(self._paint.careful(f"■ {NOT_WHOLE[stop.detail]}"))
 
-    def _show_assumed_window(self, event: Event) -> None:
+    def _show_conversation_updated(self, event: Event, updated: ConversationInfo) -> None:
         """Print once, after the first answer, that the window is assumed: before it, the provider was not asked."""
-        updated = event.conversation_updated
-        if updated is None or self._assumed_shown or not updated.context_usage.used_tokens:
-            return
-        if text := assumed_window(updated.context_usage, updated.model):
+        assumed = updated.context_usage.used_tokens and assumed_window(updated.context_usage, updated.model)
+        if assumed and not self._assumed_shown:
             self._assumed_shown = True
-            self._write(self._paint.careful(f"· {text}"))
+            self._write(self._paint.careful(f"· {assumed}"))
 
-    def _show_context_warning(self, event: Event) -> None:
-        usage = event.context_warning
-        if usage and usage.usable_window_tokens:
-            share = 100 * usage.used_tokens / usage.usable_window_tokens
-            self._write(
-                self._paint.careful(
-                    f"· {share:.0f} % of the context is used; near its end the conversation is summed up"
-                )
-            )
+    def _show_context_warning(self, event: Event, usage: ContextUsage) -> None:
+        if usage.usable_window_tokens:
+            share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f} % of the context is used"
+            self._write(self._paint.careful(f"· {share}; near its end the conversation is summed up"))
 
-    def _show_background_job_changed(self, event: Event) -> None:
-        if (job := event.background_job_changed) is not None and job.status != "running":
+    def _show_background_job_changed(self, event: Event, job: events.BackgroundJobChanged) -> None:
+        if job.status != "running":
             end = _JOB_ENDS.get(job.status, f"has ended with exit code {job.exit_code}")
             self._write(self._paint.dim(f"· the background job {job.handle} {end}: {one_line(job.command, 100)}"))
 
-    def _show_tool_tree_reaped(self, event: Event) -> None:
-        if (reaped := event.tool_tree_reaped) is None:
-            return
-        milliseconds = reaped.duration // timedelta(milliseconds=1)
+    def _show_tool_tree_reaped(self, event: Event, reaped: events.ToolTreeReaped) -> None:
         if reaped.leaked:
-            self._write(self._paint.bad("· some processes could not be confirmed as ended; see the log of the server"))
+            self._write(self._paint.bad("· some processes could not be confirmed as ended; see the server log"))
         else:
-            count = len(reaped.pids)
-            self._write(self._paint.dim(f"· {count} process{'' if count == 1 else 'es'} ended in {milliseconds} ms"))
+            count, took = len(reaped.pids), reaped.duration // timedelta(milliseconds=1)
+            self._write(self._paint.dim(f"· {count} process{'' if count == 1 else 'es'} ended in {took} ms"))
 
-    def _show_deleted(self) -> None:
+    def _show_deleted(self, event: Event, _: None) -> None:
         self._write(self._paint.careful("■ the conversation was deleted"))
 
     def _block(self, mark: SafeText, text: str, paint: Callable[[str], SafeText]) -> None:

@@ -6,7 +6,8 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import click
 
@@ -14,11 +15,12 @@ from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal, json_te
 from bedrock.cli.text.style import LineFlow, Paint, Width, cells, columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from datetime import datetime
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bedrock._shared.wrapper import Wrapper
     from bedrock.cli.text.drawing import MarkdownFlow
+
+T = TypeVar("T", bound="Wrapper[Any]")
 
 Write: TypeAlias = Callable[[SafeText], None]
 """A function that prints a line."""
@@ -97,14 +99,40 @@ def with_tilde(path: str) -> str:
     return "~" + path.removeprefix(home) if path == home or path.startswith(f"{home}/") else path
 
 
-def print_values(values: Iterable[Wrapper[Any]]) -> None:
-    """Print objects of the client as JSON, with the field names of the gRPC API."""
-    print_json([value.to_dict() for value in values], indent=2)
+def print_values(values: Iterable[Wrapper[Any]], *, zeros: bool = False) -> None:
+    """Print objects of the client as JSON, with the field names of the gRPC API; `zeros` prints empty fields, too."""
+    print_json([{**(_zeros(value) if zeros else {}), **value.to_dict()} for value in values], indent=2)
 
 
-def ago(then: datetime, now: datetime) -> str:
-    """Return how long ago something was, in the largest unit that fits, e.g. "3 h"."""
-    return lasted(then, now)
+def _zeros(value: Wrapper[Any]) -> dict[str, Any]:
+    from google.protobuf import json_format  # noqa: PLC0415 -- the program's help does without it
+
+    found: dict[str, Any] = json_format.MessageToDict(
+        type(value.proto)(), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return found
+
+
+def print_listing(
+    values: Iterable[T],
+    output: str,
+    columns: Mapping[str, Callable[[T], str]],
+    *,
+    none: str,
+    paths: str = "",
+    zeros: bool = False,
+) -> None:
+    """Print objects of the client as JSON, if `output` is "json", or else as a table with the given columns."""
+    if output == "json":
+        print_values(values, zeros=zeros)
+    else:
+        rows = [[cell(value) for cell in columns.values()] for value in values]
+        print_table(tuple(columns), rows, none=none, paths=paths)
+
+
+def ago(then: datetime | None) -> str:
+    """Return how long ago something was, by the clock of this machine; "" if that is unknown."""
+    return "" if then is None else lasted(then, datetime.now(UTC))  # noqa: TID251
 
 
 def lasted(begin: datetime, end: datetime) -> str:
