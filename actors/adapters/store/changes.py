@@ -1,41 +1,98 @@
-"""The changes that a store writes. Each belongs to one caller, and is written completely or not at all.
+"""The changes that a store writes: of each conversation a commit, and what else is written.
 
-A change is built and encoded on the calling thread. `apply` runs on the thread that writes to the database, inside a
-savepoint; exceptions that it raises are raised again in the caller. A change is refused if another server owns the
+A commit is encoded on the caller's thread. The functions that take a session run on the thread that writes to the
+database, in a transaction; what they raise is raised in the caller. A change is refused if another server owns the
 conversation.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from peewee import fn
+from peewee import EXCLUDED, SQL, Select, fn
 
 from actors.adapters.store import models, removal, rows
-from actors.adapters.store.audit import audit_values
-from actors.adapters.store.commits import (
-    EncodedCommit,
-    add_spendings,
-    check_exists,
-    insert_conversation,
-    write_alone,
+from actors.adapters.store.log_rows import (
+    check_shape,
+    fate_values,
+    next_revision,
+    run_values,
+    seal,
+    settled_inputs,
+    stopped_runs,
 )
-from actors.adapters.store.owners import ALIVE, FREE, not_owner, owned_head
-from actors.adapters.store.query import Insert, Param, PerDatabase, Session, Statement
-from actors.ports import FencedError
+from actors.adapters.store.owners import ALIVE, FREE, OWNED, Head, by_id, look, not_owner, owned_head
+from actors.adapters.store.query import Insert, Param, PerDatabase, Rows, Session, Statement, undeleted
+from actors.core.context import Profile
+from actors.ports import FencedError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from actors.adapters.store.log_rows import LogPosition
     from actors.ports import Attachment, Commit, Spending
-    from actors.ports.records import AuditEntry
 
 PIECE_BYTES = 1 << 20  # of attachments that one transaction copies for a fork, unless a single one is larger
 PRUNED_ENTRIES = 500  # of the audit trail that one transaction deletes at most
 
 _ID = Param("id")
-_INSERT_AUDIT = Insert(models.Audit)
+
+
+class _Create(Insert):
+    """Inserts a conversation, unless this server was declared dead."""
+
+    def query(self, columns: list[Any], count: int) -> Any:
+        values = Select(columns=[Param(each.name) for each in columns]).where(PerDatabase(SQL("1"), ALIVE))
+        return models.Records.insert_from(values, columns)
+
+
+class _PutProfile(Insert):
+    """Inserts a profile, or replaces the one that there is."""
+
+    def query(self, columns: list[Any], count: int) -> Any:
+        inserted = super().query(columns, count)
+        return inserted.on_conflict(conflict_target=[models.Profiles.conversation_id], preserve=columns[1:])
+
+
+_CREATE = _Create(models.Records)
+_WRITTEN = [getattr(models.Records, name) for name in (*rows.CHANGING, "log_hash")]
+_UPDATE = Statement(
+    models.Records.update({each: Param(each.name) for each in _WRITTEN}).where(
+        models.Records.id == _ID,
+        models.Records.step == Param("expected_step"),
+        models.Records.last_seq == Param("expected_revision"),
+        models.Records.log_hash == Param("expected_hash"),
+        models.Records.epoch <= Param("epoch"),
+        OWNED,
+    )
+)
+_NAMED = models.Records.id == _ID, OWNED
+_UPDATE_SLUG = Statement(models.Records.update({models.Records.slug: Param("slug")}).where(*_NAMED))
+_FINISH = Statement(
+    models.Records.update({models.Records.slug: Param("slug"), models.Records.log_hash: Param("log_hash")}).where(
+        *_NAMED
+    )
+)
+_FAMILY_OF = Statement(
+    models.Records.select(PerDatabase(models.Records.id, models.FAMILY)).where(
+        models.Records.id == _ID, undeleted(models.Records.id)
+    )
+)
+_LOCK_TOP = Statement(models.Records.select(OWNED).where(models.Records.id == _ID).for_update("FOR SHARE"))  # type: ignore[arg-type] # the stubs know FOR UPDATE only
+_PUT_PROFILE = _PutProfile(models.Profiles)
+_PROMPTS, _BEGINNINGS = Insert(models.Prompts), Insert(models.Prunings)
+_MESSAGES, _LOG, _RUNS, _FATES, _COMMANDS = map(
+    Insert, (models.Messages, models.Log, models.Runs, models.Fates, models.Commands)
+)
+_ADD_SPENDING = Insert(
+    models.Spendings,
+    conflict_target=[models.Spendings.day, models.Spendings.principal],
+    update={
+        each: each + getattr(EXCLUDED, each.name) for each in (models.Spendings.tokens, models.Spendings.cost_micros)
+    },
+)
+INSERT_AUDIT = Insert(models.Audit)
 _OLDEST = (
     models.Audit.select(models.Audit.id)
     .where(
@@ -81,48 +138,219 @@ _PRUNE_LOG = Statement(
 )
 
 
-class Change(Protocol):
-    """A change of the database, applied by the thread that writes to the database."""
-
-    def apply(self, session: Session, /) -> None:
-        """Write the change. Raises StoreError, or what the database raises."""
-        ...
-
-
-class Transition:
-    """A change that writes one or several commits, together or not at all."""
-
-    def __init__(self, commits: Iterable[Commit]) -> None:
-        """Encode the commits. Raises ValueError if a commit is inconsistent; see `check_shape`."""
-        self._commits = [EncodedCommit(commit) for commit in commits]
-
-    @property
-    def only(self) -> EncodedCommit | None:
-        """The only commit of this change, if it is to an existing conversation; otherwise None."""
-        single = len(self._commits) == 1 and self._commits[0].created is None
-        return self._commits[0] if single else None
-
-    def apply(self, session: Session) -> None:
-        write_alone(session, self._commits)
-
-
-class UnfinishedFork:
-    """A change that begins a fork whose attachments are yet to be copied; the fork stays hidden until it is complete.
-
-    After a crash, the next start removes the rows of the unfinished fork, or another server does.
-    """
+class EncodedCommit:
+    """The rows of a commit, except for the hashes of its rows of the event log; a change that writes them."""
 
     def __init__(self, commit: Commit) -> None:
-        record = commit.record
-        self._id, self._parent = record.id, record.parent_conversation_id
-        self._origin = "" if commit.fork is None else commit.fork.origin
-        self._row = (*rows.fixed_values(record), *rows.changing_values(record), None, "")
+        """Encode the commit. Raises ValueError if the commit is inconsistent; see `check_shape`."""
+        check_shape(commit)
+        record, fork = commit.record, commit.fork
+        id_ = self.id = record.id
+        self.epoch, self.slug, self.parent = record.epoch, record.slug, record.parent_conversation_id
+        self.changing = rows.changing_values(record)
+        # The first columns of a new conversation; None for an existing one.
+        self.created = (*rows.fixed_values(record), *self.changing) if commit.create else None
+        self.prompt = record.system_prompt if commit.create else ""
+        self.fork, self.prepared = fork, is_prepared(commit)
+        self.expected_step, self.next_revision = commit.expected_step, next_revision(commit)
+        self.spending = commit.spending
+        runs = (*(fork.runs if fork else ()), *stopped_runs(commit))
+        whose, sender = (None, record.principal) if commit.create_command else (id_, None)
+        chosen = record.profile != Profile() if commit.create else commit.profile_changed
+        profile = (*rows.profile_values(id_, record.profile), record.profile.forked_from)
+        self.rows: dict[Insert, list[rows.Row]] = {
+            _PUT_PROFILE: [profile] if chosen else [],
+            _MESSAGES: [rows.message_values(id_, message) for message in commit.messages],
+            _RUNS: [run_values(id_, ended) for ended in runs],
+            _FATES: [fate_values(id_, settled) for settled in settled_inputs(commit)],
+            _COMMANDS: [rows.command_values(whose, sender, commit.command)] if commit.command else [],
+        }
+        self._log = [seal(id_, record.epoch, entry) for entry in commit.log]
 
-    def apply(self, session: Session) -> None:
-        """Insert the hidden row of the fork. Raises FencedError if the conversation that was forked does not exist."""
-        check_exists(session, self._origin)
-        insert_conversation(session, self._id, self._parent, self._row)
-        removal.hide_unfinished(session, self._id)
+    def __call__(self, session: Session) -> None:
+        """Write the commit; see `write_alone`."""
+        write_alone(session, [self])
+
+    def links(self, log_hash: str) -> tuple[list[rows.Row], str]:
+        """Return the rows of the event log, chained to the row with the hash `log_hash`, and the last row's hash."""
+        linked: list[rows.Row] = []
+        for sealed in self._log:
+            log_hash, row = sealed.after(log_hash)
+            linked.append(row)
+        return linked, log_hash
+
+    def fits(self, head: Head) -> bool:
+        """Return whether this commit continues from the stored position `head`, and may be written by this server."""
+        follows = (head.step, head.last_seq + 1) == (self.expected_step, self.next_revision)
+        return follows and head.epoch <= self.epoch and head.owned
+
+    def check(self, session: Session) -> Head:
+        """Return the stored position. Raises FencedError or NotOwnerError if the commit does not continue from it."""
+        head = owned_head(session, self.id)
+        if not self.fits(head):
+            raise FencedError(
+                f"{self.id} is at step {head.step}, revision {head.last_seq}, epoch {head.epoch}; "
+                f"not at step {self.expected_step}, revision {self.next_revision - 1}, epoch {self.epoch}"
+            )
+        return head
+
+
+def is_prepared(commit: Commit) -> bool:
+    """Return whether the commit creates a fork with attachments, which are copied in earlier transactions."""
+    return commit.fork is not None and bool(commit.fork.attachments)
+
+
+def write_together(session: Session, changes: Sequence[EncodedCommit], begin: str) -> set[object]:
+    """Begin a transaction with `begin`, write commits to existing conversations in it, and return those written.
+
+    Leaves out all but the first of each conversation and commits that do not continue the stored conversation, and all
+    if one of them is refused, so that each is written alone later and refused for its own reason. The transaction is
+    begun again then: a savepoint would be two more statements for every commit.
+    """
+    first: dict[str, EncodedCommit] = {}
+    for commit in changes:
+        if commit.created is None:
+            first.setdefault(commit.id, commit)
+    with session.pipeline():
+        session.run(begin)
+        looked = look(session, list(first)) if first else ()
+    found = by_id(looked)
+    fitting = [commit for id_, commit in first.items() if (head := found.get(id_)) and commit.fits(head)]
+    if not fitting:
+        return set()
+    try:
+        with session.pipeline():
+            updated, log = _update(session, fitting, found)
+            _insert(session, fitting, log)
+        if updated.rowcount != len(fitting):
+            raise FencedError("a conversation has changed since the look at its head")
+    except Exception as error:
+        if not isinstance(error, (StoreError, *session.refusals)):
+            raise
+        session.run("ROLLBACK")
+        session.run(begin)
+        return set()
+    return set(fitting)
+
+
+def write_alone(session: Session, commits: Sequence[EncodedCommit]) -> None:
+    """Write commits, together or not at all.
+
+    Raises FencedError or NotOwnerError for the first commit that does not continue the stored conversation, or what the
+    database raises. What was written before has to be rolled back then.
+    """
+    for commit in commits:  # a second one may be to the same conversation
+        if commit.created is None:
+            updated, log = _update(session, [commit], {commit.id: commit.check(session)})
+            if updated.rowcount != 1:  # the conversation has changed since the look at its head
+                commit.check(session)
+                raise FencedError(f"the log of {commit.id} has another end")
+        else:
+            log, log_hash = commit.links("")
+            _create(session, commit, (*commit.created, commit.slug or None, log_hash))
+        _insert(session, [commit], log)
+
+
+def _update(session: Session, commits: list[EncodedCommit], found: dict[str, Head]) -> tuple[Rows, list[rows.Row]]:
+    """Update the conversations; return the result, which counts those that were as `found`, and rows for their logs."""
+    changed: list[dict[str, object]] = []
+    log: list[rows.Row] = []
+    for commit in commits:
+        head = found[commit.id]
+        linked, log_hash = commit.links(head.log_hash)
+        log += linked
+        expected = {"expected_step": head.step, "expected_revision": head.last_seq, "expected_hash": head.log_hash}
+        changing = dict(zip(rows.CHANGING, commit.changing, strict=True))
+        changed.append({"id": commit.id, "log_hash": log_hash, **changing, **expected})
+        if commit.slug != head.slug:
+            session.execute(_UPDATE_SLUG, id=commit.id, slug=commit.slug or None)
+    return session.executemany(_UPDATE, changed), log
+
+
+def _insert(session: Session, commits: list[EncodedCommit], log: list[rows.Row]) -> None:
+    for insert in (_PUT_PROFILE, _MESSAGES, _LOG, _RUNS, _FATES, _COMMANDS):
+        session.insert(insert, log if insert is _LOG else [row for commit in commits for row in commit.rows[insert]])
+    add_spendings(session, [commit.spending for commit in commits if commit.spending])
+
+
+def add_spendings(session: Session, spendings: list[Spending]) -> None:
+    """Add tokens and costs to the sums of principals and days.
+
+    Servers write to the same rows: this is the last statement before a commit, and its rows are sorted, so that no
+    server waits long for another one, and none for itself.
+    """
+    tokens, costs = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+    for each in spendings:
+        tokens[each.day, each.principal] += each.tokens
+        costs[each.day, each.principal] += each.cost_micros
+    session.insert(_ADD_SPENDING, [(key[1], key[0], tokens[key], costs[key]) for key in sorted(tokens)])
+
+
+# --- new conversations and forks --------------------------------------------------------------------------------
+
+
+def _create(session: Session, commit: EncodedCommit, row: rows.Row) -> None:
+    """Insert the row of a new conversation, or make a prepared fork visible.
+
+    Raises FencedError or NotOwnerError, or what the database raises.
+    """
+    if commit.prepared:
+        if not removal.show_unfinished(session, commit.id):
+            raise FencedError(f"{commit.id} has been abandoned")
+        if session.execute(_FINISH, id=commit.id, slug=row[-2], log_hash=row[-1]).rowcount != 1:
+            raise not_owner(session, commit.id)
+    else:
+        _insert_conversation(session, commit.parent, row)
+    if commit.prompt:
+        session.insert(_PROMPTS, [rows.prompt_values(commit.id, commit.prompt)])
+    if commit.fork is not None:
+        _check_exists(session, commit.fork.origin)
+        session.insert(_BEGINNINGS, [(commit.id, 0, commit.fork.revision, "")])
+
+
+def _insert_conversation(session: Session, parent: str | None, row: rows.Row) -> None:
+    """Insert the row of a new conversation, after what is left of a deleted one with its id was removed.
+
+    Raises FencedError or NotOwnerError, or what the database raises.
+    """
+    removal.remove_all(session, row[0])
+    family = _family(session, parent) if parent else row[0]
+    if session.insert(_CREATE, [(*row, family, session.me)]) != 1:
+        raise not_owner(session, row[0])
+
+
+def _family(session: Session, parent: str) -> str:
+    """Return the id of the top-level conversation above a sub-agent with this parent, and lock its row.
+
+    The lock keeps other servers from taking over that conversation before the sub-agent is added. Raises FencedError if
+    the parent does not exist, NotOwnerError if this server does not own the top-level conversation.
+    """
+    family = _check_exists(session, parent)
+    if session.shared:
+        top = session.execute(_LOCK_TOP, id=family).fetchone()
+        if top is None or not top[0]:
+            raise not_owner(session, family)
+    return family
+
+
+def _check_exists(session: Session, conversation_id: str) -> str:
+    """Return the id of the conversation at the top of a conversation's family, or raise FencedError."""
+    found = session.execute(_FAMILY_OF, id=conversation_id).fetchone()
+    if found is None:
+        raise FencedError(f"{conversation_id} does not exist")
+    return str(found[0])
+
+
+def begin_fork(session: Session, fork: EncodedCommit) -> None:
+    """Insert the row of a fork whose attachments are yet to be copied; it stays hidden until the fork is complete.
+
+    After a crash, the next start removes the rows of the unfinished fork, or another server does. Raises FencedError if
+    the conversation that was forked does not exist.
+    """
+    if fork.fork is not None and fork.created is not None:
+        _check_exists(session, fork.fork.origin)
+        _insert_conversation(session, fork.parent, (*fork.created, None, ""))
+        removal.hide_unfinished(session, fork.id)
 
 
 class CopiedAttachment(NamedTuple):
@@ -158,110 +386,54 @@ def copied_pieces(
         yield piece
 
 
-class AttachmentCopies:
-    """A change that copies some attachments into an unfinished fork."""
+def copy_attachments(session: Session, piece: Sequence[CopiedAttachment]) -> None:
+    """Copy attachments into an unfinished fork, but those that the forked conversation no longer has.
 
-    def __init__(self, piece: Sequence[CopiedAttachment]) -> None:
-        self._piece = piece
-
-    def apply(self, session: Session) -> None:
-        """Copy the attachments within the database, omitting those that the forked conversation no longer has.
-
-        Raises FencedError if another server has abandoned the fork because it considered this server dead.
-        """
-        if not removal.hold_unfinished(session, self._piece[0].to):
-            raise FencedError(f"{self._piece[0].to} has been abandoned")
-        for copied in self._piece:
-            session.execute(_COPY_ATTACHMENT, **copied._asdict())
-
-
-class AbandonedFork:
-    """A change that abandons an unfinished fork: its rows are removed like those of a deleted conversation."""
-
-    def __init__(self, conversation_id: str) -> None:
-        self._id = conversation_id
-
-    def apply(self, session: Session) -> None:
-        """Mark the fork's rows for removal; do nothing if the fork is finished."""
-        removal.abandon_unfinished(session, self._id)
-
-
-class Deletion:
-    """A change that hides a conversation and its sub-agents; their rows are removed later.
-
-    The commands that created these conversations are kept, so that a repeated create command is still recognised.
+    Raises FencedError if another server has abandoned the fork because it considered this server dead.
     """
-
-    def __init__(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
-        self._id = conversation_id
-        self._audit = [] if audit is None else [audit_values(audit)]
-
-    def apply(self, session: Session) -> None:
-        """Hide the conversations and write the audit entry; do nothing if the conversation does not exist."""
-        if removal.hide(session, self._id):
-            session.insert(_INSERT_AUDIT, self._audit)
+    if not removal.hold_unfinished(session, piece[0].to):
+        raise FencedError(f"{piece[0].to} has been abandoned")
+    for copied in piece:
+        session.execute(_COPY_ATTACHMENT, **copied._asdict())
 
 
-class Pruning:
-    """A change that moves the beginning of an event log from the position `was` to `begins`, and deletes older rows."""
-
-    def __init__(self, conversation_id: str, begins: LogPosition, *, was: LogPosition) -> None:
-        self._id = conversation_id
-        self._begins, self._was = begins, was
-
-    def apply(self, session: Session) -> None:
-        """Delete the rows before the new beginning of the log.
-
-        Do nothing if the conversation is deleted, or if another pruning has already moved the beginning of its log.
-        Raises NotOwnerError if another server owns the conversation.
-        """
-        begins = self._begins
-        if session.execute(_MOVE_BEGINNING, id=self._id, from_step=self._was.step, **begins._asdict()).rowcount == 1:
-            session.execute(_PRUNE_LOG, id=self._id, next_revision=begins.revision + 1, step=begins.step)
-        elif session.shared and (error := not_owner(session, self._id)).owner is not None:
-            raise error
+# --- other changes ------------------------------------------------------------------------------------------------
 
 
-class NewAttachment:
-    """A change that stores an attachment under its content hash, unless one with that hash exists."""
+def delete(session: Session, conversation_id: str, audit: Sequence[rows.Row]) -> None:
+    """Hide a conversation and its sub-agents, and write the audit entries; do nothing if it does not exist.
 
-    def __init__(self, conversation_id: str, attachment: Attachment, at: int) -> None:
-        self._id = conversation_id
-        self._row = rows.attachment_values(conversation_id, attachment, at)
-
-    def apply(self, session: Session) -> None:
-        """Insert the attachment. Raises FencedError if the conversation does not exist, and NotOwnerError."""
-        owned_head(session, self._id)
-        session.insert(_INSERT_ATTACHMENT, [self._row])
+    The rows are removed later. The commands that created these conversations are kept, so that a repeated create
+    command is still recognised.
+    """
+    if removal.hide(session, conversation_id):
+        session.insert(INSERT_AUDIT, audit)
 
 
-class NewSpending:
-    """A change that adds tokens and costs to what a principal has spent on a day."""
+def prune_log(session: Session, conversation_id: str, begins: LogPosition, was: LogPosition) -> None:
+    """Move the beginning of an event log from the position `was` to `begins`, and delete the rows before it.
 
-    def __init__(self, spending: Spending) -> None:
-        self._spending = spending
-
-    def apply(self, session: Session) -> None:
-        add_spendings(session, [self._spending])
-
-
-class AuditEntries:
-    """A change that adds those entries to the audit trail that no conversation's event log contains."""
-
-    def __init__(self, entries: Iterable[AuditEntry]) -> None:
-        self._rows = list(map(audit_values, entries))
-
-    def apply(self, session: Session) -> None:
-        session.insert(_INSERT_AUDIT, self._rows)
+    Do nothing if the conversation is deleted, or if another pruning has already moved the beginning of its log. Raises
+    NotOwnerError if another server owns the conversation.
+    """
+    if session.execute(_MOVE_BEGINNING, id=conversation_id, from_step=was.step, **begins._asdict()).rowcount == 1:
+        session.execute(_PRUNE_LOG, id=conversation_id, next_revision=begins.revision + 1, step=begins.step)
+    elif session.shared and (error := not_owner(session, conversation_id)).owner is not None:
+        raise error
 
 
-class AuditPruning:
-    """A change that deletes the oldest entries of the table `audit` (the audit entries that are in no event log)."""
+def put_attachment(session: Session, row: rows.Row) -> None:
+    """Store an attachment, unless one with its id, the hash of its content, exists.
 
-    def __init__(self, before: int, keep: int) -> None:
-        self._before, self._keep = before, keep
-        self.deleted = 0  # the number of deleted entries; 0 until the change is applied
+    Raises FencedError if the conversation does not exist, and NotOwnerError.
+    """
+    owned_head(session, row[0])
+    session.insert(_INSERT_ATTACHMENT, [row])
 
-    def apply(self, session: Session) -> None:
-        """Delete at most PRUNED_ENTRIES of the entries older than `before` or not among the latest `keep`."""
-        self.deleted = session.execute(_PRUNE_AUDIT, before=self._before, keep=self._keep).rowcount
+
+def prune_audit(session: Session, before: int, keep: int) -> int:
+    """Delete the oldest entries of the table `audit`, at most PRUNED_ENTRIES; return how many.
+
+    They are older than `before`, or not among the latest `keep`.
+    """
+    return session.execute(_PRUNE_AUDIT, before=before, keep=keep).rowcount

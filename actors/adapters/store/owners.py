@@ -5,13 +5,16 @@ A top-level conversation and all its sub-agents (a family) have one owner. With 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from peewee import SQL, fn
 
 from actors.adapters.store import models
-from actors.adapters.store.query import Param, PerDatabase, Session, Statement, exists, undeleted
+from actors.adapters.store.query import Param, PerDatabase, Rows, Session, Statement, exists, undeleted
 from actors.ports import FencedError, NotOwnerError, Owner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _ME = Param("me")
 _THEIRS: Any = models.Nodes.alias()
@@ -60,12 +63,21 @@ def _heads(count: int) -> Statement:
 _HEADS = [_heads(1 << power) for power in range(8)]  # a text for each size that a batch may be rounded up to
 
 
-def heads(session: Session, ids: list[str]) -> dict[str, Head]:
-    """Return the current positions (heads) of those conversations in `ids`, at most 128, that exist, by id."""
+def look(session: Session, ids: list[str]) -> Rows:
+    """Query the heads of those conversations in `ids`, at most 128, that exist."""
     power = (len(ids) - 1).bit_length()
     padded = [*ids, *[""] * ((1 << power) - len(ids))]
-    found = session.execute(_HEADS[power], **{f"id{place}": id_ for place, id_ in enumerate(padded)})
-    return {head.id: head for head in map(Head._make, found)}
+    return session.execute(_HEADS[power], **{f"id{place}": id_ for place, id_ in enumerate(padded)})
+
+
+def by_id(looked: Iterable[Any]) -> dict[str, Head]:
+    """Return the heads that `look` found, by the id of the conversation."""
+    return {head.id: head for head in map(Head._make, looked)}
+
+
+def head_of(session: Session, conversation_id: str) -> Head | None:
+    """Return a conversation's head; None if it does not exist."""
+    return by_id(look(session, [conversation_id])).get(conversation_id)
 
 
 def owned_head(session: Session, conversation_id: str) -> Head:
@@ -73,7 +85,7 @@ def owned_head(session: Session, conversation_id: str) -> Head:
 
     Raises FencedError if the conversation does not exist, NotOwnerError if this server does not own it.
     """
-    head = heads(session, [conversation_id]).get(conversation_id)
+    head = head_of(session, conversation_id)
     if head is None:
         raise FencedError(f"{conversation_id} does not exist")
     if not head.owned:

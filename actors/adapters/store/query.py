@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from peewee import AutoField, ColumnBase, Node, fn
@@ -127,11 +128,12 @@ class Session(ABC):
         values["me"] = self.me
         return self.run(sql, [values[slot.name] if isinstance(slot, Param) else slot for slot in slots])
 
-    def executemany(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Execute a statement once for each row; return the number of changed rows."""
+    def executemany(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> Rows:
+        """Execute a statement once for each row; the result counts the changed rows of all."""
         sql, slots = statement.on(self.dialect)
-        bound = [[self.me if slot.name == "me" else row[slot.name] for slot in slots] for row in rows]
-        return self.run_many(sql, bound) if bound else 0
+        return self.run_many(
+            sql, [[self.me if slot.name == "me" else row[slot.name] for slot in slots] for row in rows]
+        )
 
     def insert(self, statement: Insert, rows: Sequence[Sequence[Any]]) -> int:
         """Insert rows with few statements, of 64, 32, 16 … rows, of which few texts are compiled; return how many."""
@@ -149,8 +151,12 @@ class Session(ABC):
         """Execute SQL that is written by hand, with the placeholders of this database."""
 
     @abstractmethod
-    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> int:
-        """Execute SQL once for each row; return the number of changed rows."""
+    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> Rows:
+        """Execute SQL once for each row; the result counts the changed rows of all."""
+
+    def pipeline(self) -> AbstractContextManager[object]:
+        """Within the `with` block, send statements without waiting for their results, which are known after it."""
+        return nullcontext()
 
 
 def undeleted(column: Any) -> Any:

@@ -1,49 +1,142 @@
 """Commits queued changes in groups, over the only connection of this server that writes to the database.
 
-The queue's thread takes all queued changes, urgent ones first, and writes them in one transaction: first the commits to
-existing conversations, together; then the others, each after a savepoint, so that a refused change does not affect the
-other changes. If the transaction itself fails, nothing is written and the callers
-of all its changes get the error.
+Callers queue a change and wait. The writer's thread takes all queued changes, urgent ones first, and writes them in one
+transaction: first the commits to existing conversations, together; then the others, each after a savepoint, so that a
+refused change does not affect the other changes. If the transaction itself fails, nothing is written and the callers
+of all its changes get the error. Background work is done between two transactions.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from abc import abstractmethod
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from actors.adapters.store.change_queue import ChangeQueue, Ticket, fail_unwritten
-from actors.adapters.store.changes import Change, Transition
-from actors.adapters.store.commits import write_together
-from actors.ports import StoreUnavailableError
+from actors.adapters.store.changes import EncodedCommit, write_together
+from actors.ports import FaultPoints, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from actors.adapters.store.query import Session
 
+_log = logging.getLogger(__name__)
 
-class Writer(ChangeQueue[Change]):
+T = TypeVar("T")
+
+MAX_BATCH = 128  # changes in one batch, which limits how long a change waits for the changes before it
+TIDY_SECONDS = 0.25  # between two slices of background work while changes are always waiting
+
+
+class Ticket:
+    """A queued change, with the lock that wakes the waiting caller and the result for that caller.
+
+    The change is called with the session on the writer's thread, inside a savepoint; it is written completely or not at
+    all. Exceptions that it raises are raised again in the caller.
+    """
+
+    __slots__ = ("change", "done", "error", "frees", "result", "written")
+
+    def __init__(self, change: Callable[[Session], Any], *, frees: bool = False) -> None:
+        self.change = change
+        self.frees = frees  # whether the change frees space on the disk
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.written = False  # whether the change is durable; other changes of the same batch may not be
+        self.done = threading.Lock()  # held until the caller is woken; a Lock is cheaper than an Event
+        self.done.acquire()
+
+
+class Writer(ABC):
     """Writes the queued changes over one connection, which it owns until `close`."""
 
     _begin = "BEGIN"
     _unavailable: type[StoreUnavailableError] = StoreUnavailableError
+
+    def __init__(
+        self, faults: FaultPoints, written: Callable[[int, float], None] | None, *, longest_wait: float
+    ) -> None:
+        """Create the writer's thread. The subclass starts the thread at the end of its own constructor.
+
+        `written` is called after each batch with the number of its changes and the seconds it took; it must not raise.
+        After `longest_wait` seconds without a change, the thread checks whether background work is due.
+        """
+        self._faults = faults
+        self._longest_wait = longest_wait
+        self._written = written
+        self._tidying = False
+        self._tidied_at = 0.0
+        self._due = threading.Condition()  # guards the queues and _closing; notified when there is something to do
+        self._urgent: deque[Ticket] = deque()
+        self._normal: deque[Ticket] = deque()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+
+    def write(self, change: Callable[[Session], T], *, urgent: bool = False, frees: bool = False) -> T:
+        """Write `change`, and return its result when it is durable.
+
+        Safe to call from any thread but the writer's own. If the change is rejected, raises the exception that gives
+        the reason. Raises StoreUnavailableError if it cannot be written.
+        """
+        ticket = Ticket(change, frees=frees)
+        queue = self._urgent if urgent else self._normal
+        with self._due:
+            if self._closing:
+                raise StoreUnavailableError("the store is closed")
+            queue.append(ticket)
+            self._due.notify()
+        try:
+            ticket.done.acquire()
+        except BaseException:  # raised by a signal handler, on the main thread
+            with self._due, suppress(ValueError):  # a change that is already part of a batch is still written
+                queue.remove(ticket)
+            raise
+        if ticket.error is not None:
+            raise ticket.error
+        result: T = ticket.result
+        return result
+
+    @property
+    def waiting(self) -> int:
+        """The number of queued changes that no batch contains yet. Safe to call from any thread."""
+        return len(self._urgent) + len(self._normal)
+
+    def tidy(self) -> None:
+        """Request background work, and return at once. Safe to call from any thread."""
+        with self._due:
+            self._tidying = True
+            self._due.notify()
+
+    def close(self) -> None:
+        """Write the queued changes and end the writer's thread. Later changes are refused. Idempotent."""
+        with self._due:
+            self._closing = True
+            self._due.notify()
+        self._thread.join()
+
+    # --- what differs between the databases; all on the writer's thread -----------------------------------------
 
     @abstractmethod
     def _ready(self) -> Session:
         """Return the session, on which a transaction can begin. Raises StoreUnavailableError."""
 
     @abstractmethod
-    def _refused(self, session: Session, error: Exception) -> Exception | None:
+    def _refused(self, error: Exception) -> Exception | None:
         """Return the exception for the caller of a change that raised `error`; None if the database itself failed."""
 
     @abstractmethod
-    def _failed(self, batch: list[Ticket[Change]], error: BaseException) -> str:
+    def _failed(self, batch: list[Ticket], error: BaseException) -> str:
         """Recover after a transaction failed, and return what its callers should know."""
 
+    @abstractmethod
     def _log_lost(self, lost: int, why: str) -> None:
         """Log that `lost` changes were not written."""
 
+    @abstractmethod
     def _committed(self) -> None:
         """Check that the transaction was written to where it belongs. Raises StoreUnavailableError."""
 
@@ -55,9 +148,98 @@ class Writer(ChangeQueue[Change]):
     def _not_removed(self, error: Exception) -> None:
         """Recover after background work failed, which is repeated later and for which no caller waits."""
 
+    @abstractmethod
+    def _between(self, batch: int) -> None:
+        """Do the background work that is due, after `batch` changes were written.
+
+        If this method raises, nothing can be written any more.
+        """
+
+    def _end(self) -> None:  # noqa: B027 -- SQLite's connection is closed later, by the store
+        """Close the connection, when the writer's thread ends."""
+
+    # --- on the writer's thread -----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while (batch := self._next_batch()) is not None:
+                if batch:
+                    began = time.monotonic()
+                    self._serve(batch)
+                    if self._written is not None:
+                        self._written(len(batch), time.monotonic() - began)
+                self._between(len(batch))
+        except BaseException:  # noqa: BLE001 -- the waiting callers must be woken after any error
+            self._abandon()
+        finally:
+            self._end()
+
+    def _next_batch(self) -> list[Ticket] | None:
+        """Wait until there is something to do, and return the next batch, which may be empty; None to end."""
+        with self._due:
+            if not (self._urgent or self._normal or self._tidying or self._closing):
+                self._due.wait(self._longest_wait)
+            batch: list[Ticket] = []
+            for queue in (self._urgent, self._normal):
+                while queue and len(batch) < MAX_BATCH:
+                    batch.append(queue.popleft())
+            return None if self._closing and not batch else batch
+
+    def _serve(self, batch: list[Ticket]) -> None:
+        """Write the changes in one transaction, and wake their callers, whatever happens."""
+        try:
+            self._transact(batch)
+        except BaseException as error:
+            why = self._failed(batch, error)
+            lost = [ticket for ticket in batch if ticket.error is None and not ticket.written]
+            for ticket in lost:
+                ticket.error = self._unavailable(why)
+            if not isinstance(error, Exception):
+                raise
+            if lost:
+                self._log_lost(len(lost), why)
+        finally:
+            for ticket in batch:
+                ticket.done.release()
+
+    def _transact(self, batch: list[Ticket]) -> None:
+        self._faults.hit("store.before_begin")
+        session = self._ready()
+        admitted = [ticket for ticket in batch if self._admit(ticket)]
+        together = [ticket.change for ticket in admitted if isinstance(ticket.change, EncodedCommit)]
+        done = write_together(session, together, self._begin)
+        for ticket in admitted:
+            if ticket.change not in done:
+                self._write_alone(ticket, session)
+        self._faults.hit("store.before_commit")
+        session.run("COMMIT")
+        self._committed()
+        self._faults.hit("store.after_commit")
+
+    def _admit(self, ticket: Ticket) -> bool:
+        try:
+            self._faults.hit("store.before_savepoint")
+        except Exception as error:  # noqa: BLE001 -- an error of a fault point fails this caller only
+            ticket.error = StoreUnavailableError(f"nothing was written: {error}")
+        return ticket.error is None
+
+    def _write_alone(self, ticket: Ticket, session: Session) -> None:
+        session.run("SAVEPOINT change")
+        try:
+            ticket.result = ticket.change(session)
+        except Exception as error:
+            ticket.error = self._refused(error)
+            if ticket.error is None:
+                raise
+            session.run("ROLLBACK TO change")
+        session.run("RELEASE change")
+
     def _tidy(self, batch: int) -> bool:
-        """Do a slice of background work if that is due; return whether it was."""
-        due = self._may_tidy(batch)
+        """Do a slice of background work if it is requested and may be done now; return whether it was.
+
+        It may be done if the last batch had no changes, or if the last slice of background work was TIDY_SECONDS ago.
+        """
+        due = self._tidying and (not batch or time.monotonic() - self._tidied_at >= TIDY_SECONDS)
         if due:
             try:
                 session = self._ready()
@@ -70,50 +252,14 @@ class Writer(ChangeQueue[Change]):
             self._tidied_at = time.monotonic()
         return due
 
-    def _serve(self, batch: list[Ticket[Change]]) -> None:
-        """Write the changes in one transaction, and wake their callers."""
-        try:
-            self._transact(batch)
-        except BaseException as error:
-            why = self._failed(batch, error)
-            lost = fail_unwritten(batch, why, self._unavailable)
-            if not isinstance(error, Exception):
-                raise
-            if lost:
-                self._log_lost(lost, why)
-        finally:
-            for ticket in batch:
-                ticket.done.release()
-
-    def _transact(self, batch: list[Ticket[Change]]) -> None:
-        self._faults.hit("store.before_begin")
-        session = self._ready()
-        session.run(self._begin)
-        for ticket in self._left([ticket for ticket in batch if self._admit(ticket)], session):
-            self._write_alone(ticket, session)
-        self._faults.hit("store.before_commit")
-        session.run("COMMIT")
-        self._committed()
-        self._faults.hit("store.after_commit")
-
-    def _left(self, tickets: Sequence[Ticket[Change]], session: Session) -> list[Ticket[Change]]:
-        """Write the commits that can be written together; return the changes that are to be written one by one."""
-        plain = {
-            ticket: commit
-            for ticket in tickets
-            if isinstance(ticket.change, Transition) and (commit := ticket.change.only)
-        }
-        done = write_together(session, list(plain.values()), self._begin)
-        written = {commit.id: ticket for ticket, commit in reversed(plain.items()) if commit.id in done}
-        return [ticket for ticket in tickets if ticket not in written.values()]
-
-    def _write_alone(self, ticket: Ticket[Change], session: Session) -> None:
-        session.run("SAVEPOINT change")
-        try:
-            ticket.change.apply(session)
-        except Exception as error:
-            ticket.error = self._refused(session, error)
-            if ticket.error is None:
-                raise
-            session.run("ROLLBACK TO change")
-        session.run("RELEASE change")
+    def _abandon(self) -> None:
+        """Refuse all further changes and wake all waiting callers, after an error that no single change has caused."""
+        _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
+        with self._due:
+            self._closing = True
+            left = [*self._urgent, *self._normal]
+            self._urgent.clear()
+            self._normal.clear()
+        for ticket in left:
+            ticket.error = StoreUnavailableError("the store's writer ended")
+            ticket.done.release()

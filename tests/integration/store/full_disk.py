@@ -23,9 +23,10 @@ from tests.support.commit_builder import CommitBuilder
 from tests.support.patience import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
-    from actors.ports import Commit
+    from actors.adapters.store.changes import EncodedCommit
+
 
 DISK = "48m"
 
@@ -67,7 +68,7 @@ def fork(disk: Path, data: Path) -> None:
     _fill(disk, leave=4 * SIZE_OF_IMAGE)
     abandon = store._abandon
 
-    def without_room(forks: Sequence[Commit]) -> None:
+    def without_room(forks: Iterable[EncodedCommit]) -> None:
         _fill(disk)
         abandon(forks)
 

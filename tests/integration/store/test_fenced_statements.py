@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from actors.adapters.store import owners
+from actors.adapters.store import changes, owners
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.ports import FencedError, NotOwnerError
 from tests.support.commit_builder import CommitBuilder
 from tests.support.stores import ME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from actors.adapters.store.owners import Head
-    from actors.adapters.store.query import Session
     from tests.integration.store.conftest import Gate
 
 FORGED = "f" * 64
@@ -82,24 +81,33 @@ def test_the_log_follows_the_hash_that_is_stored(store: PostgresStore, database:
 
 
 @pytest.mark.parametrize("reason", [*REFUSED, "the hash of the log"])
-def test_what_is_written_alone_is_refused_for_each_reason_that_arises_after_its_look(
+@pytest.mark.parametrize("together", [True, False], ids=["together", "alone"])
+def test_what_is_written_is_refused_for_each_reason_that_arises_after_the_look(
     store: PostgresStore,
     database: str,
     known: CommitBuilder,
     monkeypatch: pytest.MonkeyPatch,
+    *,
     reason: str,
+    together: bool,
 ) -> None:
     change, refusal = REFUSED.get(reason, (HASH, FencedError))
-    read, then = owners.heads, list[list[tuple[object, ...]]]()
+    read, then = owners.by_id, list[list[tuple[object, ...]]]()
 
-    def looked(session: Session, ids: list[str]) -> dict[str, Head]:
-        found = read(session, ids)
-        if not then:
+    def looked(rows: Iterable[object]) -> dict[str, Head]:
+        found = read(rows)
+        if found and not then:
             then.append(changed(database, change))
         return found
 
-    monkeypatch.setattr(owners, "heads", looked)
+    monkeypatch.setattr(owners, "by_id", looked)
+    monkeypatch.setattr(changes, "by_id", looked)
+    if together and reason == "the hash of the log":
+        store.commit(known.next())  # not as it was looked at, so it is looked at once more
+        (latest,) = store.transitions("c1", after_step=2, limit=1)
+        assert latest.prev_hash == FORGED
+        return
     with pytest.raises(refusal):
         # several commits of one call are not among those that are written together with others
-        store.commit(CommitBuilder("c2").create(), known.next())
+        store.commit(*(() if together else (CommitBuilder("c2").create(),)), known.next())
     assert then == [row(database)]

@@ -8,8 +8,9 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -29,6 +30,11 @@ from tests.integration.store.large_fork import IMAGES, SIZE, TRANSACTIONS, asser
 from tests.support.commit_builder import CommitBuilder
 from tests.support.patience import eventually
 from tests.support.stores import ME
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.adapters.store.query import Session
 
 ROOT = Path(__file__).parents[3]
 
@@ -150,16 +156,13 @@ def test_forks_at_the_same_time_copy_one_after_the_other(
     forks = [replace(fork, record=replace(fork.record, id=name, slug=name), messages=()) for name in names]
     copied: list[int] = []
 
-    def counted(kind: Any) -> None:
-        real = kind.apply
+    real = changes.copy_attachments
 
-        def apply(self: Any, connection: Any) -> None:
-            copied.append(gate.hits.count("store.before_begin"))
-            real(self, connection)
+    def counted(session: Session, piece: Sequence[changes.CopiedAttachment]) -> None:
+        copied.append(gate.hits.count("store.before_begin"))
+        real(session, piece)
 
-        monkeypatch.setattr(kind, "apply", apply)
-
-    counted(changes.AttachmentCopies)
+    monkeypatch.setattr(changes, "copy_attachments", counted)
     gate.close()
     with ThreadPoolExecutor(len(forks)) as threads:
         running = [threads.submit(store.commit, each) for each in forks]
@@ -199,8 +202,8 @@ def test_only_the_fork_of_a_dead_server_is_removed_by_others(database: str) -> N
     with closing(open_postgres(database, ME)) as mine, closing(open_postgres(database, 2)) as theirs:
         fork = grown_origin(mine)
         pieces = copied_pieces(fork, mine.attachment)
-        mine._writer.write(changes.UnfinishedFork(fork))
-        mine._writer.write(changes.AttachmentCopies(next(pieces)))
+        mine._writer.write(partial(changes.begin_fork, fork=changes.EncodedCommit(fork)))
+        mine._writer.write(partial(changes.copy_attachments, piece=next(pieces)))
         with closing(connect(address_of(database))) as session:
             assert not removal.remove_slice(session), "its server is alive"
         assert_absent(theirs)
@@ -218,5 +221,5 @@ def test_only_the_fork_of_a_dead_server_is_removed_by_others(database: str) -> N
 
         eventually(lambda: left() == 0, "it is removed")
         with pytest.raises(FencedError):
-            mine._writer.write(changes.AttachmentCopies(next(pieces)))
+            mine._writer.write(partial(changes.copy_attachments, piece=next(pieces)))
         assert left() == 0, "a server that is taken for dead adds nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from contextlib import closing, contextmanager
@@ -12,7 +13,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.store import commits, models
+from actors.adapters.store import changes, models
 from actors.adapters.store.postgres import engine
 from actors.adapters.store.postgres import schema as version
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
@@ -39,6 +40,7 @@ from tests.support.stores import ME, with_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from actors.ports import Commit
 
@@ -211,11 +213,30 @@ def test_a_commit_reads_no_whole_table_while_the_database_has_no_statistics(
     copied = ", ".join("'c' || number" if name in ("id", "family") else name for name in columns)
     more = f"SELECT {copied} FROM conversations, generate_series(2, 4000) AS number"
     query(database, f"INSERT INTO conversations ({', '.join(columns)}) {more}")
-    sql, slots = commits._UPDATE.on(engine.PostgresConnection.dialect)
+    sql, slots = changes._UPDATE.on(engine.PostgresConnection.dialect)
     with closing(engine.connect(engine.address_of(database))) as session:
         plan = "\n".join(line for (line,) in session.run(f"EXPLAIN {sql}", ["1"] * len(slots)))
     assert "using conversations_pkey on conversations" in plan
     assert "Scan on conversations" not in plan
+
+
+def test_a_commit_is_three_round_trips(store: PostgresStore, tmp_path: Path) -> None:
+    """For the head of the conversation, for all that is written, and, unless that came too late, for the COMMIT."""
+    draft = CommitBuilder("c1")
+    store.commit(draft.create())
+    store.commit(draft.next())
+    session = store._writer._session
+    assert session is not None
+    traced = session._connection.pgconn
+    with (tmp_path / "trace").open("w+b") as file:
+        traced.trace(file.fileno())
+        traced.set_trace_flags(psycopg.pq.Trace.SUPPRESS_TIMESTAMPS)
+        store.commit(draft.next(messages=3, command=CommandRecord("r", "h", b"{}", 1)))
+        traced.untrace()
+        file.seek(0)
+        senders = [line[:1] for line in file if line[:1] in b"FB"]
+    turns = [sender for sender, _ in itertools.groupby(senders)]
+    assert turns == [b"F", b"B"] * 3
 
 
 # --- deletion -------------------------------------------------------------------------------------------------
@@ -372,7 +393,7 @@ def test_a_server_that_is_stopped_within_a_transaction_delays_others_for_less_th
         store.put_spending(spent)
         with closing(engine.connect(engine.address_of(database), SECOND.incarnation)) as stopped:
             stopped.run("BEGIN")
-            commits.add_spendings(stopped, [spent])
+            changes.add_spendings(stopped, [spent])
             store.put_spending(spent)
         assert store.spendings(0) == (Spending("ann", 1, 4, 6),), "what the stopped server had begun is undone"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.store import removal
-from actors.adapters.store.changes import Transition
+from actors.adapters.store.changes import EncodedCommit
 from actors.adapters.store.models import TABLES
 from actors.adapters.store.sqlite.backup import back_up, restore
 from actors.adapters.store.sqlite.engine import FILE, raw, sqlite3
@@ -98,9 +98,9 @@ def test_a_concurrent_writer_waits_for_one_slice_at_most(
     """A commit that arrives in the middle is the next thing that is done."""
     seen: list[int] = []
     arrived = threading.Event()
-    real, apply = slices._real, Transition.apply
+    real, apply = slices._real, EncodedCommit.__call__
 
-    def applied(change: Transition, session: Session) -> None:
+    def applied(change: EncodedCommit, session: Session) -> None:
         seen.append(slices.count)
         apply(change, session)
 
@@ -112,7 +112,7 @@ def test_a_concurrent_writer_waits_for_one_slice_at_most(
         return bool(real(session))  # type: ignore[operator]
 
     slices._real = slice_
-    monkeypatch.setattr(Transition, "apply", applied)
+    monkeypatch.setattr(EncodedCommit, "__call__", applied)
 
     def write() -> None:
         assert arrived.wait(SECONDS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import peewee
 import pytest
 
-from actors.adapters.store import change_queue, writer
+from actors.adapters.store import writer
 from actors.adapters.store.sqlite import disk as write_ahead_log
 from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, SqliteWriter, open_store
@@ -34,7 +34,7 @@ class Note:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def apply(self, session: Session) -> None:
+    def __call__(self, session: Session) -> None:
         session.run("INSERT INTO notes (name) VALUES (?)", (self.name,))
         if self.name.startswith("bad"):
             raise FencedError(self.name)
@@ -98,7 +98,7 @@ def test_what_waits_is_written_in_one_transaction_urgent_ones_first(
 def test_an_urgent_change_does_not_wait_for_all_others(
     notes: SqliteWriter, gate: Gate, database: peewee.SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_queue, "MAX_BATCH", 2)
+    monkeypatch.setattr(writer, "MAX_BATCH", 2)
     gate.close()
     with ThreadPoolExecutor(9) as threads:
         first = threads.submit(notes.write, Note("first"))
@@ -166,7 +166,7 @@ def test_background_work_gets_its_turn_among_changes_and_is_done_by_a_thread_of_
         moved.append(threading.current_thread().name)
 
     monkeypatch.setattr(write_ahead_log, "MOVE_EVERY", 5)
-    monkeypatch.setattr(change_queue, "TIDY_SECONDS", 0.0)
+    monkeypatch.setattr(writer, "TIDY_SECONDS", 0.0)
     monkeypatch.setattr(write_ahead_log.WriteAheadLog, "move", move)
     made = SqliteWriter(database, gate, tidy=tidy)
     try:
@@ -276,6 +276,11 @@ def write_at_once(store: PeeweeStore, gate: Gate, commits: list[Commit]) -> list
         return [future.exception(SECONDS) for future in running]
 
 
+def only_begun(session: Session, _commits: object, begin: str) -> set[object]:
+    session.run(begin)
+    return set()
+
+
 def test_the_same_rows_are_written_together_and_alone(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,7 +292,7 @@ def test_the_same_rows_are_written_together_and_alone(
     gate.hits.clear()
     for _ in range(3):
         with monkeypatch.context() as patched:
-            patched.setattr(writer, "write_together", lambda *_arguments: set())
+            patched.setattr(writer, "write_together", only_begun)
             for commit in _commits(mine):
                 alone.commit(commit)
         assert write_at_once(grouped, gate, _commits(theirs)) == [None] * 21

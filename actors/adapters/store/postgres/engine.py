@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import select
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
@@ -134,10 +134,14 @@ class PostgresConnection(Session):
         """Execute SQL with `%s` or `%(name)s` as placeholders. Raises psycopg.Error."""
         return _Rows(self._connection.execute(sql.encode(), _stored(values) if values else None, binary=True))
 
-    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> int:
-        with self._connection.cursor() as cursor:
-            cursor.executemany(sql.encode(), [_stored(values) for values in rows])
-            return cursor.rowcount
+    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> Rows:
+        cursor = self._connection.cursor()
+        cursor.executemany(sql.encode(), [_stored(values) for values in rows])
+        return _Rows(cursor)
+
+    def pipeline(self) -> AbstractContextManager[object]:
+        """Within the `with` block, send statements without waiting for their results, which are known after it."""
+        return self._connection.pipeline()
 
     def copy_in(self, table: str, columns: Sequence[str], many: Iterable[Sequence[object]]) -> int:
         """Insert rows by COPY, which is much faster than INSERT, and return their number. Raises psycopg.Error."""

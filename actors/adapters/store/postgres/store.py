@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import psycopg
 
 from actors.adapters.store import models
-from actors.adapters.store.owners import heads, not_owner
+from actors.adapters.store.owners import head_of, not_owner
 from actors.adapters.store.postgres.engine import (
     Address,
     PostgresConnection,
@@ -43,9 +43,8 @@ from actors.ports import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.adapters.store.change_queue import Ticket
-    from actors.adapters.store.changes import Change
     from actors.adapters.store.query import Session
+    from actors.adapters.store.writer import Ticket
     from actors.ports import ConversationRecord
     from actors.ports.machine import OutageLog
 
@@ -71,7 +70,7 @@ class PostgresWriter(Writer):
     ) -> None:
         """Start the background thread, and use `session` as the first connection.
 
-        `written` is called after each batch; see ChangeQueue.
+        `written` is called after each batch; see Writer.
         """
         super().__init__(faults, written, longest_wait=LOOK_SECONDS)
         self._address = address
@@ -101,7 +100,7 @@ class PostgresWriter(Writer):
     def _committed(self) -> None:
         self._outages.worked()
 
-    def _refused(self, session: Session, error: Exception) -> Exception | None:
+    def _refused(self, error: Exception) -> Exception | None:
         match error:
             case psycopg.IntegrityError():
                 return _refusal(error)
@@ -114,7 +113,7 @@ class PostgresWriter(Writer):
             case _:
                 return error
 
-    def _failed(self, batch: list[Ticket[Change]], error: BaseException) -> str:
+    def _failed(self, batch: list[Ticket], error: BaseException) -> str:
         self._disconnect()
         return f"the database may not have written it: {_said(error)}"
 
@@ -229,7 +228,7 @@ def claimed(session: Session, conversation_id: str) -> tuple[str, ...] | None:
     for attempt in ("look", "claim"):
         if attempt == "claim":
             taken = session.run(CLAIM, {"id": conversation_id, "me": session.me}).fetchall()
-        head = heads(session, [conversation_id]).get(conversation_id)
+        head = head_of(session, conversation_id)
         if head is None:
             return None
         if head.owned:  # perhaps because another thread of this server has just claimed it

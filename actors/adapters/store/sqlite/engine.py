@@ -69,8 +69,8 @@ class SqliteSession(Session):
     def run(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), /) -> Rows:
         return self._connection.execute(sql, values)
 
-    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> int:
-        return self._connection.executemany(sql, rows).rowcount
+    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> Rows:
+        return self._connection.executemany(sql, rows)
 
 
 def contains_folded(text: bytes, folded: str) -> bool:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 import peewee
 
 from actors.adapters.store import models
-from actors.adapters.store.changes import Change, Deletion
 from actors.adapters.store.query import Session, Statement, undeleted
 from actors.adapters.store.removal import abandon_all, remove_slice
 from actors.adapters.store.sqlite.data_directory import DataDirectory
@@ -51,8 +50,8 @@ if TYPE_CHECKING:
 
     from peewee import SqliteDatabase
 
-    from actors.adapters.store.change_queue import Ticket
     from actors.adapters.store.query import Session
+    from actors.adapters.store.writer import Ticket
     from actors.ports import ConversationRecord
 
 _log = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class SqliteWriter(Writer):
         """Start the writer's own thread. If `files` is None, the database's files are not checked.
 
         `every_second` and `tidy` are called on the writer's own thread. `tidy` is called in separate transactions,
-        until it returns False because nothing is left to do. `written` is called after each batch; see ChangeQueue.
+        until it returns False because nothing is left to do. `written` is called after each batch; see Writer.
         """
         super().__init__(faults, written, longest_wait=WATCH_SECONDS)
         self._database = database
@@ -133,7 +132,7 @@ class SqliteWriter(Writer):
                 self._log.move()
             raise
 
-    def _serve(self, batch: list[Ticket[Change]]) -> None:
+    def _serve(self, batch: list[Ticket]) -> None:
         self._log.count(len(batch))
         super()._serve(batch)
 
@@ -144,13 +143,13 @@ class SqliteWriter(Writer):
     def _committed(self) -> None:
         self._check_files()
 
-    def _refused(self, session: Session, error: Exception) -> Exception | None:
+    def _refused(self, error: Exception) -> Exception | None:
         if isinstance(error, sqlite3.IntegrityError):
             return _refusal(error)
         # The disk failed, not the change; SQLite may have rolled the transaction back.
         return None if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.DataError) else error
 
-    def _failed(self, batch: list[Ticket[Change]], error: BaseException) -> str:
+    def _failed(self, batch: list[Ticket], error: BaseException) -> str:
         self._rollback()
         if isinstance(error, sqlite3.OperationalError):
             self._serve_from_reserve(batch)
@@ -159,9 +158,9 @@ class SqliteWriter(Writer):
     def _log_lost(self, lost: int, why: str) -> None:
         _log.error("%d changes were not written: %s", lost, why.partition(": ")[2])
 
-    def _serve_from_reserve(self, batch: list[Ticket[Change]]) -> None:
-        """Free the disk space of the reserve, and try again to write the deletions in `batch`, but no other change."""
-        freeing = [ticket for ticket in batch if ticket.error is None and isinstance(ticket.change, Deletion)]
+    def _serve_from_reserve(self, batch: list[Ticket]) -> None:
+        """Free the disk space of the reserve, and try again to write the changes in `batch` that free space."""
+        freeing = [ticket for ticket in batch if ticket.error is None and ticket.frees]
         if not freeing or not self._make_room():
             return
         try:
@@ -207,20 +206,6 @@ Found = TypeVar("Found")
 _UNSETTLED = Statement(
     models.Records.select(models.Records.id).where(models.IS_UNSETTLED, undeleted(models.Records.id))
 )
-
-
-class Compaction:
-    """A change that gives free pages of the database file back to the file system."""
-
-    def __init__(self, pages: int) -> None:
-        self._pages = pages
-
-    def apply(self, session: Session) -> None:
-        """Give at most `pages` free pages back to the file system.
-
-        Do nothing if the file was created without SQLite's mode for incremental vacuum.
-        """
-        session.run(f"PRAGMA incremental_vacuum({self._pages:d})").fetchall()
 
 
 class PeeweeStore(SqlStore[SqliteWriter]):
@@ -293,7 +278,7 @@ class PeeweeStore(SqlStore[SqliteWriter]):
         pages = min(max_bytes, free * page_size - spare_bytes) // page_size
         if mode != INCREMENTAL or pages <= 0:
             return False
-        self._writer.write(Compaction(pages))
+        self._writer.write(lambda session: session.run(f"PRAGMA incremental_vacuum({pages:d})").fetchall())
         return True
 
     # --- lifetime ---------------------------------------------------------------------------------------------
