@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from actors.ports.settings.settings_checks import host_and_port, is_loopback
+from actors.ports.settings.settings_checks import host_and_port, is_loopback, one_of
 from actors.ports.telemetry import CONTENTS
 
 
@@ -81,11 +81,6 @@ class Cpus(frozenset[int]):
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SANDBOXES = ("auto", "A", "B", "none")
-
-
-def one_of(names: tuple[str, ...]) -> Meta:
-    """Return the check that a text is one of these."""
-    return Meta(pattern=rf"^({'|'.join(names)})\Z", description=f"must be one of {', '.join(names)}")
 
 
 Database: TypeAlias = Annotated[

@@ -379,7 +379,7 @@ def test_an_operator_logs_in_while_the_server_runs_and_the_tokens_are_nowhere_el
         server = start_server(tmp_path, "--config", str(settings), **provider(fake_provider.url))
 
         def run(command: str) -> subprocess.Popen[str]:
-            program = f"from server.auth import mcp_login_command; mcp_login_command.{command}()"
+            program = f"from server.auth import credential_commands; credential_commands.{command}()"
             where = ("--config", str(settings), "--data-dir", str(server.data))
             return subprocess.Popen(
                 (sys.executable, "-c", program, "web", *where), stdout=PIPE, stderr=PIPE, text=True, cwd=ROOT

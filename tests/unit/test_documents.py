@@ -12,12 +12,12 @@ from msgspec.structs import fields as struct_fields
 
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.model_limits import StatedLimits
+from actors.adapters.llm.provider import SETTINGS as PROVIDER_SETTINGS
 from actors.adapters.llm.provider import (
     ProviderConfig,
     presets,
     provider_from_mapping,
     providers_from_env,
-    setting_types,
 )
 from actors.adapters.tools.registry import StandardToolbox
 from server import cli
@@ -124,7 +124,7 @@ def test_the_usual_data_directory_is_the_one_that_is_named() -> None:
 
 def test_the_table_of_a_providers_settings_is_that_of_the_code() -> None:
     rows = table(section(OPERATIONS, "## Model providers"))
-    known = {each.name: each for each in struct_fields(ProviderConfig) if each.name in setting_types()}
+    known = {each.name: each for each in struct_fields(ProviderConfig) if each.name in PROVIDER_SETTINGS}
     assert [name.strip("`") for name, *_ in rows] == list(known)
     for name, default, _ in rows:
         built_in = known[name.strip("`")].default

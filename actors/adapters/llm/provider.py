@@ -8,13 +8,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from msgspec import Struct, convert
-from msgspec.structs import fields, replace
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from actors.ports.settings.settings_checks import check_keys, is_loopback
+from actors.ports.settings.settings_checks import is_loopback, one_of, read, unknown_key
 
 ANTHROPIC = "anthropic"
 OPENAI_CHAT = "openai-chat"
@@ -58,9 +58,8 @@ ONLY_MODEL = "default"
 #: unreadable, or change the history that the model gets.
 OURS = frozenset({"model", "messages", "input", "system", "instructions", "tools", "stream", "store", "include"})
 
-_DISCOVER = ("unknown", "always", "never")
-_ECHO = ("calls", "always", "never")
-_PROFILES = ("full", "lean")
+_Seconds = Annotated[float, Meta(gt=0, description="must be a number of seconds above 0")]
+_Tokens = Annotated[int, Meta(ge=0, description="must be a whole number that is not negative")]
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _KEY = re.compile("[!-~]+")
 NO_KEY = "has blanks, line ends or characters that are not ASCII"
@@ -74,6 +73,13 @@ class Secret:
 
     def __init__(self, text: str = "") -> None:
         self._text = text
+
+    @classmethod
+    def of(cls, value: object) -> Secret:
+        """Return a text as a secret. Raises ValueError for any other value."""
+        if not isinstance(value, str):
+            raise ValueError("must be a text")
+        return cls(value)
 
     def reveal(self) -> str:
         """Return the secret text. Use it only to send it to the provider."""
@@ -98,22 +104,18 @@ class Secret:
 class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
     """Time limits of the phases of a request, in seconds."""
 
-    connect: float = 10.0
+    connect: _Seconds = 10.0
     """Time to connect, without name resolution; each step of the TLS handshake has the same limit."""
-    first_byte: float = 300.0
+    first_byte: _Seconds = 300.0
     """Time for sending the request; after that, the same time again until the response headers are complete."""
-    idle: float = 300.0
+    idle: _Seconds = 300.0
     """Maximum time between two chunks of the answer; a ping counts as a chunk."""
-    total: float = 3600.0
+    total: Annotated[float, Meta(ge=0, description="must be a number of seconds, 0 for no limit")] = 3600.0
     """Time from the response headers to the end of the answer; 0 for no limit."""
-
-    def __post_init__(self) -> None:
-        if min(self.connect, self.first_byte, self.idle) <= 0 or self.total < 0:
-            raise ValueError("time-outs must be positive")
 
 
 class ProviderConfig(Struct, frozen=True, kw_only=True):
-    """The settings of one provider. The constructor raises ValueError naming an invalid field.
+    """The settings of one provider. The constructor raises ValueError with a text such as ".base_url: why".
 
     Differences between servers of one protocol are fields of this class, so that no code depends on a provider's name.
     presets.toml has the values for well-known servers.
@@ -122,9 +124,9 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     name: str
     preset: str = ""
     """The table of presets.toml that supplied the settings that the operator has not given; "" for none."""
-    protocol: str
+    protocol: Annotated[str, one_of(PROTOCOLS)]
     """"anthropic", "openai-chat" or "openai-responses". There is no default."""
-    base_url: str
+    base_url: Annotated[str, Meta(description="must be an http or https URL with a host")]
     """The URL in front of "/v1/messages" (anthropic), "/chat/completions" or "/responses"."""
     api_key: Secret = Secret()
     """The API key; empty to send no credentials."""
@@ -162,17 +164,17 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     Certificates are always verified.
     """
-    context_window: int = 0
+    context_window: _Tokens = 0
     """The context window in tokens of each model of this provider; 0 if it is not set.
 
     Overrides models.toml and what the server states.
     """
-    max_output: int = 0
+    max_output: _Tokens = 0
     """The maximum output in tokens of each model of this provider; 0 if it is not set.
 
     Overrides models.toml and what the server states.
     """
-    discover: str = "unknown"
+    discover: Annotated[str, one_of(("unknown", "always", "never"))] = "unknown"
     """Whether to ask the server for a model's limits before the first request: "unknown", "always" or "never".
 
     "unknown" means: only if models.toml has no row for the model.
@@ -182,7 +184,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     "" to ask at base_url + "/models" instead.
     """
-    profile: str = "full"
+    profile: Annotated[str, one_of(("full", "lean"))] = "full"
     """"full", or "lean" for models that process input slowly.
 
     Conversations with a "lean" provider get a shorter system prompt and only the essential tools.
@@ -212,7 +214,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     """
     system_role: str = "system"
     """openai-chat only: the role of the system prompt; some servers expect "developer"."""
-    echo_reasoning: str = "calls"
+    echo_reasoning: Annotated[str, one_of(("calls", "always", "never"))] = "calls"
     """openai-chat only: which answers are sent back together with their reasoning.
 
     "calls": those with tool calls; "always": all answers; "never": none.
@@ -226,9 +228,6 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     """openai-chat only: whether the usage has a "cost" in dollars, which is then used instead of the price list."""
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise ValueError("a provider needs a name")
-        self._check("protocol", self.protocol in PROTOCOLS, f"must be one of {', '.join(PROTOCOLS)}")
         for field, schemes, text in (
             ("base_url", ("http", "https"), self.base_url),
             ("proxy", ("http", ""), self.proxy.reveal()),
@@ -246,19 +245,12 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         self._check("auth", not self.auth or bool(_HEADER.fullmatch(self.auth)), "must be bearer or a header's name")
         ours = self.extra_body.keys() & OURS
         self._check("extra_body", not ours, f"must not contain {', '.join(sorted(ours))}")
-        self._check("discover", self.discover in _DISCOVER, f"must be one of {', '.join(_DISCOVER)}")
         self._check("loaded_path", self.loaded_path[:1] in ("", "/"), "must begin with /")
-        self._check("echo_reasoning", self.echo_reasoning in _ECHO, f"must be one of {', '.join(_ECHO)}")
-        self._check("profile", self.profile in _PROFILES, f"must be one of {', '.join(_PROFILES)}")
-        self._check("context_window", self.context_window >= 0, "must not be negative")
-        self._check("max_output", self.max_output >= 0, "must not be negative")
         self._check("api_key_command", all(self.api_key_command[:1]), "must begin with a program")
 
     def _check_secrets(self) -> None:
         key = self.api_key.reveal()
         if key and not is_key(key):
-            if self.key_source:
-                raise ValueError(f"{self.key_source}: {NO_KEY}")
             self._check("api_key_env", not self.api_key_env, f"{self.api_key_env} {NO_KEY}")
             self._check("api_key", False, NO_KEY)
         for name, value in self.headers.items():
@@ -266,7 +258,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     def _check(self, field: str, valid: bool, text: str) -> None:
         if not valid:
-            raise ValueError(f"providers.{self.name}.{field}: {text}")
+            raise ValueError(f".{field}: {text}")
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -338,36 +330,20 @@ def provider_from_mapping(
     `api_key`, `proxy` and the values of `headers` are plain texts in the table; `api_key_env` is looked up in
     `environ`. Raises ValueError with a text that names the setting, but never contains its value.
     """
-    known = setting_types()
-    arguments: dict[str, Any] = {}
-    given = _with_preset(name, settings)
-    check_keys(f"providers.{name}", given, known)
-    for key, value in given.items():
-        try:
-            match key:
-                case "api_key" | "proxy":
-                    arguments[key] = Secret(convert(value, str))
-                case "headers":
-                    arguments[key] = {k: Secret(v) for k, v in convert(value, dict[str, str]).items()}
-                case _:
-                    arguments[key] = convert(value, known[key])
-        except (TypeError, ValueError):
-            raise ValueError(f"providers.{name}.{key}: has the wrong type") from None
-    if arguments.get("small_model") == NO_MODEL:
-        arguments["small_model"] = ""
-    for key in ("protocol", "base_url"):
-        if key not in arguments:
-            raise ValueError(f"providers.{name}.{key}: is missing")
-    if variable := arguments.get("api_key_env"):
+    where, given = f"providers.{name}", _with_preset(name, settings)
+    if unknown := given.keys() - set(SETTINGS):
+        raise ValueError(f"{where}.{min(unknown)}: {unknown_key(min(unknown), SETTINGS)}")
+    if given.get("small_model") == NO_MODEL:
+        given["small_model"] = ""
+    if variable := str(given.get("api_key_env", "")):
         if not environ.get(variable):
-            raise ValueError(f"providers.{name}.api_key_env: {variable} is not set in the server's environment")
-        arguments["api_key"] = Secret(environ[variable])
-    return ProviderConfig(name=name, **arguments)
+            raise ValueError(f"{where}.api_key_env: {variable} is not set in the server's environment")
+        given["api_key"] = environ[variable]
+    return read(ProviderConfig, where, {**given, "name": name})
 
 
-def setting_types() -> dict[str, Any]:
-    """Return the type of each setting that a provider's table may have, by the setting's name."""
-    return {field.name: field.type for field in fields(ProviderConfig) if field.name not in ("name", "presumed")}
+SETTINGS = tuple(name for name in ProviderConfig.__struct_fields__ if name not in ("name", "presumed"))
+"""The settings that a provider's table may have."""
 
 
 def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -448,5 +424,5 @@ def _read_env(name: str, settings: Mapping[str, Any], env: Mapping[str, str]) ->
         return provider_from_mapping(name, settings, env)
     except ValueError as error:
         setting, _, why = str(error).partition(": ")
-        variable = f"{name.upper()}_BASE_URL" if setting.endswith(".base_url") else setting
-        raise ValueError(f"{variable}: {why}") from None
+        variables = {"base_url": f"{name.upper()}_BASE_URL", "api_key": settings["key_source"]}
+        raise ValueError(f"{variables.get(setting.rpartition('.')[2], setting)}: {why}") from None

@@ -4,60 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
-from msgspec import Struct, convert
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
-from actors.ports.settings.settings_checks import check_keys, expanded, is_loopback, read_named
+from actors.ports.settings.settings_checks import Text, expanded, is_loopback, one_of, read, read_named
 
 if TYPE_CHECKING:
     from actors.core.context import ChosenMcpServer
 
 HANDSHAKE_PROTOCOL = "2025-11-25"
 """The last version of the MCP protocol in which connections begin with a handshake, and servers can send requests."""
-PROTOCOLS = ("auto", HANDSHAKE_PROTOCOL)
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*)|(\$))")
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_TYPES: Mapping[str, Any] = {
-    "name": str,
-    "command": list[str],
-    "environment": dict[str, Any],
-    "url": str,
-    "headers": dict[str, Any],
-    "oauth": dict[str, Any],
-    "login": dict[str, Any],
-    "read_only": bool | list[str],
-    "enabled": bool,
-    "connect_seconds": float,
-    "call_seconds": float,
-    "question_seconds": float,
-    "protocol": str,
-}
-_KINDS: Mapping[Any, str] = {
-    str: "a text",
-    list[str]: "a list of texts",
-    dict[str, Any]: "a table",
-    bool | list[str]: "true, false or a list of texts",
-    bool: "true or false",
-    float: "a number",
-}
-"""What error messages call the types of the settings."""
-_PLAIN = ("connect_seconds", "call_seconds", "question_seconds", "protocol")
-"""Keys of a server's table whose values are used unchanged."""
-_OAUTH = ("client_id", "client_secret", "issuer", "scope")
-"""Keys of the tables `oauth` and `login` of a server."""
+_REFERRING = ("environment", "headers", "oauth", "login")
+"""Keys of a server's table that are tables of values, which may refer to variables and files."""
+_Seconds = Annotated[float, Meta(ge=1, le=86_400, description="must be between 1 and 86400 seconds")]
 
 
-class OAuth(Struct, frozen=True):
+class OAuth(Struct, frozen=True, forbid_unknown_fields=True):
     """Credentials of Bedrock itself, not of a person, for an MCP server (OAuth grant "client credentials")."""
 
-    client_id: str
-    client_secret: str
-    issuer: str
+    client_id: Text
+    client_secret: Text
+    issuer: Text
     """The authorization server that issued these credentials; they are sent to no other one."""
     scope: str = ""
 
@@ -65,7 +40,7 @@ class OAuth(Struct, frozen=True):
         return f"OAuth({self.client_id!r}, ***)"
 
 
-class Login(Struct, frozen=True):
+class Login(Struct, frozen=True, forbid_unknown_fields=True):
     """How a person logs in at an MCP server.
 
     By default the MCP server names the authorization server, and Bedrock registers there as an OAuth client.
@@ -81,11 +56,11 @@ class Login(Struct, frozen=True):
         return f"Login({self.client_id!r}, ***)"
 
 
-class McpServer(Struct, frozen=True, kw_only=True):
+class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of one MCP server: a program that communicates over stdin and stdout, or a URL."""
 
     name: str
-    command: tuple[str, ...] = ()
+    command: Annotated[tuple[str, ...], Meta(description="must be a list of texts")] = ()
     """The program and its arguments; () for a server with a URL. The program runs in the conversation's directory."""
     environment: Mapping[str, str] = {}
     """Environment variables for the program, in addition to those that every tool gets. Values may be secret."""
@@ -95,19 +70,21 @@ class McpServer(Struct, frozen=True, kw_only=True):
     oauth: OAuth | None = None
     login: Login | None = None
     """How the operator logs in if the server asks for a login; None if logging in is not possible."""
-    read_only: bool | frozenset[str] = False
+    read_only: Annotated[bool | frozenset[str], Meta(description="must be true, false or a list of texts")] = False
     """The names of the server's tools that change nothing; True for all tools.
 
     In restricted mode only these tools run; of a server with a URL, also in workspace mode.
     """
-    connect_seconds: float = 60.0
+    enabled: bool = True
+    """Whether the server is used."""
+    connect_seconds: _Seconds = 60.0
     """Time limit in seconds for starting the program and for listing its tools."""
-    call_seconds: float = 300.0
+    call_seconds: _Seconds = 300.0
     """Time limit of a call in seconds; it is suspended while a person is asked."""
-    question_seconds: float = 300.0
+    question_seconds: Annotated[float, Meta(ge=0, le=86_400, description="must be between 0 and 86400 seconds")] = 300.0
     """How many seconds a person has to answer a question of the server; 0 if the server may not ask."""
-    protocol: str = "auto"
-    """The newest protocol version that Bedrock offers to the server, one of PROTOCOLS.
+    protocol: Annotated[str, one_of(("auto", HANDSHAKE_PROTOCOL))] = "auto"
+    """The newest protocol version that Bedrock offers to the server.
 
     "auto" stands for the newest version that both Bedrock and the server support.
     """
@@ -143,46 +120,24 @@ def servers_from_tables(tables: Iterable[Mapping[str, Any]], environ: Mapping[st
         if name in names:
             raise ValueError(f"mcp_servers.{name}.name: there are two servers of this name")
         names.add(name)
-        if table.get("enabled", True) is not False:
+        if table.get("enabled", True) is not False:  # what a disabled one refers to need not exist
             found.append(_server(name, table, environ))
     return tuple(found)
 
 
 def _server(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> McpServer:
-    where = f"mcp_servers.{name}"
-    check_keys(where, table, _TYPES)
-    given: dict[str, Any] = {}
-    for key, value in table.items():
-        try:
-            given[key] = convert(value, _TYPES[key])
-        except (TypeError, ValueError):
-            raise ValueError(f"{where}.{key}: must be {_KINDS[_TYPES[key]]}") from None
-    command, url = tuple(given.get("command", ())), given.get("url", "")
-    _check_transport(where, command, url, given)
-    for key in ("connect_seconds", "call_seconds"):
-        if not 1 <= given.get(key, 1) <= 86_400:
-            raise ValueError(f"{where}.{key}: must be between 1 and 86400 seconds")
-    if not 0 <= given.get("question_seconds", 0) <= 86_400:
-        raise ValueError(f"{where}.question_seconds: must be between 0 and 86400 seconds")
-    if given.get("protocol", "auto") not in PROTOCOLS:
-        raise ValueError(f'{where}.protocol: must be "auto" or "{HANDSHAKE_PROTOCOL}"')
-    read_only = given.get("read_only", False)
-    plain = {key: given[key] for key in _PLAIN if key in given}
-    return McpServer(
-        name=name,
-        command=command,
-        environment=_values(f"{where}.environment", given.get("environment", {}), environ),
-        url=url,
-        headers=_values(f"{where}.headers", given.get("headers", {}), environ),
-        oauth=_oauth(f"{where}.oauth", given["oauth"], environ) if "oauth" in given else None,
-        login=_login(f"{where}.login", url, given, environ),
-        read_only=read_only if isinstance(read_only, bool) else frozenset(read_only),
-        **plain,
-    )
+    where, given = f"mcp_servers.{name}", dict(table)
+    for key in _REFERRING:
+        if isinstance(table.get(key), dict):
+            given[key] = {each: value_of(f"{where}.{key}.{each}", value, environ) for each, value in table[key].items()}
+    server = read(McpServer, where, given)
+    _check_transport(where, server, given)
+    return replace(server, login=_login(f"{where}.login", server))
 
 
-def _check_transport(where: str, command: tuple[str, ...], url: str, given: Mapping[str, Any]) -> None:
+def _check_transport(where: str, server: McpServer, given: Mapping[str, Any]) -> None:
     """Raise ValueError unless a server's table has either a command or a URL, and only settings that fit it."""
+    command, url = server.command, server.url
     if bool(command) == bool(url):
         raise ValueError(f"{where}.command: give either command, for a program, or url")
     if command and not command[0]:
@@ -190,7 +145,7 @@ def _check_transport(where: str, command: tuple[str, ...], url: str, given: Mapp
     for key in ("headers", "oauth", "login") if command else ("environment",):
         if key in given:
             raise ValueError(f"{where}.{key}: is for servers with {'url' if command else 'command'}")
-    if any(not HEADER.fullmatch(header) for header in given.get("headers", ())):
+    if any(not HEADER.fullmatch(header) for header in server.headers):
         raise ValueError(f"{where}.headers: has a name that no header can have")
     if url and (fault := url_fault(url)):
         raise ValueError(f"{where}.url: {fault}")
@@ -209,35 +164,24 @@ def url_fault(url: str) -> str:
     return "must not contain credentials; use headers or oauth" if credentials else ""
 
 
-def _oauth(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> OAuth:
-    check_keys(where, given, _OAUTH)
-    values = _values(where, given, environ)
-    for key in ("client_id", "client_secret", "issuer"):
-        if not values.get(key):
-            raise ValueError(f"{where}.{key}: is missing")
-    return OAuth(**values)
-
-
-def _login(where: str, url: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> Login | None:
+def _login(where: str, server: McpServer) -> Login | None:
     """Return how a person logs in at a server's URL; None if logging in is not possible.
 
-    It is not possible if the server's table (`given`) contains other credentials, or if the URL is not private (see
-    `is_private`). Raises ValueError if the table `login` is wrong.
+    It is not possible if the server has other credentials, or if its URL is not private (see `is_private`). Raises
+    ValueError if the table `login` is wrong.
     """
-    others = ["oauth"] if "oauth" in given else []
-    others += ["headers"] if "authorization" in map(str.lower, given.get("headers", ())) else []
-    wanted = given.get("login")
-    if wanted is None:
-        return Login() if url and not others and is_private(url) else None
+    others = ["oauth"] if server.oauth else []
+    others += ["headers"] if "authorization" in map(str.lower, server.headers) else []
+    found = server.login
+    if found is None:
+        return Login() if server.url and not others and is_private(server.url) else None
     if others:
         raise ValueError(f"{where}: {others[0]} has the credentials already; give one of them")
-    if not is_private(url):
+    if not is_private(server.url):
         raise ValueError(f"{where}: needs an https URL, or one of this machine")
-    check_keys(where, wanted, _OAUTH)
-    found = Login(**_values(where, wanted, environ))
     for key in ("client_id", "issuer") if found.client_secret else ():
         if not getattr(found, key):
-            raise ValueError(f"{where}.{key}: is missing: the client_secret belongs to it")
+            raise ValueError(f"{where}.{key}: needed, since there is a client_secret")
     if found.issuer and (url_fault(found.issuer) or not is_private(found.issuer)):
         raise ValueError(f"{where}.issuer: must be an https URL")
     return found
@@ -258,10 +202,6 @@ def is_local(url: str) -> bool:
         return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
         return False
-
-
-def _values(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    return {key: value_of(f"{where}.{key}", value, environ) for key, value in given.items()}
 
 
 def value_of(where: str, value: Any, environ: Mapping[str, str]) -> str:
@@ -305,10 +245,24 @@ MAX_TEXT = 4096
 MAX_ENTRIES = 64
 """Maximum number of a server's arguments, of its environment variables, of its headers, and of its read-only tools."""
 
-_SETTINGS = ("programs", "urls", "secrets")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_THE_CONNECTION = frozenset({"connection", "content-length", "host", "transfer-encoding"})
 _PORTS = {"http": 80, "https": 443}
+
+
+class _FromClients(Struct, forbid_unknown_fields=True):
+    """The table [mcp_from_clients]."""
+
+    programs: bool = False
+    urls: tuple[str, ...] = ()
+    secrets: dict[str, Any] = {}
+
+
+class _Secret(Struct, forbid_unknown_fields=True):
+    """A table [mcp_from_clients.secrets.NAME]."""
+
+    value: Any
+    url: str
 
 
 class BoundSecret(Struct, frozen=True):
@@ -340,17 +294,12 @@ def from_clients(table: Mapping[str, Any], environ: Mapping[str, str]) -> FromCl
     Values in the table may refer to environment variables, which are looked up in `environ`. Raises ValueError; its
     text begins with the setting's name and contains no secret.
     """
-    check_keys(SETTING, table, _SETTINGS)
-    programs, urls, secrets = table.get("programs", False), table.get("urls", []), table.get("secrets", {})
-    if not isinstance(programs, bool):
-        raise ValueError(f"{SETTING}.programs: must be true or false")
-    if not (isinstance(urls, list) and all(isinstance(url, str) for url in urls)):
-        raise ValueError(f"{SETTING}.urls: must be a list of texts")
-    if not isinstance(secrets, dict):
-        raise ValueError(f"{SETTING}.secrets: must be a table")
-    origins = frozenset(_allowed(f"{SETTING}.urls", url) for url in urls)
-    known = {name: _secret(f"{SETTING}.secrets.{name}", value, origins, environ) for name, value in secrets.items()}
-    return FromClients(programs, origins, known)
+    given = read(_FromClients, SETTING, table)
+    origins = frozenset(_allowed(f"{SETTING}.urls", url) for url in given.urls)
+    known = {
+        name: _secret(f"{SETTING}.secrets.{name}", value, origins, environ) for name, value in given.secrets.items()
+    }
+    return FromClients(given.programs, origins, known)
 
 
 def _allowed(where: str, url: str) -> str:
@@ -363,12 +312,11 @@ def _allowed(where: str, url: str) -> str:
 
 
 def _secret(where: str, given: Any, origins: frozenset[str], environ: Mapping[str, str]) -> BoundSecret:
-    if not isinstance(given, dict) or given.keys() != {"value", "url"} or not isinstance(given["url"], str):
-        raise ValueError(f'{where}: must be {{ value = "…", url = "https://…" }}')
-    origin = _allowed(f"{where}.url", given["url"])
+    secret = read(_Secret, where, given)
+    origin = _allowed(f"{where}.url", secret.url)
     if origin not in origins:
         raise ValueError(f"{where}.url: is not among {SETTING}.urls")
-    return BoundSecret(value_of(f"{where}.value", given["value"], environ), origin)
+    return BoundSecret(value_of(f"{where}.value", secret.value, environ), origin)
 
 
 def origin_of(url: str) -> str:

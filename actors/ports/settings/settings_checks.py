@@ -6,7 +6,7 @@ import ipaddress
 import os
 import re
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -59,6 +59,12 @@ class Named(dict[str, Table]):
         return cls({name: read(kind, f".{name}", table) for name, table in value.items()})
 
 
+def one_of(names: Collection[str]) -> Meta:
+    """Return the check that a text is one of these."""
+    known = "|".join(map(re.escape, names))
+    return Meta(pattern=rf"^({known})\Z", description=f"must be one of {', '.join(names)}")
+
+
 def _refusal(kind: Any, error: str) -> str:
     why, _, path = error.partition(" - at `$")
     where, (node, description) = "", described(inspect.type_info(kind))
@@ -108,12 +114,6 @@ def unknown_key(key: str, known: Collection[str]) -> str:
 
     near = get_close_matches(key, known, 1, cutoff=0.75)
     return f"unknown; {f'did you mean {near[0]!r}? There' if near else 'there'} are: {', '.join(known)}"
-
-
-def check_keys(where: str, table: Mapping[str, Any], keys: Collection[str]) -> None:
-    """Check that the settings table at the path `where` has only these keys. Raises ValueError naming a wrong key."""
-    if unknown := table.keys() - set(keys):
-        raise ValueError(f"{where}.{min(unknown)}: {unknown_key(min(unknown), keys)}")
 
 
 def is_loopback(host: str) -> bool:

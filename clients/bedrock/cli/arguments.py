@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 from click.shell_completion import CompletionItem
+from msgspec import Struct, convert
 
 from bedrock import Client, Generation, Instructions, McpHttp, McpServer, McpStdio
 from bedrock._shared.requests import read_file
@@ -171,7 +172,28 @@ def connect_or_spawn(ctx: click.Context) -> Client:
 
 
 HINT = "--mcp-servers"
-KEYS = ("name", "command", "environment", "url", "headers", "read_only")
+
+
+class _McpTable(Struct, forbid_unknown_fields=True):
+    """A table [[mcp_servers]]."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+    url: str = ""
+    headers: dict[str, str] = {}
+    read_only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if bool(self.command) == bool(self.url):
+            raise ValueError(f"{self.name}: give either command, for a program, or url")
+
+    @property
+    def server(self) -> McpServer:
+        """The server that the table describes."""
+        if self.url:
+            return McpServer(self.name, None, McpHttp(self.url, self.headers), self.read_only)
+        return McpServer(self.name, McpStdio(self.command, self.environment), None, self.read_only)
 
 
 def servers_in(path: Path) -> list[McpServer]:
@@ -183,19 +205,9 @@ def servers_in(path: Path) -> list[McpServer]:
         tables = tomllib.loads(read_file(path).decode("utf-8-sig")).get("mcp_servers", [])
         if not isinstance(tables, list) or not tables:
             raise ValueError("has no tables [[mcp_servers]]")
-        return [_server(table) for table in tables]
-    except (OSError, ValueError, TypeError) as error:
+        return [table.server for table in convert(tables, list[_McpTable])]
+    except (OSError, ValueError) as error:
         raise unreadable(str(path), error, HINT) from None
-
-
-def _server(table: dict[str, Any]) -> McpServer:
-    if unknown := table.keys() - set(KEYS):
-        raise ValueError(f"{min(unknown)}: unknown key; there are: {', '.join(KEYS)}")
-    if ("command" in table) == ("url" in table):
-        raise ValueError(f"{table.get('name', '')}: give either command, for a program, or url")
-    stdio = McpStdio(table["command"], table.get("environment", {})) if "command" in table else None
-    http = McpHttp(table["url"], table.get("headers", {})) if "url" in table else None
-    return McpServer(table.get("name", ""), stdio, http, table.get("read_only", ()))
 
 
 #: Maximum models that are listed when the user is asked for one.

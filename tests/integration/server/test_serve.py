@@ -545,11 +545,22 @@ def test_a_wrong_provider_is_named_without_its_key(tmp_path: Path) -> None:
     assert "sk-secret" not in line
 
 
+NEEDED = "needed; must be one of anthropic, openai-chat, openai-responses"
+
+
 @pytest.mark.parametrize(
     ("table", "env", "said"),
     [
-        ("[providers.x]", {}, "{file}: providers.x.protocol: is missing"),
-        ('[providers."x.y"]', {}, "{file}: providers.x.y.protocol: is missing"),
+        (
+            "[providers.x]",
+            {},
+            "{file}: providers.x.protocol: " + NEEDED,
+        ),
+        (
+            '[providers."x.y"]',
+            {},
+            "{file}: providers.x.y.protocol: " + NEEDED,
+        ),
         ('[models."gpt"]\nwindow = 0', {}, '{file}: models."gpt": windows and limits are at least 1 token'),
         ('default_model = "nope"', {}, "{file}: default_model: no provider serves nope"),
         ("", {"BEDROCK_SMALL_MODEL": "nope"}, "BEDROCK_SMALL_MODEL: no provider serves nope"),

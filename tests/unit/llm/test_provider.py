@@ -117,8 +117,8 @@ def test_all_settings_can_be_given_as_plain_data() -> None:
         ({"api_key": 5}, "api_key"),
         ({"headers": {"x": 1}}, "headers"),
         ({"models": "hunter22"}, "models"),
-        ({"timeouts": {"idle": -1}}, "timeouts"),
-        ({"timeouts": {"ilde": 1}}, "timeouts"),
+        ({"timeouts": {"idle": -1}}, r"timeouts\.idle"),
+        ({"timeouts": {"ilde": 1}}, r"timeouts\.ilde"),
         ({"name": "other"}, "name"),
         ({"colour": "hunter22"}, "colour"),
         ({"preset": "hunter22"}, "preset"),
@@ -144,9 +144,16 @@ def test_a_wrong_setting_is_named_and_not_quoted(change: dict[str, Any], key: st
     assert "hunter22" not in str(error.value)
 
 
+def test_an_unknown_setting_is_refused_with_the_nearest() -> None:
+    with pytest.raises(
+        ValueError, match=r"^providers\.p\.base_ulr: unknown; did you mean 'base_url'\? There are: preset, "
+    ):
+        provider_from_mapping("p", {**MINIMAL, "base_ulr": "x"})
+
+
 @pytest.mark.parametrize("missing", MINIMAL)
 def test_a_missing_setting_is_named(missing: str) -> None:
-    with pytest.raises(ValueError, match=rf"providers\.p\.{missing}: is missing"):
+    with pytest.raises(ValueError, match=rf"providers\.p\.{missing}: needed; must be "):
         provider_from_mapping("p", {key: value for key, value in MINIMAL.items() if key != missing})
 
 
