@@ -228,7 +228,7 @@ class AlreadyStarted(FailedPrecondition):
 class Archived(FailedPrecondition):
     """The conversation is archived and starts no runs."""
 
-    hint = "Put it back on the list first: `bedrock archive --undo NAME`, or `unarchive`."
+    hint = "Unarchive it first: `bedrock archive --undo NAME`, or `unarchive`."
 
 
 class BudgetReached(FailedPrecondition):
@@ -376,7 +376,7 @@ class QuotaExceeded(ResourceExhausted):
     that is when the next day or month begins.
     """
 
-    hint = "`bedrock quota` shows what is used and when it is counted anew; the operator of the server sets it."
+    hint = "`bedrock quota` shows your usage and when it resets; the server's operator sets the limits."
 
 
 class ServerExhausted(ResourceExhausted):

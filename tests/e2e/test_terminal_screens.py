@@ -196,7 +196,7 @@ def test_a_long_chat_asks_once_and_goes_on_in_successors_without_a_lost_message(
     terminal = at_terminal(server, (120, 40))
     terminal.keys(f"Add. {part.key}\r")
     summary = part.next_reached(first)
-    terminal.until(shown("? when the context is used up, go on by itself", "summing up"))
+    terminal.until(shown("? when the context is used up, go on by itself", "summarizing"))
     terminal.keys("y\r")
     terminal.until(shown("· it will"))
     terminal.keys(f"And now? {part.key}\r")

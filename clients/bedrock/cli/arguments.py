@@ -78,7 +78,7 @@ class ConversationName(NameType):
 CONVERSATION = ConversationName()
 NAME = click.argument("name", type=CONVERSATION)
 POLICY = click.Choice(get_args(ApprovalPolicy))
-FILTER_OPTION = click.option("--filter", "filter_", metavar="FILTER", default="", help="Only those that match.")
+FILTER_OPTION = click.option("--filter", "filter_", metavar="FILTER", default="", help="Only conversations that match.")
 
 
 def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -90,11 +90,14 @@ _GENERATION = _together(
     click.option(
         "--effort",
         type=click.Choice(["none", "low", "medium", "high", "max"]),
-        help="How much the model is to think before an answer.",
+        help="How much the model reasons before it answers.",
     ),
-    click.option("--temperature", type=click.FloatRange(0, 2), help="How freely the model is to choose words."),
+    click.option("--temperature", type=click.FloatRange(0, 2), help="Sampling temperature."),
     click.option(
-        "--max-output-tokens", type=click.IntRange(1), metavar="N", help="Tokens of one answer at most, with reasoning."
+        "--max-output-tokens",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Maximum tokens per answer, including reasoning.",
     ),
 )
 
@@ -165,7 +168,7 @@ def connect_or_spawn(ctx: click.Context) -> Client:
     from bedrock.cli.text.output import print_text  # noqa: PLC0415
 
     address = ctx.find_root().obj
-    told = partial(print_text, "No server is running, so one is started to ask it.", err=True)
+    told = partial(print_text, "No server is running; starting one.", err=True)
     if (server := spawn_if_missing(address, ctx.with_resource, told)) is not None:
         address = server.address
     return ctx.with_resource(Client(address))
@@ -241,15 +244,13 @@ creating_options = _together(
     click.option(
         "--instructions",
         metavar="TEXT|@FILE",
-        help="What to tell the agent of a new conversation beside the server's prompt; @FILE reads a file.",
+        help="Instructions for the agent of a new conversation, besides the server's prompt; @FILE reads a file.",
     ),
-    click.option(
-        "--replace-instructions", is_flag=True, help="With --instructions: tell that instead of the server's prompt."
-    ),
+    click.option("--replace-instructions", is_flag=True, help="Use --instructions instead of the server's prompt."),
     click.option(
         "--tools",
         metavar="NAME,…",
-        help="The tools that a new conversation is offered, see `bedrock tools`; '' for none. [default: all]",
+        help="The tools of a new conversation, see `bedrock tools`; '' for none. [default: all]",
     ),
     click.option(
         "--mcp-servers",
@@ -268,7 +269,7 @@ _CONTINUING = _together(
         "--continue",
         "latest",
         is_flag=True,
-        help="Continue the latest conversation of this directory, or of -C; if its context is used up, its successor.",
+        help="Continue the latest conversation of this directory (or -C), or its successor if the context is used up.",
     ),
     click.option("-r", "--resume", metavar="SLUG", type=CONVERSATION, help="Continue this conversation."),
 )
@@ -326,7 +327,7 @@ def _asked_model(client: Client) -> str:
 
     models = sorted(client.models(), key=lambda model: model.protocol == "demo")
     names = [model.name.removeprefix("models/") for model in models]
-    print_text("No model is the default here. There are:", err=True)
+    print_text("The server has no default model. It offers:", err=True)
     for number, model in enumerate(models[:_SHOWN], 1):
         print_text(f"{number:4}  {names[number - 1]} ({model.provider})", err=True)
     if len(models) > _SHOWN:
@@ -341,7 +342,9 @@ def _asked_model(client: Client) -> str:
             print_text(f"There is no model {one_line(said, 60)!r}.", err=True)
     provider = models[names.index(chosen)].provider
     if provider in ("anthropic", "openai"):  # the names of those that environment variables describe
-        print_text(f"Without being asked: -m {chosen}, or {provider.upper()}_MODEL={chosen} for the server.", err=True)
+        print_text(
+            f"To skip this question: -m {chosen}, or {provider.upper()}_MODEL={chosen} for the server.", err=True
+        )
     return chosen
 
 

@@ -44,7 +44,7 @@ _COMMAND_LINE: dict[type[BedrockError], str] = {
     AwaitingApproval: "Answer with `bedrock approve NAME` or `bedrock deny NAME`, or cancel; then try again.",
     ApprovalNeeded: "Answer with `bedrock approve NAME` or `bedrock deny NAME`.",
     ModelUnavailable: "Choose one with -m; `bedrock models` lists them.",
-    Archived: "Put it back on the list first: `bedrock archive --undo NAME`.",
+    Archived: "Unarchive it first: `bedrock archive --undo NAME`.",
     NotForkable: "`bedrock cycles NAME` lists its runs.",
     RevisionTooOld: "",
 }
@@ -68,13 +68,13 @@ def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
     Returns "" if the error's message contains the hint already.
     """
     if _missing_conversation(error):
-        return "`bedrock list` lists those that there are."
+        return "`bedrock list` lists them."
     if isinstance(error, ModeUnavailable) and error.metadata.get("cause") == "directory":
-        return "A conversation in another directory can have it: -C chooses one."
+        return "Use a conversation in another directory (-C)."
     if isinstance(error, QuotaExceeded) and error.metadata.get("quota") == "concurrent_runs":
         return RUNS_END
     if error.reason == "STORE_UNAVAILABLE":
-        return "Try again later. The server's log says why, for example a full disk."
+        return "Try again later. See the server log for the cause, for example a full disk."
     hint = (_CHAT if in_chat else _COMMAND_LINE).get(type(error), error.hint)
     return "" if hint.rstrip(".").casefold() in error.message.casefold() else hint
 
@@ -102,13 +102,13 @@ CANCELLED = 130
 CLOSED_PIPE = 141
 
 START_A_SERVER = "Start one with `bedrock serve`, or chat with one of your own: `bedrock`."
-SPEAK_TLS = "Something is there. If it speaks TLS, begin the address with https://."
+SPEAK_TLS = "Something listens there. If it speaks TLS, begin the address with https://."
 TRUST = "Set BEDROCK_CA_FILE to the certificates to trust, or leave out https:// if the server speaks no TLS."
 AROUND_THE_PROXY = "If the server can be reached without the proxy, add its host to `no_proxy`."
 
 CHECK_ADDRESS = (
-    "Nothing answers there. Check {source}, and that on that machine `bedrock serve` runs and listens at that address. "
-    "Without an address, the server of this machine is used."
+    "No server answers there. Check {source}, and that `bedrock serve` on that machine listens at that address. "
+    "Without an address, this machine's server is used."
 )
 
 
@@ -205,4 +205,4 @@ def _failure(error: CommandError | BedrockError | OSError | UnicodeEncodeError, 
         case OSError():
             return CommandError(": ".join(str(part) for part in (error.filename, error.strerror) if part) or str(error))
         case _:
-            return CommandError("what is to be sent is no UTF-8 text", "Look at the command line.", USAGE)
+            return CommandError("the command line is not valid UTF-8", exit_code=USAGE)

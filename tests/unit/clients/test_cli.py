@@ -82,9 +82,7 @@ def test_without_a_terminal_what_a_tool_asks_is_declined_and_told(program: Progr
     fake.answers.append(asks_person())
     result = program("ask", "-q", "Use it")
     assert (result.exit_code, result.stdout) == (exits.OK, "Then not.\n")
-    assert result.stderr == (
-        "There is no terminal to ask at, so this was declined; the MCP server t asks: Which branch?\n"
-    )
+    assert result.stderr == ("No terminal to ask at, so this was declined; the MCP server t asks: Which branch?\n")
     (reply,) = fake.asked(v1.AnswerQuestionRequest)
     assert reply.decline
 
@@ -407,11 +405,11 @@ def test_whether_it_goes_on_by_itself_is_chosen_and_shown(program: Program, fake
     fake.conversation.approval_policy = v1.APPROVAL_POLICY_AUTO
     assert (
         program("update", "--auto-continue", SLUG).stdout
-        == f"{SLUG}: demo, approvals: auto, goes on by itself when its context is used up\n"
+        == f"{SLUG}: demo, approvals: auto, continues automatically when its context is used up\n"
     )
-    assert "goes on by itself" in program("show", SLUG).stdout
+    assert "continues automatically" in program("show", SLUG).stdout
     assert program("update", "--no-auto-continue", SLUG).stdout == f"{SLUG}: demo, approvals: auto\n"
-    assert "goes on by itself" not in program("show", SLUG).stdout
+    assert "continues automatically" not in program("show", SLUG).stdout
 
 
 def test_mcp_servers_of_a_file_are_given_to_a_new_conversation(
@@ -476,7 +474,7 @@ def test_what_the_creator_chose_is_shown(program: Program, fake: FakeBedrock) ->
     assert re.search(r"not offered +find_order: restricted mode offers less\n", shown)
     assert "not offered to the agent in this mode: find_order\n" in program("mode", SLUG, "restricted").stdout
     assert re.search(r"tools +bash\n", shown)
-    assert re.search(r"told +A poet. \(instead of the server's prompt\)\n", shown)
+    assert re.search(r"instructions +A poet. \(instead of the server's prompt\)\n", shown)
 
 
 def test_how_a_model_is_to_answer(program: Program, fake: FakeBedrock) -> None:
@@ -742,7 +740,7 @@ def test_several_open_questions_are_distinguished(program: Program, fake: FakeBe
 def test_nothing_to_approve_is_said(program: Program) -> None:
     result = program("approve", SLUG)
     assert result.exit_code == exits.FAILED
-    assert "waits for no approval" in result.stderr
+    assert "has no open approval" in result.stderr
 
 
 def test_cancelling_says_that_a_follow_up_runs_now(
@@ -792,7 +790,7 @@ def test_what_may_do_more_than_a_narrower_mode_is_reported_and_ended_on_request(
     what = "the tool call t1, the job b-1, the job b-3, the MCP server files"
     ends_it = f"(`bedrock mode --stop-running {SLUG} restricted` ends that)"
     told = program("mode", "c1", "restricted").stdout
-    assert told == f"{SLUG} is restricted\nstill running with wider rights: {what} {ends_it}\n"
+    assert told == f"{SLUG} is restricted\nstill running with more rights: {what} {ends_it}\n"
     told = program("mode", "--stop-running", SLUG, "restricted").stdout
     assert told == f"{SLUG} is restricted\nended: {what}\n"
     assert program("mode", SLUG, "restricted").stdout == f"{SLUG} is restricted\n"
@@ -945,7 +943,7 @@ def test_the_doctor_notices_that_no_server_is_there() -> None:
     assert result.exit_code == exits.UNREACHABLE
     found = {finding["subject"]: finding for finding in json.loads(result.stdout)}
     assert found["server"]["level"] == "fail"
-    assert found["sandbox"]["text"] == "shown only with a running server"
+    assert found["sandbox"]["text"] == "not known without a running server"
 
 
 def test_the_doctor_notices_a_token_that_others_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

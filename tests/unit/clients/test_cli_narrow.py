@@ -76,10 +76,10 @@ def test_names_are_whole_however_narrow_the_terminal(address: str, fake: FakeBed
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (("queue", SLUG), "Nothing waits."),
-        (("queue", SLUG, "--all"), "Nothing has waited yet."),
-        (("approvals",), "Nothing waits for approval."),
-        (("questions",), "No tool asks anything."),
+        (("queue", SLUG), "The queue is empty."),
+        (("queue", SLUG, "--all"), "Nothing has been queued yet."),
+        (("approvals",), "No approvals are pending."),
+        (("questions",), "No questions are open."),
         (("cycles", SLUG), "It has no runs yet."),
         (("models",), "There are no models."),
         (("nodes",), "This server shares its conversations with no other."),

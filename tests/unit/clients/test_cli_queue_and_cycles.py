@@ -80,7 +80,7 @@ def test_a_withdrawn_text_is_printed_whole(program: Program, waiting: FakeBedroc
 
 def test_where_nothing_waits_nothing_is_taken_back(program: Program, fake: FakeBedrock) -> None:
     done = program("withdraw", SLUG)
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "nothing waits\n")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "the queue is empty\n")
     assert program("withdraw", SLUG, "q1", "--all").exit_code == exits.USAGE
 
 
@@ -244,10 +244,10 @@ def test_what_tools_ask_is_listed_with_its_deadline_and_approvals_tell_of_it(
     ]
     shown = json.loads(program("questions", "--output", "json").stdout)
     assert [each["name"] for each in shown] == [f"{NAME}/questions/3"]
-    assert program("approvals").stderr.splitlines()[-1] == "tools ask, too: `bedrock questions` lists 1"
+    assert program("approvals").stderr.splitlines()[-1] == "tools have questions, too: `bedrock questions` lists 1"
     fake.before_questions = True
     older = program("approvals")
-    assert (older.exit_code, older.stderr) == (exits.OK, "Nothing waits for approval.\n")
+    assert (older.exit_code, older.stderr) == (exits.OK, "No approvals are pending.\n")
 
 
 def test_the_audit_trail_is_printed_as_lines_of_json(program: Program, fake: FakeBedrock) -> None:
@@ -267,11 +267,11 @@ def test_that_nothing_was_found_is_said(program: Program, monkeypatch: pytest.Mo
     monkeypatch.setattr("bedrock.Client.audit", lambda *_, **__: iter(()))
     monkeypatch.setattr("bedrock.cli.commands.audit._listed", lambda *_, **__: iter(()))
     none = program("audit", "--refused")
-    assert (none.exit_code, none.stdout, none.stderr) == (exits.OK, "", "There are no such entries.\n")
+    assert (none.exit_code, none.stdout, none.stderr) == (exits.OK, "", "There are no matching entries.\n")
     assert "by its id" in program("audit", "--conversation", SLUG).stderr
     unchecked = program("verify", "--all")
     assert (unchecked.exit_code, unchecked.stdout) == (exits.OK, "")
-    assert "those of other principals are not looked at" in unchecked.stderr
+    assert "those of other principals are not checked" in unchecked.stderr
 
 
 def test_audit_goes_on_with_new_entries_and_repeats_none(

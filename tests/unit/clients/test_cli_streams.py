@@ -105,7 +105,7 @@ def test_a_silent_open_input_is_named_with_what_leaves_it_out(environ: dict[str,
         assert child.stdin
         assert child.stdout
         assert child.stderr
-        assert child.stderr.readline() == b"Reading standard input until its end; --no-stdin leaves it out.\n"
+        assert child.stderr.readline() == b"Reading standard input until it ends; --no-stdin skips it.\n"
         assert not fake.asked(v1.SendMessageRequest)
         child.stdin.write(b"with this")
         child.stdin.close()
@@ -131,14 +131,14 @@ def test_a_pipe_that_stays_silent_is_not_waited_for_beside_words(
     with open(theirs, encoding="utf-8") as silent, open(ours, "wb"):
         monkeypatch.setattr("sys.stdin", silent)
         assert ask._prompt(("Hi",)) == "Hi"
-        assert "stays silent" in capsys.readouterr().err
+        assert "No data on standard input" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
 def test_standard_input_that_is_no_text_is_a_mistake(shell: Shell, fake: FakeBedrock, locale: str) -> None:
     done = shell(r"printf '\377' | bedrock ask", LC_ALL=locale)
     assert done.returncode == exits.USAGE
-    assert b"standard input is no UTF-8 text" in done.stderr
+    assert b"standard input is not valid UTF-8" in done.stderr
     assert b"Traceback" not in done.stderr
     assert not fake.requests
 
@@ -147,7 +147,7 @@ def test_standard_input_that_is_no_text_is_a_mistake(shell: Shell, fake: FakeBed
 def test_an_argument_that_is_no_text_is_a_mistake(shell: Shell, fake: FakeBedrock, command: str) -> None:
     done = shell(rf"""bedrock {command} "$(printf '\377')" """)
     assert done.returncode == exits.USAGE
-    assert done.stderr.startswith(b"error: what is to be sent is no UTF-8 text\n")
+    assert done.stderr.startswith(b"error: the command line is not valid UTF-8\n")
     assert not fake.requests
 
 

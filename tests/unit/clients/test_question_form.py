@@ -209,7 +209,7 @@ def test_a_chat_declines_and_says_what_comes_too_late(address: str, fake: FakeBe
     async def story(chat: Chat) -> None:
         session = chat.session
         session.enter("/decline")
-        await chat.shows("no tool asks anything")
+        await chat.shows("no question is open")
         session.enter("Move it")
         await chat.until(lambda: isinstance(session.question, QuestionForm))
         session.enter("main", form({"branch": {"type": "string"}}))
@@ -231,7 +231,7 @@ def program(address: str, *arguments: str) -> Result:
 
 
 def test_a_question_is_answered_by_command(address: str, fake: FakeBedrock) -> None:
-    assert "asks nothing" in program(address, "answer", SLUG).stderr
+    assert "has no open question" in program(address, "answer", SLUG).stderr
     fake.conversation.state.tool_executing.questions.append(asked(FIELDS, "branch"))
     shown = program(address, "show", SLUG).stdout
     assert "the MCP server files asks you" in shown
@@ -255,7 +255,7 @@ def test_of_several_questions_one_is_named_and_an_address_is_said_to_be_visited(
 ) -> None:
     pending = [asked(FIELDS), asked(url="https://example.com/", number=2)]
     fake.conversation.state.tool_executing.questions.extend(pending)
-    assert "Open are: 1, 2." in program(address, "answer", SLUG, "--decline").stderr
+    assert "Name one: 1, 2." in program(address, "answer", SLUG, "--decline").stderr
     assert "an address and no form" in program(address, "answer", SLUG, "2", "--set", "a=b").stderr
     assert program(address, "answer", SLUG, "2", "--visited").stdout == "answered\n"
     (request,) = fake.asked(v1.AnswerQuestionRequest)

@@ -206,7 +206,7 @@ def test_a_question_stays_open_where_the_workspace_mode_is_refused(address: str,
         await chat.until(lambda: chat.session.question)
         chat.session.enter("w", chat.session.question)
         await chat.shows("not in this directory")
-        await chat.shows("-C chooses one")
+        await chat.shows("in another directory")
         assert "another mode" not in chat.screen
         assert chat.session.question
 
@@ -462,7 +462,7 @@ def test_text_that_is_void_is_said_to_be_void(address: str, fake: FakeBedrock) -
 def test_the_queue_is_shown(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
         chat.session.enter("/queue")
-        await chat.shows("nothing waits")
+        await chat.shows("the queue is empty")
         message = v1.Message(name=f"{NAME}/messages/q1", delivery=v1.DELIVERY_FOLLOW_UP)
         message.content.add(text="then this")
         message.create_time.GetCurrentTime()
@@ -480,7 +480,7 @@ def test_commands_reach_the_conversation(address: str, fake: FakeBedrock) -> Non
         for line in ("/mode unrestricted", "/model big", "/cancel", "/continue", "/withdraw", "/nonsense"):
             chat.session.enter(line)
         await chat.shows("unknown command: /nonsense. /help lists")
-        assert "nothing waits" in chat.screen
+        assert "the queue is empty" in chat.screen
         assert "this chat goes on in brave-otter" in chat.screen
         chat.session.enter("/quit")
         await asyncio.wait_for(chat.session.over.wait(), 10)
@@ -552,7 +552,7 @@ def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: Fak
         ("/model big", "the model is big"),
         ("/approvals", "the policy is ask_writes; it can be auto, ask_writes or ask_all; there are no rules"),
         ("/approvals ask_all", "the policy is ask_all"),
-        ("/effort huge", "an effort is one of none, low, medium, high, max"),
+        ("/effort huge", "the effort is one of none, low, medium, high, max"),
         ("/effort high", "the effort is high"),
     ],
 )
@@ -599,7 +599,7 @@ def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stopped_if_a
         await chat.shows("● bash sleep 99")
         chat.session.enter("/mode restricted")
         what = "bash sleep 99, the background job b-1, the MCP server files"
-        await chat.shows(f"? still running with wider rights: {what}. Stop it?")
+        await chat.shows(f"? still running with more rights: {what}. Stop it?")
         chat.session.enter(reply, chat.session.question)
         if reply == "y":
             await chat.shows(f"· stopped: {what}")
@@ -974,7 +974,7 @@ def test_an_image_is_attached_only_if_the_model_may_take_it(address: str, fake: 
         assert "will be sent" not in chat.screen
         fake.models[0].images = fake.models[0].images_assumed = True
         chat.session.enter(f"/image {tmp_path}/a.gif")
-        await chat.shows("with your next message; it is not known whether demo takes images")
+        await chat.shows("with your next message; demo may not take images")
         refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "IMAGE_INVALID", "the model demo takes no images")
         fake.refuse("SendMessage", refusal)
         chat.session.enter("Look.")

@@ -335,7 +335,7 @@ def test_the_program_opens_a_chat(address: str, fake: FakeBedrock, arguments: tu
 def test_the_mode_asks_at_a_terminal_whether_to_stop_what_has_wider_rights(address: str, fake: FakeBedrock) -> None:
     fake.jobs = ["b-1"]
     with Terminal("mode", "brave-otter", "restricted", environ={"BEDROCK_ADDRESS": address}) as terminal:
-        terminal.shows("still running with wider rights: the tool call t1, the job b-1")
+        terminal.shows("still running with more rights: the tool call t1, the job b-1")
         terminal.shows("Stop that?")
         terminal.keys("y\r")
         terminal.shows("ended: the tool call t1, the job b-1, the MCP server files")

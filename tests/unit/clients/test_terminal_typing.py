@@ -214,7 +214,7 @@ def test_tab_completes_a_command_and_enter_runs_the_only_one_at_once(address: st
         terminal.keys("\t")
         terminal.until(lambda screen: any(line.startswith("> /withdraw") for line in screen))
         terminal.keys("\r")
-        terminal.shows("nothing waits")
+        terminal.shows("the queue is empty")
         terminal.shows("idle · ")
         terminal.keys("\x04")
         assert terminal.ends() == 0

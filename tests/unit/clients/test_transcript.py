@@ -119,7 +119,7 @@ def test_a_summary_has_a_heading_and_says_how_to_go_on(kind: v1.SystemMessageKin
 
 def test_the_summary_that_a_conversation_begins_with_is_that_of_another() -> None:
     lines = shown(told(v1.SYSTEM_MESSAGE_KIND_SUMMARY, "This.", sequence=1))
-    assert lines == ["", "── the conversation before, summed up ──", "This."]
+    assert lines == ["", "── summary of the previous conversation ──", "This."]
 
 
 def test_a_summary_that_is_written_while_a_viewer_watches_is_shown_once() -> None:

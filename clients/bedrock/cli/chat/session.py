@@ -178,7 +178,7 @@ class ChatSession(ConversationFollower):
         self._run_command = run_command
         self._entered: asyncio.Queue[tuple[str, Asked | None]] = asyncio.Queue()
         self._filling: QuestionForm | None = None
-        """The form of the first open question of a tool, with the answers so far; None if no tool asks anything."""
+        """The form of the first open question of a tool, with the answers so far; None if no question is open."""
         self._armed = False
         self._was_busy = False
         self._unsent: list[Unsent] = []
@@ -345,7 +345,7 @@ class ChatSession(ConversationFollower):
         """
         if not _is_utf8(text):
             self._tell_unsent(text)
-            self.say(self.paint.dim("  It is no UTF-8 text: set your terminal to UTF-8."))
+            self.say(self.paint.dim("  It is not valid UTF-8: set your terminal to UTF-8."))
         elif text.strip() or isinstance(asked, QuestionForm):
             self._armed = False
             self._entered.put_nowait((text, asked))
@@ -504,7 +504,7 @@ class ChatSession(ConversationFollower):
         """Send the user's reply to the approval request that was shown, unless the request is no longer open."""
         if asked not in self.view.approvals:
             late = one_line(text.strip(), 20)
-            self.say(self.paint.careful(f"· “{late}” comes too late: the question is not open any more"))
+            self.say(self.paint.careful(f"· “{late}” comes too late: the question is no longer open"))
         elif reply.approve:
             self._tell_rule(reply, await self.attempt(self.conversation.approve(asked, rule=reply.rule)))
         elif not reply.workspace or await self.attempt(self.conversation.set_mode("workspace")) is not None:
@@ -518,7 +518,7 @@ class ChatSession(ConversationFollower):
     async def decline(self) -> None:
         """Refuse to answer the first open question of a tool; if no question is open, print that."""
         if (form := self._form()) is None:
-            self.say(self.paint.dim("· no tool asks anything"))
+            self.say(self.paint.dim("· no question is open"))
         else:
             await self.attempt(self.conversation.decline_question(form.question))
             self.refresh()
@@ -527,7 +527,7 @@ class ChatSession(ConversationFollower):
         """Fill in the next field of the form that the user saw. Send the form when all fields are filled in."""
         if form is not self._form():
             late = f"“{one_line(text.strip(), 20)}” " if text.strip() else "that "
-            self.say(self.paint.careful(f"· {late}comes too late: the question is not open any more"))
+            self.say(self.paint.careful(f"· {late}comes too late: the question is no longer open"))
             return
         if problem := form.enter(text):
             self.say(self.paint.careful(f"· {problem}"))

@@ -33,7 +33,7 @@ POLICIES = get_args(ApprovalPolicy)
 _KEYS = (
     ("Enter", "send; while the agent works, it reads the message at its next step (steer)"),
     ("Ctrl-J, Alt-Enter", "a new line; also a backslash at the end, then Enter"),
-    ("Tab", "complete a command or a path; while the agent works, queue the message for a run of its own (follow-up)"),
+    ("Tab", "complete a command or a path; while the agent works, queue the message for the next run (follow-up)"),
     ("Esc, Ctrl-C", "cancel the run, and drop what is queued"),
     ("Ctrl-C again, Ctrl-D", "exit"),
     ("Ctrl-O", "show all that the latest tool printed"),
@@ -112,7 +112,7 @@ async def _withdraw(chat: ChatSession, message: str) -> None:
     elif chat.view.queue:
         await chat.attempt(chat.conversation.withdraw(chat.view.queue[-1]))
     else:
-        chat.say(chat.paint.dim("· nothing waits"))
+        chat.say(chat.paint.dim("· the queue is empty"))
 
 
 async def _approvals(chat: ChatSession, rule: str) -> None:
@@ -170,7 +170,7 @@ async def _mode(chat: ChatSession, mode: str) -> None:
                 chat.say(chat.paint.dim(f"· stopped: {names}" if names else "· it has ended by itself"))
                 chat.view.jobs.difference_update(stopped.ended_jobs)
 
-        chat.offer(Offer(f"still running with wider rights: {', '.join(left)}. Stop it?", stop))
+        chat.offer(Offer(f"still running with more rights: {', '.join(left)}. Stop it?", stop))
 
 
 def _titles(jobs: Iterable[str], servers: Iterable[str]) -> list[SafeText]:
@@ -180,7 +180,7 @@ def _titles(jobs: Iterable[str], servers: Iterable[str]) -> list[SafeText]:
 
 async def _effort(chat: ChatSession, effort: str) -> None:
     if effort and effort not in EFFORTS:
-        chat.say(chat.paint.careful(f"· an effort is one of {', '.join(EFFORTS)}"))
+        chat.say(chat.paint.careful(f"· the effort is one of {', '.join(EFFORTS)}"))
         return
     if effort:
         how = Generation(cast("ReasoningEffort", effort))
@@ -232,7 +232,7 @@ async def _image(chat: ChatSession, path: str) -> None:
     chat.images.append(picture)
     count = len(chat.images)
     what = "an image" if count == 1 else f"{count} images"
-    doubt = f"; it is not known whether {name} takes images" if model is not None and model.images_assumed else ""
+    doubt = f"; {name} may not take images" if model is not None and model.images_assumed else ""
     chat.say(chat.paint.dim(f"· {what} will be sent with your next message{doubt}"))
 
 
@@ -299,7 +299,7 @@ COMMANDS = (
     Command(
         "decline",
         "",
-        "refuse to answer what an MCP server asks in the middle of a call",
+        "decline the question of an MCP server",
         lambda chat, _: chat.decline(),
     ),
     Command("cancel", "", "the same as Esc", lambda chat, _: chat.cancel()),

@@ -1,4 +1,4 @@
-"""`bedrock answer`: lets a person answer a running tool's question."""
+"""`bedrock approve`, `deny`, `answer` and `rules`: what waits for a person, and rules that decide instead."""
 
 from __future__ import annotations
 
@@ -12,17 +12,93 @@ import click
 from bedrock import v1
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, NAME, connect
-from bedrock.cli.display.questions import RULE_KINDS, QuestionForm, clock_time, rule_id, rule_title, value_of
+from bedrock.cli.display.labels import counted
+from bedrock.cli.display.questions import (
+    RULE_KINDS,
+    QuestionForm,
+    clock_time,
+    made_rule,
+    rule_id,
+    rule_line,
+    rule_title,
+    value_of,
+)
 from bedrock.cli.text.output import JSON_OPTION, ago, print_line, print_listing, print_text
 from bedrock.cli.text.style import Paint, one_line
 from bedrock.errors import BedrockError, NotFound
 from bedrock.states import Approval, ApprovalRule, Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
-    from bedrock import Client, Conversation
+    from bedrock import Client, Conversation, ConversationInfo
     from bedrock.types import RuleAction
+
+
+Asked = TypeVar("Asked", Approval, Question)
+
+ACTION = click.Choice(["allow", "ask", "deny"])
+KIND = click.Choice(list(RULE_KINDS))
+
+
+@click.command()
+@NAME
+@click.argument("call", required=False)
+@click.option("--always", type=KIND, help="Also allow later calls like this one.")
+@click.option("--all", "everything", is_flag=True, help="Approve all calls that wait.")
+@click.pass_context
+def approve(ctx: click.Context, name: str, call: str | None, always: str | None, everything: bool) -> None:
+    """Approve a tool call that waits for approval. CALL, an id of `bedrock approvals`, is needed if several wait.
+
+    --always makes a rule for later calls of the conversation: `exact` for this command, `prefix` for commands that
+    begin like it, `path` for its directory, `tool` or `server` for all calls of the tool or of its MCP server.
+    `bedrock rules` lists the rules. Calls of one response run once all of them are approved; one denial skips them all.
+    """
+    conversation = connect(ctx).conversation(name)
+    for approval in _open_approvals(conversation, call, everything=everything):
+        rule = _suggested(approval, always)
+        now = conversation.approve(approval, rule=rule)
+        waits = f"; it waits for {counted(left, 'other answer')}" if (left := len(now.state.approvals)) else ""
+        print_text(f"approved {approval.tool} ({approval.tool_use_id}){waits}")
+        _tell_rule(now, rule)
+
+
+@click.command()
+@NAME
+@click.argument("call", required=False)
+@click.option("--note", default="", help="Why; the agent reads it.")
+@click.option("--always", type=KIND, help="Also deny later calls like this one, as for `bedrock approve`.")
+@click.pass_context
+def deny(ctx: click.Context, name: str, call: str | None, note: str, always: str | None) -> None:
+    """Deny a tool call that waits for approval. No call of the same response runs, and the agent is told."""
+    conversation = connect(ctx).conversation(name)
+    (approval,) = _open_approvals(conversation, call)
+    rule = _suggested(approval, always)
+    now = conversation.deny(approval, note, rule=rule)
+    print_text(f"denied {approval.tool} ({approval.tool_use_id})")
+    _tell_rule(now, rule)
+
+
+def _suggested(approval: Approval, kind: str | None) -> ApprovalRule | None:
+    """Return the first rule of this kind that the approval suggests; None if `kind` is None.
+
+    Raises CommandError if the approval suggests no rule of this kind.
+    """
+    if kind is None:
+        return None
+    for rule in approval.suggestions:
+        if rule.kind == RULE_KINDS[kind]:
+            return rule
+    kinds = {each: short for short, each in RULE_KINDS.items()}
+    offered = ", ".join(dict.fromkeys(kinds[rule.kind] for rule in approval.suggestions if rule.kind in kinds))
+    hint = f"It can be: {offered}." if offered else "No rule can decide calls like this one."
+    raise exits.CommandError(f"there is no rule of the kind {kind} for {approval.tool}", hint, exits.USAGE)
+
+
+def _tell_rule(now: ConversationInfo, wanted: ApprovalRule | None) -> None:
+    made = made_rule(now.approval_rules, wanted) if wanted else None
+    if made is not None:
+        print_text(rule_line(made, f"`bedrock rules {now.slug} --revoke {{}}`"))
 
 
 @click.command()
@@ -35,7 +111,7 @@ if TYPE_CHECKING:
 def answer(
     ctx: click.Context, name: str, question: str | None, *, values: tuple[str, ...], visited: bool, decline: bool
 ) -> None:
-    """Answer or decline what an MCP server asks in the middle of a call. QUESTION is needed if it asks several.
+    """Answer or decline a question of an MCP server. QUESTION is needed if it asks several.
 
     At a terminal, the fields of its form are asked for one after the other (/decline refuses); --set fills them in
     without asking. The answer goes to the MCP server: give it no passwords or keys.
@@ -43,7 +119,7 @@ def answer(
     if decline and (values or visited):
         raise click.UsageError("--decline excludes --set and --visited")
     conversation = connect(ctx).conversation(name)
-    asked = _waiting(conversation, question)
+    asked = _open_question(conversation, question)
     if decline:
         conversation.decline_question(asked)
         print_text("declined")
@@ -59,21 +135,42 @@ def answer(
     print_text("answered")
 
 
-def _waiting(conversation: Conversation, question: str | None) -> Question:
-    """Return the open question that the command line names; if it names none, the only open one.
-
-    Raises CommandError if there is no such question, or if several are open and none is named.
-    """
+def _open_question(conversation: Conversation, question: str | None) -> Question:
     now = conversation.get()
-    open_ = {asked.name.rpartition("/")[2]: asked for asked in now.state.questions}
-    if not open_:
-        raise exits.CommandError(f"{now.slug} asks nothing")
-    if question is None and len(open_) == 1:
-        return next(iter(open_.values()))
-    if (found := open_.get((question or "").rpartition("/")[2])) is None:
-        what = f"there is no question {question}" if question else f"{now.slug} asks {len(open_)} questions"
-        raise exits.CommandError(what, f"Open are: {', '.join(open_)}.", exits.USAGE)
-    return found
+    found = {asked.name.rpartition("/")[2]: asked for asked in now.state.questions}
+    return _chosen(now, "question", found, found, question and question.rpartition("/")[2], unknown=exits.USAGE)[0]
+
+
+def _open_approvals(conversation: Conversation, call: str | None, *, everything: bool = False) -> list[Approval]:
+    now = conversation.get()
+    found = {approval.tool_use_id: approval for approval in now.state.approvals}
+    named = [f"{approval.tool_use_id} ({approval.tool})" for approval in now.state.approvals]
+    return _chosen(now, "approval", found, named, call, everything=everything)
+
+
+def _chosen(
+    now: ConversationInfo,
+    what: str,
+    found: Mapping[str, Asked],
+    named: Iterable[str],
+    wanted: str | None,
+    *,
+    everything: bool = False,
+    unknown: int = exits.FAILED,
+) -> list[Asked]:
+    """Return what is open and the command line names; if it names nothing, the only one or, with `everything`, all.
+
+    Raises:
+        CommandError: That is not open, or several are open and none is named.
+    """
+    if not found:
+        raise exits.CommandError(f"{now.slug} has no open {what}")
+    if wanted is not None and wanted not in found:
+        raise exits.CommandError(f"{what} {wanted} is not open in {now.slug}", f"Open: {', '.join(found)}.", unknown)
+    if wanted is None and len(found) > 1 and not everything:
+        several = f"{len(found)} {what}s are open in {now.slug}"
+        raise exits.CommandError(several, f"Name one: {', '.join(named)}.", exits.USAGE)
+    return list(found.values()) if wanted is None else [found[wanted]]
 
 
 def _content(asked: Question, values: Iterable[str]) -> dict[str, Any]:
@@ -122,9 +219,7 @@ def fill_in(form: QuestionForm, *, err: bool = False) -> dict[str, Any] | None:
     return form.content
 
 
-_Asked = TypeVar("_Asked", Approval, Question)
-
-_LIMIT = click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
+_LIMIT = click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number.")
 _NAME = click.argument("name", required=False, type=CONVERSATION)
 #: Maximum columns of the input of a tool call that needs approval, or of a question's text.
 _ABOUT_COLUMNS = 300
@@ -141,7 +236,7 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
     Those of the conversation that has waited longest come first. `bedrock approve` and `bedrock deny` answer them.
     """
     client = connect(ctx)
-    found, unreadable = _open_approvals(client, name, limit)
+    found, unreadable = _listed_approvals(client, name, limit)
     slug = _slugs(client)
     columns: dict[str, Callable[[Approval], str]] = {
         "conversation": lambda each: slug(each.conversation),
@@ -152,9 +247,9 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
     }
     if output == "text":
         _tell_unreadable(unreadable)
-    print_listing(found, output, columns, none="Nothing waits for approval.")
+    print_listing(found, output, columns, none="No approvals are pending.")
     if output == "text" and (waiting := _number_of_questions(client, name)):
-        exits.print_message(f"tools ask, too: `bedrock questions` lists {waiting}")
+        exits.print_message(f"tools have questions, too: `bedrock questions` lists {waiting}")
 
 
 @click.command()
@@ -163,12 +258,12 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
 @JSON_OPTION
 @click.pass_context
 def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
-    """List what MCP servers ask in the middle of calls: in all conversations, or in one.
+    """List the open questions of MCP servers: in all conversations, or in one.
 
     A question has a deadline; without an answer by then, the MCP server gets none. `bedrock answer` answers.
     """
     client = connect(ctx)
-    found, unreadable = _open_questions(client, name, limit)
+    found, unreadable = _listed_questions(client, name, limit)
     slug = _slugs(client)
     columns: dict[str, Callable[[Question], str]] = {
         "conversation": lambda each: slug(each.conversation),
@@ -179,24 +274,24 @@ def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> 
     }
     if output == "text":
         _tell_unreadable(unreadable)
-    print_listing(found, output, columns, none="No tool asks anything.")
+    print_listing(found, output, columns, none="No questions are open.")
 
 
-def _open_approvals(client: Client, name: str | None, limit: int) -> tuple[list[Approval], list[str]]:
+def _listed_approvals(client: Client, name: str | None, limit: int) -> tuple[list[Approval], list[str]]:
     request = v1.ListApprovalsRequest(parent=client.conversation(name or "-").name)
     pages = client.pages(client.conversations_stub.ListApprovals, request)
     return _first(limit, ((map(Approval.from_proto, page.approvals), page.unreadable) for page in pages))
 
 
-def _open_questions(client: Client, name: str | None, limit: int) -> tuple[list[Question], list[str]]:
+def _listed_questions(client: Client, name: str | None, limit: int) -> tuple[list[Question], list[str]]:
     request = v1.ListQuestionsRequest(parent=client.conversation(name or "-").name)
     pages = client.pages(client.conversations_stub.ListQuestions, request)
     return _first(limit, ((map(Question.from_proto, page.questions), page.unreadable) for page in pages))
 
 
-def _first(limit: int, pages: Iterable[tuple[Iterable[_Asked], Iterable[str]]]) -> tuple[list[_Asked], list[str]]:
+def _first(limit: int, pages: Iterable[tuple[Iterable[Asked], Iterable[str]]]) -> tuple[list[Asked], list[str]]:
     """Return the first `limit` items from pages, and the names of unreadable conversations on the pages read so far."""
-    found: list[_Asked] = []
+    found: list[Asked] = []
     unreadable: dict[str, None] = {}
     for asked, damaged in pages:
         found.extend(asked)
@@ -209,7 +304,7 @@ def _first(limit: int, pages: Iterable[tuple[Iterable[_Asked], Iterable[str]]]) 
 def _number_of_questions(client: Client, name: str | None) -> int:
     """Return the number of open questions of tools, at most 50; 0 if the server does not list questions."""
     try:
-        return len(_open_questions(client, name, 50)[0])
+        return len(_listed_questions(client, name, 50)[0])
     except BedrockError as error:
         if error.code != "UNIMPLEMENTED":
             raise
@@ -235,10 +330,6 @@ def _slugs(client: Client) -> Callable[[str], str]:
             return name.removeprefix("conversations/")
 
     return slug
-
-
-ACTION = click.Choice(["allow", "ask", "deny"])
-KIND = click.Choice(list(RULE_KINDS))
 
 
 @click.command()

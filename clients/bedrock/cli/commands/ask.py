@@ -71,14 +71,14 @@ class Outcome:
     "--approve",
     type=click.Choice(["all", "none"]),
     default="none",
-    help="Approve every tool call that asks, or end with exit code 3 at the first one (the default).",
+    help="Approve every tool call that needs it, or exit with code 3 at the first one (the default).",
 )
 @click.option(
     "--image",
     "images",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
-    help="An image file for the model to see; several times for several.",
+    help="An image file to attach; can be repeated.",
 )
 @click.option("--no-stdin", is_flag=True, help="Take the prompt from the arguments alone.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress on standard error.")
@@ -173,22 +173,22 @@ def _prompt(arguments: tuple[str, ...], *, no_stdin: bool = False, quiet: bool =
 
 def _input(*, beside_words: bool, quiet: bool) -> str:
     """Return the text of standard input; "" if it says nothing for SILENCE_SECONDS and there are words beside it."""
-    leave_out = "; --no-stdin leaves it out" if beside_words else ""
-    text = f"Reading standard input until its end{leave_out}."
+    leave_out = "; --no-stdin skips it" if beside_words else ""
+    text = f"Reading standard input until it ends{leave_out}."
     notice = threading.Timer(NOTICE_SECONDS, exits.print_message, (text,))
     notice.daemon = True
     if not quiet:
         notice.start()
     try:
         if beside_words and _is_silent():
-            exits.print_message("Standard input stays silent and open, so it is left out.")
+            exits.print_message("No data on standard input, so it is ignored.")
             return ""
         text = sys.stdin.read(MAX_REQUEST_BYTES + 1)
         if len(text) > MAX_REQUEST_BYTES:
             raise click.UsageError(f"standard input is larger than {MAX_REQUEST_BYTES >> 20} MiB")
         return text.strip()
     except UnicodeDecodeError as error:
-        raise click.UsageError(f"standard input is no {error.encoding.upper()} text") from None
+        raise click.UsageError(f"standard input is not valid {error.encoding.upper()}") from None
     finally:
         notice.cancel()
 
@@ -212,7 +212,7 @@ def _schema(path: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise unreadable(path, error, "--output-schema") from None
     if not isinstance(schema, dict):
-        raise click.BadParameter(f"{path}: it is no JSON object", param_hint="--output-schema")
+        raise click.BadParameter(f"{path}: not a JSON object", param_hint="--output-schema")
     return schema
 
 
@@ -256,9 +256,9 @@ def _reply(conversation: Conversation, asked: Question) -> None:
         else:
             conversation.decline_question(asked)
             who = f"the MCP server {asked.mcp_server}"
-            exits.print_message(f"There is no terminal to ask at, so this was declined; {who} asks: {asked.message}")
+            exits.print_message(f"No terminal to ask at, so this was declined; {who} asks: {asked.message}")
     except ANSWERED:
-        exits.print_message("That question is not open any more.")
+        exits.print_message("The question is no longer open.")
 
 
 def _answer_at_terminal(conversation: Conversation, form: QuestionForm) -> None:

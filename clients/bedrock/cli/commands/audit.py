@@ -94,12 +94,12 @@ def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None
 
     The check covers the stored rows, gaps, the hash chain, the results of tool calls and the ends of runs.
 
-    Conversations of other principals are not looked at: `bedrock restore` into an empty directory checks those of all
+    Conversations of other principals are not checked: `bedrock restore` into an empty directory checks those of all
     in a backup.
     """
     client = connect(ctx)
     if not (names or everything):
-        raise click.UsageError("name conversations, or use --all")
+        raise click.UsageError("give conversations or --all")
     broken = checked = 0
     for name in _everything(client) if everything else names:
         violations = client.conversation(name).verify()
@@ -108,7 +108,7 @@ def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None
         for violation in violations:
             print_text(f"  {violation}")
     if not checked:
-        print_text("You have no conversations; those of other principals are not looked at.", err=True)
+        print_text("You have no conversations; those of other principals are not checked.", err=True)
     ctx.exit(exits.FAILED if broken else exits.OK)
 
 
@@ -237,7 +237,7 @@ def audit(
         if not follow:
             if not found:
                 of_deleted = " about it; one that was deleted has to be named by its id" if conversation else ""
-                print_text(f"There are no such entries{of_deleted}.", err=True)
+                print_text(f"There are no matching entries{of_deleted}.", err=True)
             return
         if latest is not None:
             since = latest - LATE
@@ -262,7 +262,7 @@ def _id_of(client: Client, name: str) -> str:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=".",
     show_default="the current one",
-    help="Where to put them.",
+    help="Where to save them.",
 )
 @click.option("-f", "--force", is_flag=True, help="Overwrite files that exist.")
 @click.pass_context

@@ -177,7 +177,7 @@ def chat(
                 left, ends = client.conversation(last).get(), client.server_info().ends_when_unused
             except Unavailable as error:
                 raise exits.CommandError(
-                    f"the server of {slug} does not answer any more",
+                    f"the server of {slug} no longer answers",
                     f"To go on: {back.replace('{}', slug)}",
                     exits.UNREACHABLE,
                 ) from error

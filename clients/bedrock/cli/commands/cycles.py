@@ -38,7 +38,7 @@ LOOK_SECONDS = 5.0
 
 @click.command()
 @NAME
-@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many of the latest.")
+@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="Number of the latest.")
 @JSON_OPTION
 @click.pass_context
 def cycles(ctx: click.Context, name: str, *, limit: int, output: str) -> None:

@@ -127,8 +127,8 @@ def _server(client: Client) -> Iterator[Finding]:
     except Unavailable as error:
         advice = exits.way_to_a_server(error, exits.address_source(click.get_current_context()))
         yield Finding("fail", "server", error.message, advice)
-        advice = "A server tries at its start what this machine can keep. Run this again when one is running."
-        yield Finding("warn", "sandbox", "shown only with a running server", advice)
+        advice = "The server probes this machine when it starts. Run this again with a server running."
+        yield Finding("warn", "sandbox", "not known without a running server", advice)
         return
     except (Unauthenticated, PermissionDenied) as error:
         yield Finding("ok", "server", f"answers at {client.address}")

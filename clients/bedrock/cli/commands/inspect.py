@@ -57,7 +57,7 @@ _LABEL = 12
 @click.option("--parent", metavar="SLUG", type=CONVERSATION, help="List the sub-agents of this conversation instead.")
 @FILTER_OPTION
 @click.option("--order-by", metavar="ORDER", default="", help="update_time, create_time or title, and desc after it.")
-@click.option("-n", "--limit", type=click.IntRange(1), default=30, show_default=True, help="How many at most.")
+@click.option("-n", "--limit", type=click.IntRange(1), default=30, show_default=True, help="Maximum number.")
 @JSON_OPTION
 @click.pass_context
 def list_(
@@ -112,7 +112,7 @@ def _nothing_found(*, here: bool, archived: bool, parent: str | None) -> str:
 
 @click.command()
 @NAME
-@click.option("-n", "--limit", type=click.IntRange(0), default=50, show_default=True, help="How many messages.")
+@click.option("-n", "--limit", type=click.IntRange(0), default=50, show_default=True, help="Number of messages.")
 @PLAIN_OPTION
 @JSON_OPTION
 @click.pass_context
@@ -161,9 +161,7 @@ def models(ctx: click.Context, name: str | None, output: str) -> None:
         try:
             _about_model(connect_or_spawn(ctx).model(name), output)
         except NotFound as error:
-            raise exits.CommandError(
-                f"there is no model “{name}”", "`bedrock models` lists those that there are."
-            ) from error
+            raise exits.CommandError(f"there is no model “{name}”", "`bedrock models` lists them.") from error
         return
     columns: dict[str, Callable[[Model], str]] = {
         "model": lambda model: model.name.removeprefix("models/"),
@@ -247,7 +245,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("tools", _offered(conversation)),
         ("client tools", ", ".join(tool.name for tool in conversation.client_tools)),
         *(("not offered", f"{tool.name}: {tool.text}") for tool in conversation.unoffered_tools),
-        ("told", _instructions(conversation)),
+        ("instructions", _instructions(conversation)),
         ("MCP servers", _mcp_servers(conversation)),
         ("jobs", _jobs(conversation)),
         ("approval", conversation.approval_policy),
@@ -257,9 +255,9 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("each request", _fixed(usage.fixed_tokens)),
         ("used", _used(conversation.total_usage)),
         ("side queries", _used(conversation.aside_usage)),
-        ("when full", "goes on by itself" * conversation.auto_continue),
-        ("goes on in", conversation.continued_by.removeprefix("conversations/")),
-        ("comes from", conversation.continued_from.removeprefix("conversations/")),
+        ("when full", "continues automatically" * conversation.auto_continue),
+        ("continued in", conversation.continued_by.removeprefix("conversations/")),
+        ("continues", conversation.continued_from.removeprefix("conversations/")),
         ("forked from", conversation.forked_from.removeprefix("conversations/")),
     ]
     return [(label, value) for label, value in facts if value]
@@ -372,7 +370,7 @@ def mcp(ctx: click.Context, output: str) -> None:
 @JSON_OPTION
 @click.pass_context
 def nodes(ctx: click.Context, output: str) -> None:
-    """List the servers that share a database, as the one that is asked sees them.
+    """List the servers that share the database, as seen by the one that answers.
 
     Those that have ended are not listed. Needs the role of an operator.
     """

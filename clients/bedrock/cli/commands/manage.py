@@ -20,7 +20,6 @@ from bedrock.cli.arguments import (
     generation_options,
 )
 from bedrock.cli.display.labels import QUEUE_COLUMNS, UNRECORDED, counted, in_words, nothing_to_cancel, unoffered_notice
-from bedrock.cli.display.questions import RULE_KINDS, made_rule, rule_line
 from bedrock.cli.text.output import JSON_OPTION, print_listing, print_text
 from bedrock.errors import AgentBusy
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from bedrock import Conversation
     from bedrock.conversations import ConversationInfo
-    from bedrock.states import Approval, ApprovalRule
     from bedrock.types import ApprovalPolicy, Mode
 
 
@@ -40,47 +38,6 @@ if TYPE_CHECKING:
 def new(ctx: click.Context, /, **creating: Any) -> None:
     """Create a conversation and print its slug. Nothing runs before a message is sent: `bedrock ask -r SLUG "…"`."""
     print_text(create_conversation(connect(ctx), **creating).get().slug)
-
-
-KIND = click.Choice(list(RULE_KINDS))
-
-
-@click.command()
-@NAME
-@click.argument("call", required=False)
-@click.option("--always", type=KIND, help="Also allow later calls like this one.")
-@click.option("--all", "everything", is_flag=True, help="Approve all calls that wait.")
-@click.pass_context
-def approve(ctx: click.Context, name: str, call: str | None, always: str | None, everything: bool) -> None:
-    """Approve a tool call that waits for approval. CALL, an id of `bedrock approvals`, is needed if several wait.
-
-    --always makes a rule for later calls of the conversation: `exact` for this command, `prefix` for commands that
-    begin like it, `path` for its directory, `tool` or `server` for all calls of the tool or of its MCP server.
-    `bedrock rules` lists the rules. Calls of one response run once all of them are approved; one denial skips them all.
-    """
-    conversation = connect(ctx).conversation(name)
-    for approval in _waiting(conversation, call, everything):
-        rule = _suggested(approval, always)
-        now = conversation.approve(approval, rule=rule)
-        waits = f"; it waits for {counted(left, 'other answer')}" if (left := len(now.state.approvals)) else ""
-        print_text(f"approved {approval.tool} ({approval.tool_use_id}){waits}")
-        _tell_rule(now, rule)
-
-
-@click.command()
-@NAME
-@click.argument("call", required=False)
-@click.option("--note", default="", help="Why; the agent reads it.")
-@click.option("--always", type=KIND, help="Also deny later calls like this one, as for `bedrock approve`.")
-@click.pass_context
-def deny(ctx: click.Context, name: str, call: str | None, note: str, always: str | None) -> None:
-    """Deny a tool call that waits for approval. No call of the same response runs, and the agent is informed."""
-    conversation = connect(ctx).conversation(name)
-    (approval,) = _waiting(conversation, call, everything=False)
-    rule = _suggested(approval, always)
-    now = conversation.deny(approval, note, rule=rule)
-    print_text(f"denied {approval.tool} ({approval.tool_use_id})")
-    _tell_rule(now, rule)
 
 
 @click.command()
@@ -121,7 +78,7 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
 @click.argument(
     "mode", required=False, metavar="[MODE]", type=click.Choice(["restricted", "workspace", "unrestricted"])
 )
-@click.option("--stop-running", is_flag=True, help="Stop what runs with wider rights than the mode.")
+@click.option("--stop-running", is_flag=True, help="Stop whatever still runs with more rights than the mode allows.")
 @click.pass_context
 def mode(ctx: click.Context, name: str, mode: Mode | None, stop_running: bool) -> None:
     """Show or set the mode of a conversation: what its tools may do.
@@ -133,7 +90,7 @@ def mode(ctx: click.Context, name: str, mode: Mode | None, stop_running: bool) -
 
     A new mode applies from the next tool call on, also within a run. A running call, background jobs and programs of
     MCP servers keep the rights that they were started with, and are listed; --stop-running stops them, now or when you
-    repeat the command, and the run continues without the call. The agent is informed. A server that cannot enforce a
+    repeat the command, and the run continues without the call. The agent is told. A server that cannot enforce a
     mode refuses it; `bedrock doctor` says why.
     """
     conversation = connect(ctx).conversation(name)
@@ -150,13 +107,13 @@ def mode(ctx: click.Context, name: str, mode: Mode | None, stop_running: bool) -
         print_text(unoffered)
     left = _named(answer.surviving_tool_use_ids, answer.surviving_jobs, answer.surviving_mcp_servers)
     if left and sys.stdin.isatty():
-        print_text(f"still running with wider rights: {left}")
+        print_text(f"still running with more rights: {left}")
         if click.confirm("Stop that?"):
             answer, left = conversation.set_mode(mode, stop_running=True), ""
     if ended := _named(answer.stopped_tool_use_ids, answer.ended_jobs, answer.stopped_mcp_servers):
         print_text(f"ended: {ended}")
     if left:
-        print_text(f"still running with wider rights: {left} (`bedrock mode --stop-running {slug} {mode}` ends that)")
+        print_text(f"still running with more rights: {left} (`bedrock mode --stop-running {slug} {mode}` ends that)")
 
 
 @click.command()
@@ -189,7 +146,9 @@ def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
 @click.option("-m", "--model", metavar="MODEL", shell_complete=complete_model, help="The model; see `bedrock models`.")
 @click.option("--approval-policy", type=POLICY, help="Which tool calls ask first.")
 @generation_options
-@click.option("--model-defaults", is_flag=True, help="Leave everything about answers to the model again.")
+@click.option(
+    "--model-defaults", is_flag=True, help="Reset effort, temperature and token limit to the model's defaults."
+)
 @click.option(
     "--auto-continue/--no-auto-continue",
     default=None,
@@ -213,7 +172,7 @@ def update(
     """
     changes = (generation, model, approval_policy, auto_continue)
     if all(each is None for each in changes) and not model_defaults:
-        raise click.UsageError("say what to change, for example --effort high")
+        raise click.UsageError("nothing to change; give an option such as --effort high")
     if generation is not None and model_defaults:
         raise click.UsageError("--model-defaults excludes --effort, --temperature and --max-output-tokens")
     changed = (
@@ -228,7 +187,7 @@ def update(
         )
     )
     settings = f"{changed.model.removeprefix('models/')}{in_words(changed.generation)}"
-    goes_on = ", goes on by itself when its context is used up" if changed.auto_continue else ""
+    goes_on = ", continues automatically when its context is used up" if changed.auto_continue else ""
     print_text(f"{changed.slug}: {settings}, approvals: {changed.approval_policy}{goes_on}")
 
 
@@ -252,7 +211,7 @@ def fork(ctx: click.Context, name: str, *, cycle: str, back: int | None, slug: s
     history is taken back: files stay as they are now. The queue and background jobs are not taken over.
     """
     if cycle and back:
-        raise click.UsageError("--at and --back both say where to fork: give one of them")
+        raise click.UsageError("--at and --back exclude each other")
     conversation = connect(ctx).conversation(name)
     made = (
         conversation.rewind(back, slug=slug, title=title) if back else conversation.fork(cycle, slug=slug, title=title)
@@ -279,17 +238,20 @@ def continue_(ctx: click.Context, name: str, without_summary: bool) -> None:
 def rename(ctx: click.Context, name: str, slug: str | None, title: str | None) -> None:
     """Give a conversation another slug or title."""
     if slug is None and title is None:
-        raise click.UsageError("name what to change: --slug, --title or both")
+        raise click.UsageError("give --slug, --title or both")
     now = connect(ctx).conversation(name).update(slug=slug, title=title)
     print_text(f"{now.slug}  {now.title}".rstrip())
 
 
 @click.command()
 @NAME
-@click.option("--undo", is_flag=True, help="Put it back on the list.")
+@click.option("--undo", is_flag=True, help="Unarchive it.")
 @click.pass_context
 def archive(ctx: click.Context, name: str, undo: bool) -> None:
-    """Take a conversation off the list; it can still be read. Its background jobs end; a busy one is refused."""
+    """Archive a conversation: it leaves the list, but can still be read.
+
+    Its background jobs end; a busy one is refused.
+    """
     conversation = connect(ctx).conversation(name)
     try:
         now = conversation.unarchive() if undo else conversation.archive()
@@ -302,9 +264,7 @@ def archive(ctx: click.Context, name: str, undo: bool) -> None:
 @NAME
 @click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
 @click.option("-f", "--force", is_flag=True, help="Cancel the run first, and do not ask.")
-@click.option(
-    "--etag", default="", help="Only if it has not changed since `bedrock show --output json` told this etag."
-)
+@click.option("--etag", default="", help="Delete only if the etag in `bedrock show --output json` is still this one.")
 @click.pass_context
 def rm(ctx: click.Context, name: str, *, yes: bool, force: bool, etag: str) -> None:
     """Delete a conversation and all that belongs to it.
@@ -314,7 +274,7 @@ def rm(ctx: click.Context, name: str, *, yes: bool, force: bool, etag: str) -> N
     """
     if not (yes or force or sys.stdin.isatty()):
         hint = "--yes deletes without asking; --force also cancels the run."
-        raise exits.CommandError("there is no terminal to ask at whether it is to be deleted", hint, exits.USAGE)
+        raise exits.CommandError("there is no terminal to confirm the deletion at", hint, exits.USAGE)
     conversation = connect(ctx).conversation(name)
     slug = conversation.get().slug
     if not (yes or force):
@@ -327,12 +287,6 @@ def rm(ctx: click.Context, name: str, *, yes: bool, force: bool, etag: str) -> N
     for warning in warnings:
         print_text(f"warning: {warning}", err=True)
     print_text(f"deleted {slug}")
-
-
-def _tell_rule(now: ConversationInfo, wanted: ApprovalRule | None) -> None:
-    made = made_rule(now.approval_rules, wanted) if wanted else None
-    if made is not None:
-        print_text(rule_line(made, f"`bedrock rules {now.slug} --revoke {{}}`"))
 
 
 def _tell_successor(successor: ConversationInfo) -> None:
@@ -350,58 +304,16 @@ def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:
         print_text(f"still running in the background: {', '.join(jobs)} ({ends})")
 
 
-def _suggested(approval: Approval, kind: str | None) -> ApprovalRule | None:
-    """Return the first rule of this kind that the approval suggests; None if `kind` is None.
-
-    Raises CommandError if the approval suggests no rule of this kind.
-    """
-    if kind is None:
-        return None
-    for rule in approval.suggestions:
-        if rule.kind == RULE_KINDS[kind]:
-            return rule
-    kinds = {each: short for short, each in RULE_KINDS.items()}
-    offered = ", ".join(dict.fromkeys(kinds[rule.kind] for rule in approval.suggestions if rule.kind in kinds))
-    hint = f"It can be: {offered}." if offered else "No rule can decide calls like this one."
-    raise exits.CommandError(f"there is no rule of the kind {kind} for {approval.tool}", hint, exits.USAGE)
-
-
-def _waiting(conversation: Conversation, call: str | None, everything: bool) -> list[Approval]:
-    """Return the open approvals that the command line names; if it names none, the only open one.
-
-    Raises:
-        CommandError: No such approval is open, or several are open and the command line names none.
-    """
-    now = conversation.get()
-    open_ = list(now.state.approvals)
-    if not open_:
-        raise exits.CommandError(f"{now.slug} waits for no approval")
-    if call is not None:
-        named = [approval for approval in open_ if approval.tool_use_id == call]
-        if not named:
-            raise exits.CommandError(
-                f"no approval is open for {call}", f"Open are: {', '.join(a.tool_use_id for a in open_)}."
-            )
-        return named
-    if len(open_) > 1 and not everything:
-        raise exits.CommandError(
-            f"{len(open_)} approvals are open in {now.slug}",
-            f"Name one: {', '.join(f'{approval.tool_use_id} ({approval.tool})' for approval in open_)}.",
-            exits.USAGE,
-        )
-    return open_
-
-
 @click.command()
 @NAME
 @click.option("--all", "everything", is_flag=True, help="Include messages that are no longer queued, with their fates.")
-@click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="How many of the latest.")
+@click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="Number of the latest.")
 @JSON_OPTION
 @click.pass_context
 def queue(ctx: click.Context, name: str, everything: bool, limit: int, output: str) -> None:
     """List the queued messages of a conversation."""
     entries = connect(ctx).conversation(name).queue(include_settled=everything, newest_first=True)
-    none = "Nothing has waited yet." if everything else "Nothing waits."
+    none = "Nothing has been queued yet." if everything else "The queue is empty."
     print_listing(list(islice(entries, limit))[::-1], output, QUEUE_COLUMNS, none=none)
 
 
@@ -416,13 +328,13 @@ def withdraw(ctx: click.Context, name: str, messages: tuple[str, ...], everythin
     Without MESSAGES, the one that was sent last is withdrawn. `bedrock queue` shows the ids of messages.
     """
     if messages and everything:
-        raise click.UsageError("name messages, or use --all")
+        raise click.UsageError("give messages or --all, not both")
     conversation = connect(ctx).conversation(name)
     chosen = [message if "/" in message else f"{conversation.name}/messages/{message}" for message in messages]
     if not chosen:
         waiting = [entry.message.name for entry in conversation.queue(newest_first=True)]
         chosen = waiting if everything else waiting[:1]
     if not chosen:
-        print_text("nothing waits", err=True)
+        print_text("the queue is empty", err=True)
     for each in chosen:
         print_text(f"withdrawn: {conversation.withdraw(each).message.text}")

@@ -145,7 +145,7 @@ def watch(ctx: click.Context, name: str | None, output: str, filter_: str, plain
     own name: `bedrock list --parent NAME` lists them. FILTER narrows the list, as that of `bedrock list` does.
     """
     if name is not None and filter_:
-        raise click.UsageError("--filter is for the list of conversations: give no NAME")
+        raise click.UsageError("--filter is only for the list of conversations, without NAME")
     address: str | None = ctx.find_root().obj
     following = watch_list(address, output, filter_) if name is None else _watch(address, name, output, plain=plain)
     asyncio.run(_until_closed(following))

@@ -24,7 +24,7 @@ _WORDS = {
     "idle": "idle",
     "llm_requesting": "thinking",
     "awaiting_tool_approval": "waits for you",
-    "awaiting_continuation": "summing up",
+    "awaiting_continuation": "summarizing",
 }
 
 

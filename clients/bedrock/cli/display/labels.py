@@ -181,7 +181,7 @@ async def queue_lines(conversation: AsyncConversation) -> list[str]:
     return [
         f"· {_delivery(entry)}, sent {_sent(entry)} ago: “{one_line(entry.message.text, 60)}”"
         async for entry in conversation.queue()
-    ] or ["· nothing waits"]
+    ] or ["· the queue is empty"]
 
 
 def _delivery(entry: QueuedMessage) -> str:

@@ -156,7 +156,7 @@ USER_MARK = "> "
 #: Of a user's message with more than LONG_LINES lines, the first FIRST_LINES are shown in a chat.
 LONG_LINES, FIRST_LINES = 20, 5
 
-SUMMED_UP = "the conversation, summed up"
+SUMMED_UP = "summary of the conversation"
 GO_ON = "it ends here; `bedrock continue` (/continue in a chat) goes on in a new one"
 
 _JOB_ENDS = {"killed": "was killed", "lost": "ended with the server"}
@@ -315,7 +315,7 @@ class Transcript:
     def _summary(self, text: str, *, of_another: bool) -> None:
         """Print the summary of a full conversation, either in that conversation or as its successor's first message."""
         if not self._summing:
-            self._heading("the conversation before, summed up" if of_another else SUMMED_UP)
+            self._heading("summary of the previous conversation" if of_another else SUMMED_UP)
         for line in self._said.finish(text):
             self._say(line)
         if not (of_another or self.goes_on):
@@ -410,7 +410,7 @@ class Transcript:
     def _show_context_warning(self, event: Event, usage: ContextUsage) -> None:
         if usage.usable_window_tokens:
             share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f} % of the context is used"
-            self._write(self._paint.careful(f"· {share}; near its end the conversation is summed up"))
+            self._write(self._paint.careful(f"· {share}; the conversation is summarized when it is nearly full"))
 
     def _show_background_job_changed(self, event: Event, job: events.BackgroundJobChanged) -> None:
         if job.status != "running":
