@@ -126,21 +126,25 @@ class Exchange:
         """Begin a phase that may take `seconds`; else TransportTimeoutError with the text `late` is raised."""
         self._deadline, self._late = time.monotonic() + seconds, late
 
-    def when_ready(self, sock: socket.socket, wanted: int, operation: Callable[[], Result]) -> Result:
-        """Do a non-blocking operation as soon as the socket allows it.
+    def when_ready(
+        self, sock: socket.socket, wanted: int, operation: Callable[[], Result], *, drained: bool = False
+    ) -> Result:
+        """Do a non-blocking operation as soon as the socket allows it. `drained`: it will not at once.
 
         Reading may need the socket to be writable, and the other way round, because TLS exchanges keys meanwhile.
         Raises TransportTimeoutError or an OSError.
         """
         while (left := self._deadline - time.monotonic()) > 0:
             try:
-                return operation()
+                if not drained:
+                    return operation()
             except ssl.SSLWantReadError:
                 wanted = select.POLLIN
             except ssl.SSLWantWriteError:
                 wanted = select.POLLOUT
             except BlockingIOError:
                 pass
+            drained = False
             if not _poll(sock, wanted, min(left, self.idle)) and self.idle < left:
                 raise TransportTimeoutError(f"nothing arrived for {self.idle:g} s")
         raise TransportTimeoutError(self._late)

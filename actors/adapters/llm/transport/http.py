@@ -16,7 +16,7 @@ import ssl
 import threading
 import time
 import weakref
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +74,9 @@ _SHARE_OF_FILES = 16
 #: What must have arrived so that http.client reads the next chunk, or the end of all chunks, without waiting.
 _NEXT_CHUNK = re.compile(rb"(?s:0*[1-9a-fA-F][^\n]*\n.)|0+[ \t\r]*(?:;[^\n]*)?\n(?:[^\r\n][^\n]*\n)*\r?\n")
 
+#: The head of a chunk that has content. A head in another form is left to http.client.
+_CHUNK_HEAD = re.compile(rb"(0{0,8}[1-9a-fA-F][0-9a-fA-F]{0,15})[ \t]*(?:;[^\r\n]*)?\r?\n")
+
 _NOT_BEGUN = "the connection was closed before an answer began"
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -92,6 +95,8 @@ class _Incoming:
         self.position = 0
         self._sock = sock
         self._exchange = exchange
+        self._drained = False
+        """Whether the last read took all that had arrived, so that the next one has to wait."""
         self._file = file  # as long as it is open, the socket is open, even if http.client has closed it
         sock.settimeout(0)
 
@@ -103,14 +108,22 @@ class _Incoming:
         """
         receive = partial(self._sock.recv, READ_BYTES)
         try:
-            pieces = [self._exchange.when_ready(self._sock, select.POLLIN, receive) if wait else receive()]
+            if wait:
+                pieces = [self._exchange.when_ready(self._sock, select.POLLIN, receive, drained=self._drained)]
+            else:
+                pieces = [receive()]
         except OSError:
             if wait:
                 raise
             return False
-        with suppress(OSError):
-            while isinstance(self._sock, ssl.SSLSocket) and pieces[-1] and (room := READ_BYTES - sum(map(len, pieces))):
+        room = READ_BYTES - len(pieces[0])
+        try:
+            while isinstance(self._sock, ssl.SSLSocket) and pieces[-1] and room:
                 pieces.append(self._sock.recv(room))
+                room -= len(pieces[-1])
+            self._drained = room > 0 and not isinstance(self._sock, ssl.SSLSocket)
+        except OSError:
+            self._drained = True
         self.buffer = b"".join((self.buffer[self.position :], *pieces))
         self.position = 0
         self._exchange.overhead += sum(map(len, pieces))
@@ -163,6 +176,31 @@ class _Response(http.client.HTTPResponse):
             return bool(self.fp.position < len(self.fp.buffer))
         line_end = 0 if self.chunk_left is None else 2  # that of the last chunk
         return _NEXT_CHUNK.match(self.fp.buffer, self.fp.position + line_end) is not None
+
+    def pieces(self, limit: int) -> list[bytes]:
+        """Return what has arrived, at most `limit` bytes in at most _MAX_CHUNKS pieces; if nothing has, wait for it.
+
+        Returns [b""] at the end. Raises HTTPException, ValueError, or an OSError.
+        """
+        return (self.chunked and not self.isclosed() and self._chunks(limit)) or [self.next(limit)]
+
+    def _chunks(self, limit: int) -> list[bytes]:
+        """Take the content of all chunks in the buffer, as http.client's `read1` would, which takes one a call."""
+        buffer, position, left = self.fp.buffer, self.fp.position, self.chunk_left
+        pieces: list[bytes] = []
+        while limit and len(pieces) < _MAX_CHUNKS:
+            if not left:
+                head = _CHUNK_HEAD.match(buffer, position + (0 if left is None else 2))  # behind the last line end
+                if head is None:
+                    break
+                position, left = head.end(), int(head[1], 16)
+            piece = buffer[position : position + min(left, limit)]
+            if not piece:
+                break
+            pieces.append(piece)
+            position, left, limit = position + len(piece), left - len(piece), limit - len(piece)
+        self.fp.position, self.chunk_left = position, left
+        return pieces
 
     def next(self, limit: int) -> bytes:
         """Return the next bytes, at most `limit`; b"" at the end. Raises HTTPException, ValueError, or an OSError."""
@@ -436,10 +474,9 @@ class Reply:
             while self._failure is None and (
                 not pieces or (size < READ_BYTES and len(pieces) < _MAX_CHUNKS and self._response.ready())
             ):
-                piece = self._response.next(READ_BYTES - size)
+                pieces += self._response.pieces(READ_BYTES - size)
                 self._exchange.overhead = 0
-                pieces.append(piece)
-                size += len(piece)
+                size = sum(map(len, pieces))
         except TransportError as failure:
             self._failure = failure
         except (OSError, ValueError, http.client.HTTPException):
