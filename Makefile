@@ -135,8 +135,9 @@ security-table: $(STAMP)  ## Write the table of attacks in docs/security.md from
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.security_table
 
 .PHONY: api-docs
-api-docs: $(STAMP)  ## Write docs/api/reference.md from protos/
+api-docs: $(STAMP)  ## Write docs/api/reference.md, and the OpenAPI description of the API over HTTP, from protos/
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.api_docs
+	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.openapi
 
 .PHONY: model-prices
 model-prices: $(STAMP)  ## Write the prices and windows of genai-prices into models.toml, and print what changes

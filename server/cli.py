@@ -25,6 +25,9 @@ USAGE = 2
 @click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
 @click.option("--database", type=str, help="The URL of a PostgreSQL database, or none: SQLite in --data-dir. [none]")
 @click.option("--listen", type=str, help="host:port (0: any free one), unix:/path, or none. [127.0.0.1:7421]")
+@click.option(
+    "--http", "--http-listen", "http_listen", type=str, help="Serve JSON over HTTP, too: host:port, or none. [none]"
+)
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="What is logged to stderr. [info]")
 @click.option("--default-model", type=str, help="The default model of conversations.")
 @click.option("--small-model", type=str, help='The model for side queries such as titles, or "none".')

@@ -20,6 +20,7 @@ from actors.conversation.supervisor import Supervisor
 from actors.ports import SandboxReport, StoreError, machine
 from actors.ports.telemetry import Telemetry
 from server.app.adapter_choice import CannotStartError, server_credentials
+from server.app.http_gateway import HttpGateway
 from server.app.sandbox_choice import sandbox_line
 from server.app.wiring import Wiring, wire
 from server.auth.tokens import TokenUnusableError
@@ -167,8 +168,10 @@ async def _serve(
         asyncio.create_task(_measure_loop(wired.services.telemetry)),
         asyncio.create_task(warn_when_crowded(max_connections())),
     ]
+    gateway: HttpGateway | None = None
     try:
         where = _listen(endpoint, config, wired.socket)
+        gateway = HttpGateway(config, config.http_listen, where[0].where) if config.http_listen else None
         await endpoint.start()
         await asyncio.to_thread(wired.cluster.start)
         if not await asyncio.to_thread(wired.supervisor.wait_until_woken, WAKING_SECONDS):
@@ -180,7 +183,7 @@ async def _serve(
                     "insecure_behind_proxy: %s takes calls without TLS; whoever can reach it can read the token",
                     " and ".join(exposed),
                 )
-            announce(f"bedrock ready on {' and '.join(each.target for each in where)} ({_kept(config)})")
+            announce(f"bedrock ready on {' and '.join(each.target for each in where)} ({_kept(config, gateway)})")
             operating_system.notify(operating_system.READY)
             await asyncio.to_thread(_connect, wired)
             spare_what_stays()
@@ -199,15 +202,19 @@ async def _serve(
         for task in looking:
             task.cancel()
         await _stop(config, wired, endpoint, hurry)
+        if gateway is not None:
+            await gateway.close()
 
 
-def _kept(config: Config) -> str:
-    """Return, for the log, the data directory, and the database and the name of this node if there are any."""
+def _kept(config: Config, gateway: HttpGateway | None) -> str:
+    """Return, for the log, the data directory, and the database, the node's name and the gateway if there are any."""
     parts = [f"data {config.data_dir}"]
     if config.database:
         parts.append(f"database {shown_database(config.database)}")
     if config.cluster is not None:
         parts.append(f"node {config.cluster.name}")
+    if gateway is not None:
+        parts.append(gateway.url)
     return ", ".join(parts)
 
 

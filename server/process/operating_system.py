@@ -201,6 +201,7 @@ def _resident() -> int:
     return int(_RESIDENT.read_bytes().split()[1]) * _PAGE_BYTES
 
 
+BACKLOG = 1_024
 _CONNECTED = frozenset({("unix", "03"), ("tcp", "01"), ("tcp6", "01")})
 """The tables and states of sockets that are connected."""
 _LISTENS = frozenset({("tcp", "0A"), ("tcp6", "0A")})
@@ -230,6 +231,12 @@ def listener(port: int) -> str:
             if any(os.readlink(file) in links for file in (process / "fd").iterdir()):
                 return f"process {process.name} ({(process / 'comm').read_text().strip()})"
     return ""
+
+
+def bound(where: Listen) -> socket.socket:
+    """Return a socket that listens on a host and a port. Raises OSError."""
+    family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
+    return socket.create_server((where.host, where.port), family=family, backlog=BACKLOG)
 
 
 def _sockets() -> Iterator[_Socket]:

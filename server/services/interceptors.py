@@ -87,8 +87,11 @@ def reading_handler(behaviour: Callable[[Any, Context], Any], serialize: Any, *,
 
 
 def peer_of(context: Context) -> str:
-    """Return the address at the other end of the connection, such as `ipv4:192.0.2.1:50000` or `unix:`."""
-    return context.peer()
+    """Return the address at the other end of the connection, such as `ipv4:192.0.2.1:50000` or `unix:`.
+
+    Over the Unix socket, which only the server's own user can reach, the HTTP gateway reports its client's address.
+    """
+    return forwarded_peer_of(context) if (peer := context.peer()).startswith("unix:") else peer
 
 
 def forwarded_peer_of(context: Context) -> str:

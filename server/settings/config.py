@@ -46,8 +46,8 @@ from server.settings.setting_values import (
     Days,
     Listen,
     Listener,
-    MetricsListen,
     NamesBelow,
+    PortListen,
     Seconds,
     Url,
     unencrypted,
@@ -143,6 +143,8 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The URL of a PostgreSQL database; "" for SQLite in `data_dir`."""
     listen: Listen | None = Listen("127.0.0.1", 7421)
     """The address to listen on besides the Unix socket in the data directory; None for no other address."""
+    http_listen: PortListen | None = None
+    """The address at which a gateway serves JSON over HTTP; None for no gateway."""
     log_level: Annotated[str, one_of(LOG_LEVELS)] = "info"
     default_model: str = ""
     """The default model of conversations; "" for the default model of the first provider."""
@@ -180,7 +182,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     The client's address is then taken from a header that the proxy sends.
     """
-    metrics_listen: MetricsListen | None = None
+    metrics_listen: PortListen | None = None
     """The address at which Prometheus gets metrics by HTTP; None if no metrics are served."""
     otlp_endpoint: Url = ""
     """The URL of a collector for traces and metrics, by OTLP over gRPC; "" for no collector."""
@@ -199,6 +201,15 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Files and directories of the system that the tools of every principal can read."""
     cpus: Cpus | None = None
     """The CPUs that the server itself runs on; None for all. Its tools may use all CPUs in any case."""
+
+
+class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings in the table [http]: who may call over HTTP. Clients send a token in any case."""
+
+    allow_hosts: tuple[str, ...] = ()
+    """The names by which clients reach this machine; its addresses and localhost need not be named."""
+    allow_origins: tuple[str, ...] = ()
+    """The origins of web pages that may call, such as `https://app.example`."""
 
 
 class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -225,6 +236,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True, d
     authorizer: AuthorizerSettings | None = None
     """The operator's own class for authentication and authorization; None if there is none."""
     quotas_together: Quotas = field(name="quotas", default=Quotas())
+    http: HttpSettings = HttpSettings()
     cluster: ClusterSettings | None = None
     """How servers that share the database reach each other; None if this server does not share its database."""
 
@@ -300,6 +312,11 @@ class Config(Settings, frozen=True, kw_only=True):
         )
 
     @property
+    def encrypted(self) -> Listener | None:
+        """The first address with a certificate, which HTTP uses as well; None if there is none."""
+        return next((each for each in self.listeners if each.certificate), None)
+
+    @property
     def behind_proxy(self) -> bool:
         """Whether every address except Unix sockets is behind a proxy, which sends the client's address in a header."""
         reached = [each for each in self.listeners if not each.where.path]
@@ -344,6 +361,8 @@ def check_consistency(config: Config, tables: tuple[Listener, ...]) -> None:
         raise ConfigError("tls_certificate and tls_key are needed together")
     if config.insecure_behind_proxy and (tls or listen is None or listen.path):
         raise ValueError("insecure_behind_proxy: only for host:port without TLS")
+    if (http := config.http_listen) and not (http.local or config.encrypted or config.behind_proxy):
+        raise ValueError(f"http_listen: {unencrypted(http)}Set tls_certificate and tls_key, or listen on 127.0.0.1")
     if listen is not None and not (listen.local or tls or config.insecure_behind_proxy):
         raise ConfigError(
             f"{unencrypted(listen)}"

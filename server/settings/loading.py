@@ -19,7 +19,7 @@ from server.settings.setting_values import LOG_LEVELS, SANDBOXES, ConfigError, L
 SETTINGS = Options.__struct_fields__
 """The names of all settings that a flag, an environment variable or the settings file can contain."""
 TYPES = {each.name: described(each.type)[0] for each in inspect.type_info(Options).fields}  # type: ignore[attr-defined]
-NO_VALUE = {"listen": "none", "metrics_listen": "none", "cpus": "all"}
+NO_VALUE = {"listen": "none", "http_listen": "none", "metrics_listen": "none", "cpus": "all"}
 """The words that stand for None."""
 NO_TEXT = {"database": "none", "otlp_endpoint": "none"}
 """The words that stand for the default, ""."""

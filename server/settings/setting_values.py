@@ -52,8 +52,8 @@ class Listen(str):
         return bool(self.path) or is_loopback(self.host)
 
 
-class MetricsListen(Listen):
-    """An address for metrics: host and port, or a port of this machine."""
+class PortListen(Listen):
+    """An address for HTTP: host and port, or a port of this machine."""
 
     @classmethod
     def of(cls, value: object) -> Listen:

@@ -208,3 +208,8 @@ def token(config: Path, data: Path, *arguments: str, **env: str) -> str:
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def http_url(server: ServerProcess) -> str:
+    """Where a server that was started with --http says that its gateway is."""
+    return server.ready.strip().rpartition(", ")[2].removesuffix(")")

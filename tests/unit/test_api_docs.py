@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
+from openapi_spec_validator import validate
 
 from actors.core.errors import Reason, Rejected
 from server.contract import limits
@@ -17,7 +19,7 @@ from server.contract.errors import CODES, ConversationNotFoundError, MalformedRe
 from server.services.grpc_server import SERVICES
 from server.settings.loading import load
 from tests.documents.pages import API_GUIDE, ROOT, anchor, section, table
-from tests.generate import api_docs
+from tests.generate import api_docs, openapi
 from tests.generate.contract import File, read_contract
 
 if TYPE_CHECKING:
@@ -37,6 +39,12 @@ def contract() -> tuple[File, ...]:
 
 def test_the_reference_is_what_the_contract_says() -> None:
     assert api_docs.render(PAGE) == PAGE, "if this is meant: make api-docs"
+
+
+def test_the_openapi_description_is_what_the_contract_says_and_valid() -> None:
+    text = openapi.TARGET.read_text(encoding="utf-8")
+    assert openapi.render() == text, "if this is meant: make api-docs"
+    validate(json.loads(text))
 
 
 def test_every_call_message_field_and_value_has_its_place(contract: tuple[File, ...]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from actors.runtime.quotas import Quota
 from server.settings.config import Config
 from server.settings.loading import SETTINGS, load
-from server.settings.setting_values import ConfigError, Cpus, Listen, MetricsListen
+from server.settings.setting_values import ConfigError, Cpus, Listen, PortListen
 
 HOME = {"HOME": "/home/ada"}
 
@@ -58,8 +58,9 @@ def test_a_relative_directory_of_the_desktop_is_ignored(tmp_path: Path, monkeypa
 def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) -> None:
     values = {
         "data_dir": "/d", "database": "postgresql://db/bedrock",
-        "listen": "[::1]:5", "log_level": "warning", "default_model": "m", "drain_seconds": "1.5",
-        "idle_seconds": "2", "max_streams": "7", "reflection": "true", "tls_certificate": "/c.pem", "tls_key": "/k.pem",
+        "listen": "[::1]:5", "http_listen": "6", "log_level": "warning", "default_model": "m",
+        "drain_seconds": "1.5", "idle_seconds": "2", "max_streams": "7", "reflection": "true",
+        "tls_certificate": "/c.pem", "tls_key": "/k.pem",
         "sandbox": "b", "retention_events_days": "30", "retention_events_min": "5", "retention_archived_days": "0.5",
         "retention_audit_days": "7",
         "small_model": "none", "titles": "off", "cpus": "0,2-3", "insecure_behind_proxy": "off",
@@ -76,12 +77,13 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
     assert (by_variable.file, by_file.file) == (None, file)
     assert by_file == Config(
         data_dir=Path("/d"), database="postgresql://db/bedrock",
-        listen=Listen("::1", 5), log_level="warning", default_model="m", drain_seconds=1.5,
-        idle_seconds=2.0, max_streams=7, reflection=True, tls_certificate=Path("/c.pem"), tls_key=Path("/k.pem"),
+        listen=Listen("::1", 5), http_listen=PortListen("127.0.0.1", 6), log_level="warning",
+        default_model="m", drain_seconds=1.5, idle_seconds=2.0, max_streams=7, reflection=True,
+        tls_certificate=Path("/c.pem"), tls_key=Path("/k.pem"),
         sandbox="B", retention_events_days=30.0, retention_events_min=5, retention_archived_days=0.5,
         retention_audit_days=7.0,
         small_model="none", titles=False, cpus=Cpus({0, 2, 3}),
-        metrics_listen=MetricsListen("127.0.0.1", 9464), otlp_endpoint="http://c:4317",
+        metrics_listen=PortListen("127.0.0.1", 9464), otlp_endpoint="http://c:4317",
         otlp_contents=("gen_ai.output.messages",), workspace_protected=(".envrc", "a/b"), deny_read=("~/.ssh", "/keys"),
         system_paths=("/usr", "/opt"),
         file=file, environ=by_file.environ, origins=by_file.origins,

@@ -1,0 +1,1 @@
+"""The HTTP gateway: a client of the gRPC server that serves its contract as JSON over HTTP, a process of its own."""

@@ -1,0 +1,109 @@
+"""Converts the answers of calls to HTTP: responses and errors as JSON, the latter in the form of Google's AIP-193."""
+
+from __future__ import annotations
+
+import http
+from typing import TYPE_CHECKING, Any, cast
+
+import grpc
+import msgspec
+from google.protobuf.json_format import MessageToDict
+from google.rpc import error_details_pb2 as details
+from grpc_status import rpc_status
+from starlette.responses import Response
+
+from server.contract.errors import make, status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from google.protobuf.message import Message
+    from google.rpc.status_pb2 import Status
+
+JSON = "application/json"
+CLIENT_CLOSED_REQUEST = 499
+"""The HTTP status of a cancelled call, which no client is left to see."""
+HTTP_STATUS = {
+    grpc.StatusCode.CANCELLED: CLIENT_CLOSED_REQUEST,
+    grpc.StatusCode.UNKNOWN: 500,
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.ALREADY_EXISTS: 409,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.ABORTED: 409,
+    grpc.StatusCode.OUT_OF_RANGE: 400,
+    grpc.StatusCode.UNIMPLEMENTED: 501,
+    grpc.StatusCode.INTERNAL: 500,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DATA_LOSS: 500,
+}
+"""The HTTP status of each gRPC status, as google/rpc/code.proto has them."""
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_BREAKS = {"\u0085": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+"""The line breaks that JSON does not escape: some clients of event streams split lines at them."""
+
+
+class HttpError(Exception):
+    """A request that HTTP itself refuses: `status` is its HTTP status, and `code` the gRPC status of its text."""
+
+    def __init__(
+        self,
+        status: int,
+        text: str,
+        code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.status, self.code, self.headers = status, code, headers or {}
+
+
+def as_json(message: Message) -> Any:
+    """Return a message as protobuf's JSON: fields in camelCase, without those that are not set."""
+    return MessageToDict(message)
+
+
+def encoded(value: Any) -> bytes:
+    """Return JSON as bytes on one line, for every notion of a line."""
+    text = msgspec.json.encode(value)
+    for found, escaped in _BREAKS.items():
+        text = text.replace(found.encode(), escaped.encode())
+    return text
+
+
+def status_for(error: Exception) -> Status:
+    """Return the status of an error: that of the server, or one of the gateway's own."""
+    if isinstance(error, HttpError):
+        return make(error.code, str(error), error.code.name)
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return status_of(error)
+    if (told := rpc_status.from_call(cast("grpc.Call", error))) is not None:
+        return told
+    code = error.code()
+    # gRPC's own words name addresses and sockets.
+    text = "the server cannot be reached: try again later" if code is grpc.StatusCode.UNAVAILABLE else error.details()
+    return make(code, text or code.name, code.name)
+
+
+def as_error(error: Exception) -> tuple[int, dict[str, Any]]:
+    """Return the HTTP status of an error, and its JSON."""
+    status = status_for(error)
+    code = _CODES.get(status.code, grpc.StatusCode.UNKNOWN)
+    number = error.status if isinstance(error, HttpError) else HTTP_STATUS[code]
+    shown = as_json(status).get("details", [])
+    return number, {"error": {"code": number, "message": status.message, "status": code.name, "details": shown}}
+
+
+def error_response(error: Exception) -> Response:
+    """Return the HTTP response for an error."""
+    number, told = as_error(error)
+    headers = dict(error.headers) if isinstance(error, HttpError) else {}
+    if number == http.HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    retry = details.RetryInfo()
+    if any(each.Unpack(retry) for each in status_for(error).details):
+        headers["Retry-After"] = str(max(1, retry.retry_delay.seconds))
+    return Response(encoded(told) + b"\n", number, headers, JSON)

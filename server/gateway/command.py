@@ -1,0 +1,98 @@
+"""The command `bedrock gateway`: JSON over HTTP in front of a server, or of several nodes."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from bedrock.cli.text.output import print_text
+from bedrock.local_server import ADDRESS_FILE, data_directory
+
+from server.cli import CANNOT_START, USAGE, fail
+from server.process.operating_system import bound, tune_process
+from server.settings.setting_values import LOG_LEVELS, ConfigError, Listen, PortListen, unencrypted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
+
+
+@click.command()
+@click.option("--listen", default="127.0.0.1:7422", help="host:port to serve HTTP at. [127.0.0.1:7422]")
+@click.option("--upstream", default="", help="The server: host:port, https://host:port or unix:/path. [the local one]")
+@click.option("--upstream-ca", type=FILE, help="A PEM file with the authorities that sign the server's certificate.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where the local server keeps its files.")
+@click.option("--allow-host", "hosts", multiple=True, help="A name by which clients reach the gateway.")
+@click.option("--allow-origin", "origins", multiple=True, help="An origin of web pages that may call, for CORS.")
+@click.option("--tls-certificate", "certificate", type=FILE, help="A PEM file; needed to listen beyond this machine.")
+@click.option("--tls-key", "key", type=FILE, help="The PEM file with its key.")
+@click.option("--insecure-behind-proxy", "behind_proxy", is_flag=True, help="Listen beyond this machine without TLS.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="What is logged to stderr. [info]")
+@click.option("--fd", type=int, hidden=True, help="A socket that listens already.")
+@click.option("--until-eof", is_flag=True, help="Also stop when standard input, a pipe, is closed by its writer.")
+def gateway(
+    *,
+    listen: str,
+    upstream: str,
+    data_dir: Path | None,
+    log_level: str,
+    fd: int | None,
+    until_eof: bool,
+    **options: Any,
+) -> None:
+    """Serve the API of a server as JSON over HTTP.
+
+    Events are server-sent events. `bedrock serve --http` runs this beside the server. Callers send the token as
+    `Authorization: Bearer TOKEN`, also on this machine.
+    """
+    try:
+        where = _checked(listen, options)
+        target = upstream or _local(data_dir)
+    except ConfigError as error:
+        fail(str(error), USAGE)
+    tune_process()
+    import asyncio  # noqa: PLC0415
+
+    from server import json_logs  # noqa: PLC0415 -- not for --help
+    from server.gateway.http_server import Gateway, serve  # noqa: PLC0415
+
+    json_logs.set_up(log_level)
+    authorities: Path | None = options.pop("upstream_ca")
+    settings = Gateway(
+        upstream=target.removeprefix("https://"),
+        upstream_tls=target.startswith("https://"),
+        upstream_ca=authorities.read_bytes() if authorities else None,
+        **options,
+    )
+    try:
+        listening = bound(where) if fd is None else socket.socket(fileno=fd)
+    except OSError as error:
+        fail(f"cannot listen on {where}: {(error.strerror or 'unknown host').lower()}", CANNOT_START)
+    if fd is None:
+        scheme = "https" if settings.certificate else "http"
+        print_text(f"bedrock gateway ready on {scheme}://{Listen(where.host, listening.getsockname()[1])}")
+    asyncio.run(serve(settings, listening, until_eof=until_eof))
+
+
+def _checked(listen: str, options: Mapping[str, Any]) -> Listen:
+    """Return the address to listen on. Raises ConfigError if it is none, or is open to others without TLS."""
+    try:
+        where = PortListen.of(listen)
+    except ValueError:
+        raise ConfigError("--listen: must be host:port, or a port") from None
+    if (options["certificate"] is None) != (options["key"] is None):
+        raise ConfigError("--tls-certificate and --tls-key are needed together")
+    if not (where.local or options["certificate"] or options["behind_proxy"]):
+        raise ConfigError(f"{unencrypted(where)}Set --tls-certificate and --tls-key, or listen on 127.0.0.1")
+    return where
+
+
+def _local(data_dir: Path | None) -> str:
+    """Return the address of the Unix socket of the server on this machine. Raises ConfigError if none runs."""
+    try:
+        return ((data_dir or data_directory()) / ADDRESS_FILE).read_text().strip()
+    except (OSError, ValueError):
+        raise ConfigError("no server runs on this machine: name one with --upstream") from None

@@ -1,0 +1,201 @@
+"""Sends the responses of a streaming call as server-sent events or as lines of JSON, and ends them with a word.
+
+An event's id is its revision, so that a client which reconnects with the last one it has seen misses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bedrock import v1
+from starlette.responses import StreamingResponse
+
+from server.contract.errors import MalformedRequestError
+from server.gateway.answers import as_error, as_json, encoded
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterator
+
+    from google.protobuf.message import Message
+    from starlette.requests import Request
+
+    from server.gateway.routes import Route
+    from server.gateway.upstream import Upstream
+
+Item = TypeVar("Item")
+EVENTS, LINES = "text/event-stream", "application/x-ndjson"
+COMMENT_SECONDS = 15.0
+"""The longest time without a byte: then a comment is sent, which keeps proxies from closing the connection."""
+COMMENT = b":\n"  # no blank line, which some clients take for an empty event
+PIECE_BYTES = 64 * 1024
+"""What is handed to the connection at once, so that of a large event no more than this waits for a slow reader."""
+LAST_EVENT = "last-event-id"
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_OVER = frozenset({v1.QueuedMessage.FATE_RETURNED, v1.QueuedMessage.FATE_WITHDRAWN})
+"""What can become of a queued message that no run will begin with."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One event of a stream over HTTP."""
+
+    kind: str
+    data: Any
+    id: int = 0
+    """The revision after which a client resumes that has seen the event; 0 for the one before."""
+    ours: bool = False
+    """Whether the event is none of the contract, so that a line of JSON has to name its kind."""
+
+
+def as_event(sent: Sent) -> bytes:
+    """Return an event in the format of server-sent events."""
+    head = f"id: {sent.id}\n" if sent.id else ""
+    return b"%sevent: %s\ndata: %s\n\n" % (head.encode(), sent.kind.encode(), encoded(sent.data))
+
+
+def as_line(sent: Sent) -> bytes:
+    """Return an event as a line of JSON."""
+    return encoded({sent.kind: sent.data} if sent.ours and sent.kind != "error" else sent.data) + b"\n"
+
+
+def wanted(http: Request) -> str:
+    """Return which of the two formats the client accepts; "" if it names neither."""
+    accepted = http.headers.get("accept", "").lower()
+    return next((kind for kind in (LINES, EVENTS) if kind in accepted), "")
+
+
+def resumed(request: Message, http: Request) -> None:
+    """Make a request resume after the last event that the client has seen, if it says so and the call can."""
+    if (text := http.headers.get(LAST_EVENT)) and "after_revision" in request.DESCRIPTOR.fields_by_name:
+        request.after_revision = last_event(text)  # type: ignore[attr-defined]
+
+
+def last_event(text: str) -> int:
+    """Return the revision in the header Last-Event-ID. Raises MalformedRequestError."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise MalformedRequestError((LAST_EVENT, "must be the id of an event, which is a number"))
+    return int(text)
+
+
+async def events(route: Route, responses: AsyncGenerator[Any]) -> AsyncGenerator[Sent]:
+    """Yield the events in the responses of a call; those of a list that cannot be resumed begin with `reset`."""
+    begins = route.name == "WatchConversations"
+    async with aclosing(responses):
+        async for response in responses:
+            if begins:
+                yield Sent("reset", {}, ours=True)
+                begins = False
+            for message in getattr(response, "events", (response,)):
+                yield sent(message)
+
+
+def sent(message: Any) -> Sent:
+    """Return an event of the contract as it is sent over HTTP."""
+    if "event" not in message.DESCRIPTOR.oneofs_by_name:
+        return Sent("message", as_json(message))
+    chosen = message.WhichOneof("event") or ""
+    field = message.DESCRIPTOR.fields_by_name.get(chosen)
+    revision = getattr(message, "revision", 0)
+    if chosen == "caught_up" and isinstance(message, v1.Event):
+        revision = message.caught_up.head_revision  # all up to it was sent, or is in the snapshot
+    return Sent(field.json_name if field else "message", as_json(message), revision)
+
+
+async def of_one_message(
+    upstream: Upstream, subscribe: Route, response: v1.SendMessageResponse, http: Request
+) -> AsyncGenerator[Sent]:
+    """Yield the response of SendMessage, and all that happens until the run of the message has stopped.
+
+    A follow-up waits for its run; if the message leaves the queue without one, the events end there.
+    """
+    yield Sent("response", as_json(response), ours=True)
+    ours, run = response.message.name, response.run
+    seen = last_event(http.headers.get(LAST_EVENT) or "0")
+    request = v1.SubscribeRequest(name=ours.partition("/messages/")[0], after_revision=max(response.revision, seen))
+    async with aclosing(upstream.stream(subscribe, request, http)) as responses:
+        async for batch in responses:
+            for event in batch.events:
+                yield sent(event)
+                if event.message_added.name == ours:
+                    run = event.message_added.request_cycle
+                left = event.queue_changed.message.name == ours and event.queue_changed.fate in _OVER
+                stopped = event.HasField("run_stopped") and event.run_stopped.request_cycle == run
+                if stopped or (left and not run):
+                    return
+
+
+class EventResponse(StreamingResponse):
+    """A response that sends events until they end, and then `end`, or `error` with the status."""
+
+    def __init__(self, first: Sent, rest: AsyncGenerator[Sent], kind: str) -> None:
+        super().__init__(pieces(_written(first, rest, kind)), headers=HEADERS, media_type=kind)
+
+
+async def begun(stream: AsyncGenerator[Sent], kind: str) -> EventResponse:
+    """Return the response of a stream once its first event is there, until when an error is an HTTP status."""
+    first = await first_of(stream)
+    return EventResponse(first or Sent("end", {}, ours=True), stream, kind)
+
+
+async def first_of(stream: AsyncGenerator[Item]) -> Item | None:
+    """Return the first item of a stream, None if there is none. If it fails or is cancelled, the stream is closed."""
+    try:
+        return await anext(stream, None)
+    except BaseException:
+        await stream.aclose()
+        raise
+
+
+async def _written(first: Sent, rest: AsyncGenerator[Sent], kind: str) -> AsyncGenerator[bytes]:
+    write: Callable[[Sent], bytes] = as_line if kind == LINES else as_event
+    async with aclosing(rest):
+        yield write(first)
+        if first.kind == "end":
+            return
+        try:
+            async for event in _with_comments(rest):
+                if event is not None:
+                    yield write(event)
+                elif kind == EVENTS:
+                    yield COMMENT
+        except Exception as error:  # noqa: BLE001 -- the client gets a status for every error
+            yield write(Sent("error", as_error(error)[1], ours=True))
+        else:
+            yield write(Sent("end", {}, ours=True))
+
+
+async def _with_comments(stream: AsyncGenerator[Sent]) -> AsyncGenerator[Sent | None]:
+    """Yield the events of a stream, and None whenever none has come for some time."""
+    upcoming: asyncio.Task[Sent] | None = None
+    try:
+        while True:
+            upcoming = upcoming or asyncio.ensure_future(anext(stream))
+            await asyncio.wait({upcoming}, timeout=COMMENT_SECONDS)
+            if not upcoming.done():
+                yield None
+                continue
+            done, upcoming = upcoming, None
+            try:
+                yield done.result()
+            except StopAsyncIteration:
+                return
+    finally:
+        if upcoming is not None:
+            upcoming.cancel()
+            await asyncio.wait({upcoming})
+
+
+async def pieces(content: AsyncGenerator[bytes]) -> AsyncGenerator[memoryview]:
+    """Yield content in pieces, the next one when the connection has room for it."""
+    async with aclosing(content):
+        async for each in content:
+            for piece in _cut(each):
+                yield piece
+
+
+def _cut(content: bytes) -> Iterator[memoryview]:
+    view = memoryview(content)
+    yield from (view[start : start + PIECE_BYTES] for start in range(0, len(view), PIECE_BYTES))

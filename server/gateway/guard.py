@@ -1,0 +1,135 @@
+"""Refuses HTTP requests of web pages that the gateway does not know, and ends connections that keep it waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from server.gateway.answers import HttpError, error_response
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+HEAD_SECONDS = 10.0
+"""Seconds within which the head of a request must arrive completely, the first one of a connection above all."""
+STALL_SECONDS = 60.0
+"""Seconds after which the connection of a client is closed that reads nothing, as the server does."""
+
+
+class Guard:
+    """An ASGI application in front of another, which checks the headers Host and Origin.
+
+    A page whose name resolves to this machine (DNS rebinding) is recognised by its name in Host: names must be allowed,
+    addresses are none that a page could take. `origins` are the origins of pages that may call, such as
+    `https://app.example`; those of the gateway itself always may. `behind_proxy` means that the last address in
+    X-Forwarded-For is the client's.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str], *, behind_proxy: bool) -> None:
+        self._app = app
+        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+        self._origins = frozenset(origins)
+        self._behind_proxy = behind_proxy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if (refusal := self._refusal(scope["headers"])) is not None:
+            await error_response(refusal)(scope, receive, send)
+            return
+        if self._behind_proxy and (address := _last(scope["headers"], b"x-forwarded-for")):
+            scope["client"] = (address, 0)
+        await self._app(scope, receive, send)
+
+    def _refusal(self, headers: list[tuple[bytes, bytes]]) -> HttpError | None:
+        hosts = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
+        if len(hosts) != 1:
+            return HttpError(400, "a request must have one Host")
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
+            return HttpError(400, "a body has one length", headers={"Connection": "close"})
+        if not self._known(hosts[0]):
+            return _forbidden(f"{hosts[0]!r} is not a name of this server: allow_hosts in [http] has its names")
+        origin = _last(headers, b"origin")
+        if origin and origin not in self._origins and origin.partition("://")[2].lower() != hosts[0]:
+            return _forbidden(
+                f"pages of {origin!r} may not call this server: allow_origins in [http] has those that may"
+            )
+        return None
+
+    def _known(self, host: str) -> bool:
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        try:
+            ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            return name in self._hosts
+        return True
+
+
+def _forbidden(text: str) -> HttpError:
+    return HttpError(403, text, grpc.StatusCode.PERMISSION_DENIED)
+
+
+def _last(headers: list[tuple[bytes, bytes]], name: bytes) -> str:
+    """Return the last value of a header, the last one of a list in it; "" if there is none."""
+    found = [value for key, value in headers if key == name]
+    return found[-1].decode("latin-1").rpartition(",")[2].strip() if found else ""
+
+
+class GuardedConnection(H11Protocol):
+    """A connection of HTTP that is closed if its client neither completes a request nor reads the response.
+
+    `max_connections` is the number of connections of this process; further ones are closed at once.
+    """
+
+    max_connections = 1_000
+    _silence: asyncio.TimerHandle | None = None
+    _stall: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            transport.abort()
+        else:
+            self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has arrived, and wait for the rest of a head."""
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_waiting()
+        elif self._silence is None and self.conn.trailing_data[0]:
+            self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop all waiting."""
+        self._stop_waiting()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Begin to wait until the client reads."""
+        super().pause_writing()
+        if self._stall is None:
+            self._stall = self.loop.call_later(STALL_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on writing, as the client has read."""
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        super().resume_writing()
+
+    def _wait_for_head(self) -> None:
+        self._silence = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None

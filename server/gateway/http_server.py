@@ -1,0 +1,151 @@
+"""Runs the gateway as a process: one event loop with uvicorn in front and a gRPC client behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import ssl
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import uvicorn
+from starlette.middleware.cors import CORSMiddleware
+
+from actors.ports.machine import max_open_files
+from server.gateway.event_streams import LAST_EVENT
+from server.gateway.guard import Guard, GuardedConnection
+from server.gateway.transcoder import IDEMPOTENCY, Transcoder
+from server.gateway.upstream import PASSED_ON, TIMEOUT, Upstream
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Generator
+
+    from starlette.types import ASGIApp
+
+log = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES = 32 * 1024
+KEEP_ALIVE_SECONDS = 60
+STOP_SECONDS = 2
+CONNECTIONS_SHARE = 2
+"""Connections may use at most one in this number of the files that the process may open."""
+LOOK_SECONDS = 5.0
+"""Seconds between two looks whether the certificate was renewed."""
+HEADERS = [("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", "default-src 'none'; sandbox")]
+"""What every response says to browsers, so that no content of a conversation is ever run as a page."""
+
+
+class Gateway(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gateway needs to know."""
+
+    upstream: str
+    upstream_tls: bool = False
+    upstream_ca: bytes | None = None
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    certificate: Path | None = None
+    key: Path | None = None
+    behind_proxy: bool = False
+
+
+def application(settings: Gateway, upstream: Upstream) -> ASGIApp:
+    """Return the ASGI application."""
+    app: ASGIApp = Transcoder(upstream)
+    if settings.origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=settings.origins,
+            allow_methods=("GET", "POST", "PATCH", "DELETE"),
+            allow_headers=(*PASSED_ON, TIMEOUT, IDEMPOTENCY, LAST_EVENT, "content-type"),
+            expose_headers=("retry-after", "content-disposition"),
+        )
+    return Guard(app, settings.hosts, settings.origins, behind_proxy=settings.behind_proxy)
+
+
+class _Server(uvicorn.Server):
+    """Stops at a signal as uvicorn does, but then ends with 0 instead of by the signal."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        yield
+
+    def stop(self) -> None:
+        """Stop accepting requests, and end once those that are open have, after some seconds in any case."""
+        self.should_exit = True
+
+
+async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool) -> None:
+    """Serve until a signal, or with `until_eof` until standard input ends."""
+    upstream = Upstream(settings.upstream, settings.upstream_ca, tls=settings.upstream_tls)
+    connection = type("Connection", (GuardedConnection,), {"max_connections": max_open_files() // CONNECTIONS_SHARE})
+    config = uvicorn.Config(
+        application(settings, upstream),
+        http=connection,
+        loop="asyncio",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        headers=HEADERS,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.key,
+    )
+    config.load()
+    server = _Server(config)
+    if until_eof:
+        _stop_at_eof(server)
+    renewing = None
+    if config.ssl is not None and settings.certificate and settings.key:
+        renewing = asyncio.create_task(_renew(config.ssl, (settings.certificate, settings.key)))
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        if renewing is not None:
+            renewing.cancel()
+        await upstream.close()
+
+
+def _stop_at_eof(server: _Server) -> None:
+    loop = asyncio.get_running_loop()
+
+    def readable() -> None:
+        if not os.read(0, 4096):
+            loop.remove_reader(0)
+            server.stop()
+
+    loop.add_reader(0, readable)
+
+
+async def _renew(context: ssl.SSLContext, files: tuple[Path, Path]) -> None:
+    """Read the certificate and its key again whenever a file changes, for new connections."""
+    seen = _seen(files)
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if (now := _seen(files)) == seen:
+            continue
+        try:
+            context.load_cert_chain(*files)
+        except (OSError, ssl.SSLError):  # a renewal writes two files, which fit together once it is done
+            log.warning("%s and its key do not fit together: the ones before are still used", files[0])
+        else:
+            seen = now
+            log.info("the certificate %s was renewed", files[0])
+
+
+def _seen(files: tuple[Path, Path]) -> list[tuple[int, int, int]]:
+    with suppress(OSError):
+        return [(found.st_ino, found.st_mtime_ns, found.st_size) for found in map(os.stat, files)]
+    return []

@@ -1,0 +1,254 @@
+"""Converts JSON, the path and the query of an HTTP request to a request of the contract, and refuses all it cannot.
+
+protobuf's `json_format` converts. It says of some errors what its own code stumbled over, and takes Base64 that is
+none, so the JSON is first compared with the fields of the message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+from urllib.parse import parse_qsl
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import ParseDict, ParseError
+
+from server.contract.errors import MalformedRequestError
+from server.gateway.routes import ALL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from google.protobuf.descriptor import Descriptor, EnumDescriptor
+    from google.protobuf.message import Message
+
+    from server.gateway.routes import Route
+
+_OURS = "bedrock.v1."
+_MASK = "google.protobuf.FieldMask"
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
+_PATH = re.compile(r"(?:`[^`]*`|[^,`])+")
+_DECIMAL = re.compile(r"-?\d{1,20}")
+_BITS = {
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64),
+}
+MAX_DEPTH = 100
+"""How deeply messages in JSON may be nested, as in protobuf's own parsers."""
+
+
+def request_from(route: Route, name: str, query: str, body: bytes) -> Message:
+    """Return the request for a route. `name` is the value of the field in the path.
+
+    Raises MalformedRequestError, which names the field.
+    """
+    given = _body(route, body)
+    for key, value in _query(query):
+        _place(route, given, key, value)
+    _set_name(route, given, name)
+    masks = dict(_masks(route, given))
+    _check(route.method.input_type, given, "", 0)
+    try:
+        request = ParseDict(given, route.request(), max_recursion_depth=MAX_DEPTH)
+    except (ParseError, ValueError, RecursionError) as error:
+        found = re.search(r"^Failed to parse (\w+) field", str(error))
+        _refuse(found[1] if found else "", "is not the JSON of this field's type")
+    for field, paths in masks.items():
+        getattr(request, field).paths.extend(paths)
+    return request
+
+
+def _body(route: Route, body: bytes) -> dict[str, Any]:
+    if not route.body:
+        if body:
+            _refuse("", f"{route.verb} takes no body: the fields are parameters in the URL")
+        return {}
+    read = _decoded(body) if body else {}
+    if not isinstance(read, dict):
+        _refuse("" if route.body == ALL else route.body, "must be a JSON object")
+    return read if route.body == ALL else {route.body: read}
+
+
+def _decoded(body: bytes) -> Any:
+    try:
+        return json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
+    except UnicodeDecodeError:
+        _refuse("", "the body is not UTF-8")
+    except RecursionError:
+        _refuse("", "the JSON in the body is nested too deeply")
+    except ValueError as error:
+        _refuse("", f"the body is not JSON: {error}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        _refuse(next(key for key in keys if keys.count(key) > 1), "is there twice")
+    return found
+
+
+def _no_number(text: str) -> NoReturn:
+    _refuse("", f"{text} is not JSON")
+
+
+def _query(query: str) -> Iterable[tuple[str, str]]:
+    try:
+        return parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=100)
+    except UnicodeDecodeError:
+        _refuse("", "the query of the URL is not UTF-8")
+    except ValueError:
+        _refuse("", "the query of the URL has too many parameters")
+
+
+def _place(route: Route, given: dict[str, Any], path: str, text: str) -> None:
+    """Put a parameter of the query where it belongs in the request's JSON."""
+    if route.body == ALL:
+        _refuse(path, "is a parameter in the URL, but belongs into the body")
+    kind, place = route.method.input_type, given
+    *outer, last = path.split(".")
+    for part in outer:
+        field = _field(kind, part)
+        if field is None or field.message_type is None or field.is_repeated or field.name == route.body:
+            _refuse(path, _unknown(kind))
+        kind, place = field.message_type, place.setdefault(field.name, {})
+    field = _field(kind, last)
+    if field is None or (field.name == route.body and kind == route.method.input_type):
+        _refuse(path, _unknown(kind))
+    value = _parameter(field, path, text)
+    if field.is_repeated:
+        place.setdefault(field.name, []).append(value)
+    elif field.name in place:
+        _refuse(path, "is there twice")
+    else:
+        place[field.name] = value
+
+
+def _parameter(field: FieldDescriptor, path: str, text: str) -> Any:
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+        return text == "true" if text in {"true", "false"} else _refuse(path, "must be true or false")
+    if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM and _DECIMAL.fullmatch(text):
+        return int(text)
+    if field.message_type is not None and field.message_type.full_name.startswith(_OURS):
+        _refuse(path, "is no single value: name one of its fields, with a dot between")
+    return text
+
+
+def _set_name(route: Route, given: dict[str, Any], name: str) -> None:
+    if not route.field:
+        return
+    *outer, last = route.field.split(".")
+    place = given
+    for part in outer:
+        place = place.setdefault(part, {})
+    if place.setdefault(last, name) != name:
+        _refuse(route.field, f"is {name} in the path of the URL")
+
+
+def _check(kind: Descriptor, given: dict[str, Any], path: str, depth: int) -> None:
+    """Raise MalformedRequestError if an object has a key that the message has not, or a value of another type."""
+    if depth > MAX_DEPTH:
+        _refuse(path, "is nested too deeply")
+    seen: dict[str, str] = {}
+    for key, value in given.items():
+        field = _field(kind, key)
+        where = f"{path}.{field.name if field else key}".lstrip(".")
+        if field is None:
+            _refuse(where, _unknown(kind))
+        if value is None:
+            continue
+        choice = field.containing_oneof.name if field.containing_oneof else field.name
+        if (other := seen.setdefault(choice, key)) != key:
+            _refuse(where, f"excludes {other}")
+        for place, each in _elements(field, value, where):
+            _check_value(field, each, place, depth)
+
+
+def _elements(field: FieldDescriptor, value: Any, where: str) -> Iterator[tuple[str, Any]]:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        if not isinstance(value, dict):
+            _refuse(where, "must be an object")
+        yield from ((f"{where}.{key}", each) for key, each in value.items())
+    elif not field.is_repeated:
+        yield where, value
+    elif isinstance(value, list):
+        yield from ((f"{where}[{index}]", each) for index, each in enumerate(value))
+    else:
+        _refuse(where, "must be an array")
+
+
+def _check_value(field: FieldDescriptor, value: Any, where: str, depth: int) -> None:
+    kind = field.message_type
+    if kind is not None and kind.GetOptions().map_entry:
+        field = kind.fields_by_name["value"]
+        kind = field.message_type
+    if kind is not None:
+        if kind.full_name.startswith(_OURS):
+            if not isinstance(value, dict):
+                _refuse(where, "must be an object")
+            _check(kind, value, where, depth + 1)
+    elif (wanted := _wanted(field, value)) is not None:
+        _refuse(where, wanted)
+
+
+def _wanted(field: FieldDescriptor, value: Any) -> str | None:
+    """Return what a value of a scalar field must be; None if it is that."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if (bounds := _BITS.get(field.cpp_type)) is not None:
+        whole = (number and value == value // 1) or (isinstance(value, str) and _DECIMAL.fullmatch(value))
+        return None if whole and bounds[0] <= int(value) < bounds[1] else "must be a whole number of its size"
+    match field.cpp_type:
+        case FieldDescriptor.CPPTYPE_BOOL:
+            return None if isinstance(value, bool) else "must be true or false"
+        case FieldDescriptor.CPPTYPE_ENUM:
+            values = cast("EnumDescriptor", field.enum_type).values_by_name
+            known = isinstance(value, int) if number else isinstance(value, str) and value in values
+            return (
+                None if known else f"must be one of {', '.join(name for name, each in values.items() if each.number)}"
+            )
+        case FieldDescriptor.CPPTYPE_STRING if field.type == FieldDescriptor.TYPE_BYTES:
+            right = isinstance(value, str) and _BASE64.fullmatch(value) and len(value.rstrip("=")) % 4 != 1
+            return None if right else "must be Base64"
+        case FieldDescriptor.CPPTYPE_STRING:
+            return None if isinstance(value, str) else "must be a string"
+        case _:
+            return None if number or isinstance(value, str) else "must be a number"
+
+
+def _masks(route: Route, given: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Remove the field masks from the JSON, and yield their fields and paths.
+
+    `json_format` would change the letters of a label's key in a path, or refuse it.
+    """
+    kind = route.method.input_type
+    updated = kind.fields_by_name[route.body].message_type if route.body in kind.fields_by_name else None
+    for key in tuple(given):
+        field = _field(kind, key)
+        if field is None or field.message_type is None or field.message_type.full_name != _MASK:
+            continue
+        value = given.pop(key)
+        if not isinstance(value, str):
+            _refuse(field.name, "must be a string, with commas between the paths")
+        yield field.name, [_path(updated, path.strip()) for path in _PATH.findall(value)]
+
+
+def _path(kind: Descriptor | None, path: str) -> str:
+    """Return a path of a field mask with the contract's names. What follows the name of a map is a key, and stays."""
+    name, dot, rest = path.partition(".")
+    field = _field(kind, name) if kind is not None and not kind.GetOptions().map_entry else None
+    return path if field is None else f"{field.name}{dot}{_path(field.message_type, rest) if dot else ''}"
+
+
+def _field(kind: Descriptor, name: str) -> FieldDescriptor | None:
+    return kind.fields_by_name.get(name) or kind.fields_by_camelcase_name.get(name)
+
+
+def _unknown(kind: Descriptor) -> str:
+    return f"is not known here; there are {', '.join(field.json_name for field in kind.fields) or 'no fields'}"
+
+
+def _refuse(field: str, text: str) -> NoReturn:
+    raise MalformedRequestError((field, text))

@@ -1,0 +1,149 @@
+"""Finds the call of the contract for an HTTP request, by the `google.api.http` options in the descriptors.
+
+Paths are matched as they were sent, before percent escapes are decoded, so that an escaped slash or colon is never a
+part of the syntax. The rules are those of google/api/http.proto.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
+from google.api import annotations_pb2
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from server.contract.errors import MalformedRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from google.protobuf.message import Message
+
+_HTTP: Any = annotations_pb2.http
+_PART = re.compile(r"\{(?P<field>[\w.]+)=(?P<name>[\w*/]+)\}|\*\*|\*|[^{*]+")
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_SLASH = re.compile(r"(%2[Ff])")
+ALL = "*"
+"""The body of a call whose whole request, but for the path, is the body."""
+
+
+class NoRouteError(Exception):
+    """There is nothing at the path of an HTTP request; `allowed` are the methods with which there would be."""
+
+    def __init__(self, allowed: Iterable[str] = ()) -> None:
+        super().__init__("there is nothing at this path")
+        self.allowed = sorted(allowed)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One binding of a call to an HTTP method and a path."""
+
+    method: MethodDescriptor
+    verb: str
+    """The HTTP method."""
+    path: str
+    """The template, such as `/v1/{name=conversations/*}:send`."""
+    body: str
+    """The field of the request that the body has; `*` for all fields, "" for none."""
+
+    @property
+    def name(self) -> str:
+        """The name of the call, such as `SendMessage`."""
+        return self.method.name
+
+    @cached_property
+    def rpc(self) -> str:
+        """The path of the call in gRPC."""
+        return f"/{self.method.containing_service.full_name}/{self.method.name}"
+
+    @cached_property
+    def request(self) -> type[Message]:
+        """The class of the requests."""
+        return GetMessageClass(self.method.input_type)
+
+    @cached_property
+    def response(self) -> type[Message]:
+        """The class of the responses."""
+        return GetMessageClass(self.method.output_type)
+
+    @cached_property
+    def field(self) -> str:
+        """The field that the path contains, such as `name` or `conversation.name`; "" if it contains none."""
+        return next((part["field"] for part in _PART.finditer(self.path) if part["field"]), "")
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Matches the path without the custom verb; the field's value is the group, if there is a field."""
+        return re.compile("".join(_expressions(self.path.partition(":")[0])))
+
+
+def _expressions(template: str) -> Iterator[str]:
+    for part in _PART.finditer(template):
+        match part[0]:
+            case "**":
+                yield ".+"
+            case "*":
+                yield "[^/]+"
+            case text if part["field"] is None:
+                yield re.escape(text)
+            case _:
+                yield f"({''.join(_expressions(part['name']))})"
+
+
+class Routes:
+    """All routes of the contract, by their custom verbs."""
+
+    def __init__(self, methods: Iterable[MethodDescriptor]) -> None:
+        self._by_verb: dict[str, list[Route]] = {}
+        for method in methods:
+            for route in _bindings(method):
+                self._by_verb.setdefault(route.path.partition(":")[2], []).append(route)
+
+    def __iter__(self) -> Iterator[Route]:
+        return (route for routes in self._by_verb.values() for route in routes)
+
+    def find(self, verb: str, path: str) -> tuple[Route, str]:
+        """Return the route of an HTTP method and a path, and the value of the field in the path.
+
+        A colon begins a custom verb only if there is such a verb, since ids may contain colons; an escaped one never.
+        Raises NoRouteError, or MalformedRequestError if the escapes in the path are no text.
+        """
+        before, _, custom = path.rpartition(":")
+        if not before or custom not in self._by_verb:
+            before, custom = path, ""
+        found = [(route, match) for route in self._by_verb[custom] if (match := route.pattern.fullmatch(before))]
+        for route, match in found:
+            if route.verb == verb:
+                return route, _unescaped(match[1]) if route.field else ""
+        raise NoRouteError({route.verb for route, _ in found})
+
+
+def contract() -> Routes:
+    """Return the routes of both services."""
+    files = (conversation_service_pb2.DESCRIPTOR, catalog_service_pb2.DESCRIPTOR)
+    return Routes(method for file in files for service in file.services_by_name.values() for method in service.methods)
+
+
+def _bindings(method: MethodDescriptor) -> Iterator[Route]:
+    rule = method.GetOptions().Extensions[_HTTP]
+    for each in (rule, *rule.additional_bindings):
+        verb = each.WhichOneof("pattern")
+        yield Route(method, verb.upper(), getattr(each, verb), each.body)
+
+
+def _unescaped(text: str) -> str:
+    """Decode the escapes in the value of a field, but those of slashes, which would look like the slashes of a name."""
+    if _BAD_ESCAPE.search(text):
+        raise MalformedRequestError(("", "the path has a percent sign that begins no escape"))
+    try:
+        return "".join(
+            part if _SLASH.fullmatch(part) else unquote(part, errors="strict") for part in _SLASH.split(text)
+        )
+    except UnicodeDecodeError:
+        raise MalformedRequestError(("", "the path is not UTF-8")) from None

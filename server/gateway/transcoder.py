@@ -1,0 +1,156 @@
+"""Serves the calls of the contract over HTTP: an ASGI application that converts and passes on, and decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, Response
+
+from server.contract import limits
+from server.contract.errors import MalformedRequestError
+from server.gateway.answers import JSON, HttpError, as_json, encoded, error_response
+from server.gateway.byte_streams import file_response, is_bytes
+from server.gateway.event_streams import EVENTS, begun, events, of_one_message, resumed, wanted
+from server.gateway.json_requests import request_from
+from server.gateway.routes import NoRouteError, contract
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from google.protobuf.message import Message
+    from starlette.types import Receive, Scope, Send
+
+    from server.gateway.routes import Route
+    from server.gateway.upstream import Upstream
+
+OPENAPI = Path(__file__).with_name("openapi.json")
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = limits.MAX_REQUEST_BYTES * 3 // 2
+"""Maximum size of a body: a request of the contract's maximum size whose bytes are Base64, and its JSON."""
+STRANGERS_BODY_BYTES = 64 * 1024
+"""Maximum size of a body without a token. The call is refused in any case, but by the server."""
+IDEMPOTENCY = "idempotency-key"
+_QUOTED = re.compile(r'"([^"\\]*)"')
+"""A string as structured headers have it (RFC 8941), which the header Idempotency-Key is."""
+NO_STORE = {"Cache-Control": "no-store"}
+
+
+class Transcoder:
+    """The ASGI application. Use in the event loop only."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._routes = contract()
+        self._subscribe = next(route for route in self._routes if route.name == "Subscribe")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve an HTTP request."""
+        http = Request(scope, receive)
+        try:
+            response = _described(http) or await self._served(http)
+        except ClientDisconnect:
+            return
+        except NoRouteError as error:
+            response = error_response(_no_route(http, error))
+        except (HttpError, MalformedRequestError, grpc.aio.AioRpcError) as error:
+            response = error_response(error)
+        except Exception as error:
+            log.exception("a request of HTTP failed")
+            response = error_response(error)
+        if response is not None:
+            await response(scope, receive, send)
+
+    async def _served(self, http: Request) -> Response | None:
+        """Return the response; None if the client has disconnected before there was one."""
+        path = http.scope["raw_path"].decode("ascii", "replace")
+        route, name = self._routes.find(http.method, path)
+        request = request_from(route, name, http.scope["query_string"].decode("ascii", "replace"), await _body(http))
+        _identify(request, http)
+        return await _while_connected(http, self._answer(route, name, request, http))
+
+    async def _answer(self, route: Route, name: str, request: Message, http: Request) -> Response:
+        """Return the response of a call, as soon as it is there or has begun."""
+        if not route.method.server_streaming:
+            response = await self._upstream.unary(route, request, http)
+            if route.name == "SendMessage" and (kind := wanted(http)):
+                return await begun(of_one_message(self._upstream, self._subscribe, response, http), kind)
+            return Response(encoded(as_json(response)) + b"\n", 200, NO_STORE, JSON)
+        resumed(request, http)
+        responses = self._upstream.stream(route, request, http)
+        if is_bytes(route):
+            return await file_response(route, name, responses)
+        return await begun(events(route, responses), wanted(http) or EVENTS)
+
+
+def _described(http: Request) -> Response | None:
+    """Return the description of the API, if it is asked for."""
+    wanted_here = http.method == "GET" and http.scope["raw_path"] == b"/openapi.json"
+    return FileResponse(OPENAPI, media_type=JSON) if wanted_here else None
+
+
+def _no_route(http: Request, error: NoRouteError) -> HttpError:
+    if not error.allowed:
+        return HttpError(404, str(error), grpc.StatusCode.NOT_FOUND)
+    allowed = ", ".join(error.allowed)
+    text = f"{http.method} is not a method of this path; {allowed} is"
+    return HttpError(405, text, grpc.StatusCode.UNIMPLEMENTED, {"Allow": allowed})
+
+
+async def _body(http: Request) -> bytes:
+    """Read the body. Raises HttpError if it is too large, too slow, or not plain JSON."""
+    headers = http.headers
+    if headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise HttpError(415, "a body must not be compressed: leave out Content-Encoding")
+    bound = MAX_BODY_BYTES if "authorization" in headers else STRANGERS_BODY_BYTES
+    announced = headers.get("content-length", "0")
+    body = bytearray()
+    if announced.isdecimal() and int(announced) > bound:
+        raise _too_large(bound)
+    try:
+        async with asyncio.timeout(limits.REQUEST_SECONDS):
+            async for piece in http.stream():
+                body += piece
+                if len(body) > bound:
+                    raise _too_large(bound)
+    except TimeoutError:
+        raise HttpError(408, f"the body did not arrive within {limits.REQUEST_SECONDS:g} seconds") from None
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if body and kind != JSON:
+        raise HttpError(415, f"a body must be JSON, with Content-Type: {JSON}")
+    return bytes(body)
+
+
+def _too_large(bound: int) -> HttpError:
+    return HttpError(413, f"the body is larger than {bound} bytes", headers={"Connection": "close"})
+
+
+def _identify(request: Any, http: Request) -> None:
+    """Take the header Idempotency-Key as the request's id, if the call has one. Raises MalformedRequestError."""
+    given = http.headers.get(IDEMPOTENCY)
+    if given is None or "request_id" not in request.DESCRIPTOR.fields_by_name:
+        return
+    quoted = _QUOTED.fullmatch(given.strip())
+    key = quoted[1] if quoted else given.strip()
+    if request.request_id not in {"", key}:
+        raise MalformedRequestError(("request_id", "is not the one in Idempotency-Key"))
+    request.request_id = key
+
+
+async def _while_connected(http: Request, answering: Awaitable[Response]) -> Response | None:
+    """Wait for a response. If the client disconnects before, the call is cancelled, and None returned."""
+    answer = asyncio.ensure_future(answering)
+    gone = asyncio.ensure_future(http.receive())  # the body has been read, so this is the end of the connection
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        return answer.result() if answer.done() else None
+    finally:
+        for task in (answer, gone):
+            task.cancel()

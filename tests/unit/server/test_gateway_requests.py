@@ -1,0 +1,282 @@
+"""What HTTP carries becomes the request that the contract means, or is refused with the name of the field."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from bedrock import v1
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import MessageToDict
+
+from server.contract.errors import MalformedRequestError
+from server.gateway.json_requests import request_from
+from server.gateway.routes import NoRouteError, Route, contract
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+ROUTES = contract()
+SEND = "/v1/conversations/a:send"
+
+
+def made(verb: str, target: str, body: bytes = b"") -> Any:
+    path, _, query = target.partition("?")
+    route, name = ROUTES.find(verb, path)
+    return request_from(route, name, query, body)
+
+
+def refusal(verb: str, target: str, body: bytes = b"") -> tuple[str, str]:
+    with pytest.raises(MalformedRequestError) as caught:
+        made(verb, target, body)
+    (found,) = caught.value.violations
+    return found
+
+
+# --- every call -------------------------------------------------------------------------------------------------------
+
+
+def fill(message: Any, depth: int = 3) -> Any:
+    """Set every field to something, one of each choice."""
+    chosen: set[str] = set()
+    for field in message.DESCRIPTOR.fields:
+        choice = field.containing_oneof.name if field.containing_oneof else field.name
+        kind = field.message_type
+        if choice in chosen or (kind is not None and depth == 0):
+            continue
+        chosen.add(choice)
+        if kind is not None and kind.GetOptions().map_entry:
+            getattr(message, field.name)["a_Key"] = "value"
+        elif kind is not None:
+            inner = getattr(message, field.name)
+            inner = inner.add() if field.is_repeated else inner
+            fill_known(inner) if kind.full_name.startswith("google.") else fill(inner, depth - 1)
+            inner.SetInParent() if not field.is_repeated else None
+        elif field.is_repeated:
+            getattr(message, field.name).append(scalar(field))
+        else:
+            setattr(message, field.name, scalar(field))
+    return message
+
+
+def fill_known(message: Any) -> None:
+    match message.DESCRIPTOR.name:
+        case "FieldMask":
+            message.paths.extend(["title", "labels.a_Key", "budget.run_tokens", "labels.`a,b`"])
+        case "Struct":
+            message.update({"a": [1.5, None, {"b": "ä"}]})
+        case "Timestamp" | "Duration":
+            message.seconds = 77
+        case _:
+            pass
+
+
+def scalar(field: FieldDescriptor) -> Any:
+    match field.cpp_type:
+        case FieldDescriptor.CPPTYPE_STRING:
+            return b"\x00\xff\xfe" if field.type == FieldDescriptor.TYPE_BYTES else "ä&=b%2F\n"
+        case FieldDescriptor.CPPTYPE_BOOL:
+            return True
+        case FieldDescriptor.CPPTYPE_ENUM:
+            assert field.enum_type is not None
+            return field.enum_type.values[-1].number
+        case FieldDescriptor.CPPTYPE_INT64:
+            return 2**53 + 1
+        case _:
+            return 7
+
+
+def name_for(template: str) -> str:
+    return re.sub(r"\*\*?", "x:y", template)
+
+
+def parameters(kind: Any, values: dict[str, Any]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for name, value in values.items():
+        field = next(each for each in kind.fields if each.json_name == name)
+        each_value = value if field.is_repeated else [value]
+        found += [(name, str(each).lower() if isinstance(each, bool) else str(each)) for each in each_value]
+    return found
+
+
+def sent_as(route: Route, request: Message) -> tuple[str, bytes]:
+    """The URL and the body of a request, as a client would make them that knows google/api/http.proto."""
+    masks = {}
+    plain = type(request)()
+    plain.CopyFrom(request)
+    for name, field in request.DESCRIPTOR.fields_by_name.items():
+        if field.message_type is not None and field.message_type.name == "FieldMask":
+            masks[name] = ",".join(getattr(request, name).paths)
+            plain.ClearField(name)  # protobuf's JSON has no way to write a path with the key of a label
+    values: dict[str, Any] = MessageToDict(plain)
+    path = route.path
+    if route.field:
+        *outer, last = route.field.split(".")
+        place = values
+        for part in outer:
+            place = place[part]
+        path = re.sub(r"\{.*?\}", quote(place.pop(last), safe="/:"), path)
+    body = b""
+    if route.body == "*":
+        body, values = json.dumps(values).encode(), {}
+    elif route.body:
+        named = request.DESCRIPTOR.fields_by_name[route.body].json_name
+        body = json.dumps(values.pop(named)).encode()
+    for name, paths in masks.items():
+        values[request.DESCRIPTOR.fields_by_name[name].json_name] = paths
+    return f"{path}?{urlencode(parameters(request.DESCRIPTOR, values))}", body
+
+
+@pytest.mark.parametrize("route", list(ROUTES), ids=lambda route: f"{route.verb} {route.path}")
+def test_every_field_of_every_request_arrives(route: Route) -> None:
+    request: Any = fill(route.request())
+    if route.field:
+        *outer, last = route.field.split(".")
+        place = request
+        for part in outer:
+            place = getattr(place, part)
+        template = re.search(r"=(.*)\}", route.path)
+        assert template
+        setattr(place, last, name_for(template[1]))
+    url, body = sent_as(route, request)
+    assert made(route.verb, url, body) == request
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value"),
+    [
+        ("/v1/conversations/a:b", "GetConversation", "conversations/a:b"),
+        ("/v1/conversations/a%3Averify", "GetConversation", "conversations/a:verify"),
+        ("/v1/conversations/a:verify", "VerifyConversation", "conversations/a"),
+        ("/v1/conversations/a:b:verify", "VerifyConversation", "conversations/a:b"),
+        ("/v1/conversations/a%2Fb", "GetConversation", "conversations/a%2Fb"),
+        ("/v1/conversations/%2e%2e", "GetConversation", "conversations/.."),
+        ("/v1/conversations/a/messages/m%20%C3%A4", "GetMessage", "conversations/a/messages/m ä"),
+        ("/v1/models/qwen/qwen3:8b", "GetModel", "models/qwen/qwen3:8b"),
+        ("/v1/conversations/a/approvals/b/c", "GetApproval", "conversations/a/approvals/b/c"),
+        ("/v1/conversations:watch", "WatchConversations", ""),
+    ],
+)
+def test_a_path_is_read_before_its_escapes_are(path: str, name: str, value: str) -> None:
+    route, found = ROUTES.find("GET", path)
+    assert (route.name, found) == (name, value)
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/", "/v1", "/v1/", "/v1/conversations/", "/v1//a", "/v1/conversations/a/", "/v1/conversations/a/b",
+             "/v2/models", "/v1/models/", "/v1/conversations/a:nothing/messages/", "//v1/models", ":send"],
+)  # fmt: skip
+def test_a_path_that_is_none(path: str) -> None:
+    with pytest.raises(NoRouteError) as caught:
+        ROUTES.find("GET", path)
+    assert caught.value.allowed == []
+
+
+def test_a_path_with_another_method_names_the_right_ones() -> None:
+    with pytest.raises(NoRouteError) as caught:
+        ROUTES.find("PUT", "/v1/conversations/a")
+    assert caught.value.allowed == ["DELETE", "GET", "PATCH"]
+
+
+@pytest.mark.parametrize("path", ["/v1/conversations/%zz", "/v1/conversations/%C3", "/v1/conversations/%"])
+def test_escapes_that_are_no_text_are_refused(path: str) -> None:
+    with pytest.raises(MalformedRequestError):
+        ROUTES.find("GET", path)
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+DEEP = b'{"outputSchema":' + b'{"a":' * 5_000 + b"1" + b"}" * 5_001
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "text"),
+    [
+        (b'{"texte": "a"}', "texte", "is not known here"),
+        (b'{"generation": {"temprature": 1}}', "generation.temprature", "is not known here"),
+        (b'{"images": [{"data": "AA=="}, {"dat": ""}]}', "images[1].dat", "is not known here"),
+        (b'{"text": 1}', "text", "must be a string"),
+        (b'{"text": ["a"]}', "text", "must be a string"),
+        (b'{"images": {}}', "images", "must be an array"),
+        (b'{"images": ["a"]}', "images[0]", "must be an object"),
+        (b'{"images": [{"data": "!!!!"}]}', "images[0].data", "must be Base64"),
+        (b'{"images": [{"data": "AAAAA"}]}', "images[0].data", "must be Base64"),
+        (b'{"delivery": "DELIVERY_NOW"}', "delivery", "must be one of DELIVERY_DIRECT, "),
+        (b'{"delivery": true}', "delivery", "must be one of"),
+        (b'{"delivery": 1.5}', "delivery", "must be one of"),
+        (b'{"generation": "high"}', "generation", "must be an object"),
+        (b'{"generation": {"temperature": "warm"}}', "generation", "is not the JSON of this field's type"),
+        (b'{"generation": {"temperature": true}}', "generation.temperature", "must be a number"),
+        (b'{"generation": {"maxOutputTokens": 1.5}}', "generation.max_output_tokens", "must be a whole number"),
+        (b'{"generation": {"maxOutputTokens": 1e300}}', "generation.max_output_tokens", "must be a whole number"),
+        (b'{"generation": {"maxOutputTokens": "1_0"}}', "generation.max_output_tokens", "must be a whole number"),
+        (b'{"outputSchema": []}', "outputSchema", "is not the JSON of this field's type"),
+        (b'{"text": "a", "text": "b"}', "text", "is there twice"),
+        (b'{"outputSchema": {"a": 1, "a": 2}}', "a", "is there twice"),
+        (b'{"requestId": "a", "request_id": "b"}', "request_id", "excludes requestId"),
+        (b'{"name": "conversations/b"}', "name", "is conversations/a in the path"),
+        (b'{"text": NaN}', "", "NaN is not JSON"),
+        (b'{"outputSchema": {"a": -Infinity}}', "", "-Infinity is not JSON"),
+        (b'{"text": "\xff"}', "", "the body is not UTF-8"),
+        (b'{"text": "\\ud800"}', "text", "is not the JSON of this field's type"),
+        (b'{"outputSchema": {"\\ud800": 1}}', "outputSchema", "is not the JSON of this field's type"),
+        (b'{"text": ', "", "the body is not JSON"),
+        (b'{"text": "a"} {}', "", "the body is not JSON"),
+        (b"[]", "", "must be a JSON object"),
+        (b'"text"', "", "must be a JSON object"),
+        (b"[" * 100_000, "", "nested too deeply"),
+        (DEEP, "", "nested too deeply"),
+        (b'{"generation": {"maxOutputTokens": 1' + b"0" * 5_000 + b"}}", "", "the body is not JSON"),
+    ],
+)  # fmt: skip
+def test_a_body_that_is_no_request_names_what_is_wrong(body: bytes, field: str, text: str) -> None:
+    found, told = refusal("POST", SEND, body)
+    assert (found, text in told) == (field, True), (found, told)
+
+
+@pytest.mark.parametrize(
+    ("verb", "target", "field", "text"),
+    [
+        ("GET", "/v1/models?pageSiz=1", "pageSiz", "is not known here; there are pageSize, pageToken"),
+        ("GET", "/v1/models?pageSize=one", "page_size", "must be a whole number"),
+        ("GET", "/v1/models?pageSize=3000000000", "page_size", "must be a whole number"),
+        ("GET", "/v1/models?pageSize=1&page_size=2", "page_size", "is there twice"),
+        ("GET", "/v1/models?pageToken=%ff", "", "the query of the URL is not UTF-8"),
+        ("GET", "/v1/models?" + "pageSize=1&" * 101, "", "has too many parameters"),
+        ("GET", "/v1/conversations/a:subscribe?omitDeltas=1", "omitDeltas", "must be true or false"),
+        ("GET", "/v1/conversations/a:subscribe?afterRevision=1&recentMessages=1", "recent_messages",
+         "excludes after_revision"),
+        ("GET", "/v1/conversations/a:subscribe?name=conversations/b", "name", "is conversations/a in the path"),
+        ("GET", "/v1/auditEntries?startTime=soon", "start_time", "is not the JSON of this field's type"),
+        ("GET", "/v1/auditEntries?outcome=GOOD", "outcome", "must be one of OUTCOME_ACCEPTED, OUTCOME_REFUSED"),
+        ("POST", "/v1/conversations/a:send?text=hi", "text", "belongs into the body"),
+        ("PATCH", "/v1/conversations/a?conversation.title=b", "conversation.title", "is not known here"),
+        ("PATCH", "/v1/conversations/a?conversation=b", "conversation", "is not known here"),
+    ],
+)  # fmt: skip
+def test_a_parameter_that_is_none_is_named(verb: str, target: str, field: str, text: str) -> None:
+    found, told = refusal(verb, target)
+    assert (found, text in told) == (field, True), (found, told)
+
+
+def test_a_request_without_a_body_has_none() -> None:
+    assert refusal("GET", "/v1/models", b"{}") == ("", "GET takes no body: the fields are parameters in the URL")
+    assert made("POST", "/v1/conversations/a:cancel") == v1.CancelConversationRequest(name="conversations/a")
+
+
+def test_null_is_what_is_not_there() -> None:
+    assert made("POST", SEND, b'{"text": null, "images": null, "generation": null}') == v1.SendMessageRequest(
+        name="conversations/a"
+    )
+
+
+def test_the_keys_of_labels_in_a_mask_stay_as_they_are() -> None:
+    found = made("PATCH", "/v1/conversations/a?updateMask=approvalPolicy,labels.my_Key,budget.runTokens", b"{}")
+    assert list(found.update_mask.paths) == ["approval_policy", "labels.my_Key", "budget.run_tokens"]
