@@ -100,7 +100,7 @@ size: $(STAMP)  ## Count the code of every folder beside its budget in tests/siz
 # The public index, whichever one this machine installs from. What agrees with uv.lock is checked without the network.
 UV_LOCK = $(BIN)/uv lock --quiet --default-index https://pypi.org/simple
 UV_EXPORT = $(BIN)/uv export --quiet --frozen --offline --no-header --no-emit-workspace --format requirements.txt
-EXPORT_RUN = $(UV_EXPORT) --no-dev --group build
+EXPORT_RUN = $(UV_EXPORT) --no-dev --group build --extra http
 EXPORT_SBOM = $(BIN)/uv export --quiet --frozen --offline --no-dev --preview-features sbom-export --format cyclonedx1.5 | PYTHONPATH=. $(BIN)/python -m tests.generate.sbom
 EXPORT_DEV = $(UV_EXPORT) --group dev
 

@@ -179,7 +179,7 @@ def events_in(text: str) -> list[ServerSentEvent]:
 
 
 def test_a_message_is_sent_and_streamed_in_one(http: httpx.Client, fake_provider: FakeProvider, tmp_path: Path) -> None:
-    nasty = ["Line\r\n\r\ndata: forged\n\nid: 99\n", "\u2028\u2029\u0085\x0b\x0c\x1c", "event: end\n\n", "\ufeff ende"]
+    nasty = ["Line\r\n\r\ndata: forged\n\nid: 99\n", "\u2028\u2029\u0085\x0b\x0c\x1c", "event: end\n\n", "\ufeff last"]
     part = fake_provider.part(says(*nasty))
     name = created(http, tmp_path)
     with connect_sse(http, "POST", f"/v1/{name}:send", json={"text": part.key}, headers=SSE) as source:

@@ -200,7 +200,7 @@ DEEP = b'{"outputSchema":' + b'{"a":' * 5_000 + b"1" + b"}" * 5_001
     ("body", "field", "text"),
     [
         (b'{"texte": "a"}', "texte", "is not known here"),
-        (b'{"generation": {"temprature": 1}}', "generation.temprature", "is not known here"),
+        (b'{"generation": {"warmth": 1}}', "generation.warmth", "is not known here"),
         (b'{"images": [{"data": "AA=="}, {"dat": ""}]}', "images[1].dat", "is not known here"),
         (b'{"text": 1}', "text", "must be a string"),
         (b'{"text": ["a"]}', "text", "must be a string"),
