@@ -1,6 +1,6 @@
 """Logs written by the third edition of the rules replay as they were written, with every text that it could write.
 
-`make_edition_3.py` made the database.
+The database was made with code of which that edition was the newest, and cannot be made again.
 """
 
 from __future__ import annotations

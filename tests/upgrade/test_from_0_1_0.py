@@ -1,6 +1,6 @@
 """What version 0.1.0 has stored is kept, and goes on; its client works, or is told why it does not.
 
-The database is one that a server of 0.1.0 left when it was killed at work: `make_database.py` says with what in it.
+The database is one that a server of 0.1.0 left when it was killed at work.
 """
 
 from __future__ import annotations

@@ -107,11 +107,3 @@ def test_of_parallel_patches_none_is_lost(nodes: list[ToolHarness], tmp_path: Pa
     while content in following:
         content = following.pop(content)
     assert (content + "\n", following) == (files["whole"], {})
-
-
-def test_in_restricted_mode_nothing_is_patched(nodes: list[ToolHarness], tmp_path: Path) -> None:
-    nodes[0].mode = Mode.RESTRICTED
-    output = nodes[0].use("patch", path="file", patches=[{"operation": "overwrite", "newText": "x"}])
-    assert output.is_error
-    assert "Nothing was changed" in output.text
-    assert not list(tmp_path.iterdir())

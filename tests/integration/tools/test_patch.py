@@ -112,13 +112,6 @@ def test_a_cancelled_call_is_an_error(harness: ToolHarness) -> None:
     assert "cancelled" in output.text
 
 
-def test_a_vanished_working_directory_is_an_error(harness: ToolHarness) -> None:
-    harness.directory.rmdir()
-    output = harness.use("patch", path="file", patches=[{"operation": "append_eof", "newText": "x"}])
-    assert output.is_error
-    assert "no longer exists" in output.text
-
-
 @pytest.mark.parametrize("kind", ["known", "new"])
 def test_killed_anywhere_the_file_is_the_old_one_or_the_new_one(tmp_path: Path, kind: str) -> None:
     old, new = b"old", (b"" if kind == "new" else b"old") + b"x" * 100_000

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from actors.conversation import creation
-from actors.core.content import Text, Usage
+from actors.core.content import Text
 from actors.core.effects import (
     AbortLlm,
     AbortTool,
@@ -33,10 +33,8 @@ from actors.core.events import (
     LlmError,
     LlmResponse,
     RetryTimeout,
-    SubAgentTimeout,
     ToolAborted,
     ToolComplete,
-    ToolDeadline,
     ToolRetryTimeout,
     ToolTransient,
 )
@@ -156,19 +154,6 @@ def test_a_model_that_is_not_served_is_never_replaced(harness: ToolHarness) -> N
     assert "'gone'" in error.error.message
 
 
-def test_capacity_is_refused_when_used_up_and_available_again_later(services: Services, inbox: Any) -> None:
-    harness = ToolHarness(services, inbox, limit=1)
-    patient = harness.models.answer = Patient()
-    harness.perform(REQUEST)
-    assert patient.begun.acquire(timeout=PATIENCE)
-    harness.perform(RequestLlm("c1:r2", 1, "known", 0))
-    (refused,) = harness.outcomes()
-    assert refused.error.retryable
-    patient.go.release()
-    assert isinstance(harness.outcomes(2)[1], LlmResponse)
-    eventually(lambda: harness.admission.in_flight == 0, "its place is free right after its report")
-
-
 def test_without_a_thread_the_request_fails_for_now_and_its_place_is_free(
     services: Services, inbox: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,15 +172,6 @@ def test_without_a_thread_the_request_fails_for_now_and_its_place_is_free(
     assert not transient.begun
     assert harness.executor.all_stopped
     assert harness.admission.acquire() == ""
-
-
-def test_an_abort_hangs_up(harness: ToolHarness) -> None:
-    patient = harness.models.answer = Patient()
-    harness.perform(REQUEST)
-    assert patient.begun.acquire(timeout=PATIENCE)
-    harness.perform(AbortLlm("c1:r1"))
-    assert harness.outcomes() == [LlmAborted(1_000, "c1:r1", 1)]
-    harness.perform(AbortLlm("c1:r1"))
 
 
 def test_an_urgent_cancel_stops_running_and_not_yet_started_work_of_its_run(harness: ToolHarness) -> None:
@@ -352,12 +328,6 @@ def test_timers_bring_the_events_that_they_were_set_for(harness: ToolHarness) ->
     assert [told.urgent for told in harness.inbox.of(EffectOutcome)] == [False, False, True]
 
 
-def test_the_deadline_of_a_clients_call_is_reported_with_its_identity(harness: ToolHarness) -> None:
-    harness.perform(AwaitToolResult("t1", 4, 1_000))
-    assert harness.outcomes() == [ToolDeadline(1_000, "t1", 4)]
-    assert not harness.inbox.of(EffectOutcome)[0].urgent
-
-
 @pytest.mark.parametrize("then", [REQUEST, EXECUTE, AwaitToolResult("t2", 5, 10**9), None])
 def test_a_wait_that_is_over_keeps_no_timer(harness: ToolHarness, then: Any) -> None:
     harness.tools["tool"] = lambda context: ToolOutput("done")
@@ -375,21 +345,7 @@ def test_aborting_a_tool_when_none_ever_ran_is_nothing(harness: ToolHarness) -> 
     assert harness.executor.all_stopped
 
 
-def test_the_parent_is_notified(harness: ToolHarness) -> None:
-    child = msgspec.structs.replace(harness.record, id="c1-a1", parent_conversation_id="c1")
-    assert not harness.executor.parent_notified
-    harness.executor.perform(NotifyParent(AgentSucceeded("42")), child, harness.context)
-    assert harness.sub_agents.heard == [("ended", "c1", "c1-a1", AgentSucceeded("42"), Usage())]
-    assert harness.executor.parent_notified
-
-
 TASK = AgentTask("c1-a1", "look", "/tmp", "known", 20, 60_000)
-
-
-def test_a_sub_agent_is_started_and_its_time_begins_to_run(harness: ToolHarness) -> None:
-    harness.perform(SpawnSubAgent(TASK, 1_000))
-    assert harness.sub_agents.heard == [("start", "c1", TASK)]
-    assert harness.outcomes() == [SubAgentTimeout(1_000, "c1-a1", "c1-a1 is nearly there")]
 
 
 def test_remaining_sub_agents_of_an_idle_parent_is_stopped_once_and_waited_for(harness: ToolHarness) -> None:

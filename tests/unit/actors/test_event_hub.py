@@ -14,7 +14,7 @@ from actors.core.content import ToolUse
 from actors.core.notifications import ConversationUpdated, Durable, StateChanged, TextDelta
 from actors.core.summary import StateSummary
 from actors.events import hub as event_hub
-from actors.events.hub import RING, SPARE, EventBatch, EventHub, Watch
+from actors.events.hub import SPARE, EventBatch, EventHub, Watch
 from actors.ports import StoredEvent
 from tests.support.patience import PATIENCE
 
@@ -72,40 +72,6 @@ def test_a_watcher_gets_what_was_published_after_its_place() -> None:
     batch = watch.read(2)
     assert (batch.behind, revisions(batch), batch.head, batch.deleted) == (False, [3, 4], 4, False)
     assert revisions(watch.read(4)) == []
-
-
-def test_a_watcher_of_an_unknown_past_is_sent_to_the_store() -> None:
-    hub = EventHub()
-    hub.publish("c", others(1, 3))
-    watch = hub.attach("c", nothing)
-    assert not watch.read(0).behind, "nobody can know yet that there is something"
-    hub.publish("c", others(4, 4))
-    batch = watch.read(0)
-    assert (batch.behind, revisions(batch), batch.head) == (True, [], 4)
-    assert revisions(watch.read(3)) == [4]
-
-
-def test_one_who_falls_out_of_the_ring_is_behind_and_gets_no_text_before_its_events() -> None:
-    hub = EventHub()
-    watch = hub.attach("c", nothing)
-    hub.publish("c", others(1, RING))
-    hub.publish("c", (streaming(RING + 1),))
-    hub.text_delta("c", TextDelta("r1", 1, "text"))
-    batch = watch.read(0)
-    assert (batch.behind, batch.events, batch.text) == (True, (), None)
-    batch = watch.read(1)
-    assert not batch.behind
-    assert revisions(batch) == list(range(2, RING + 2))
-    assert texts(batch.text) == [(0, False, "text")]
-
-
-def test_a_publication_that_never_came_leaves_no_hole() -> None:
-    hub = EventHub()
-    watch = hub.attach("c", nothing)
-    hub.publish("c", others(1, 2))
-    hub.publish("c", others(5, 6))
-    assert watch.read(2).behind
-    assert revisions(watch.read(4)) == [5, 6]
 
 
 def test_an_old_publication_that_comes_late_hides_nothing() -> None:
@@ -224,24 +190,6 @@ def test_a_watcher_that_left_is_woken_no_more() -> None:
 # --- live text --------------------------------------------------------------------------------------------------
 
 
-def test_text_passes_from_the_state_that_opens_its_slot_to_the_one_that_closes_it() -> None:
-    hub = EventHub()
-    watch = hub.attach("c", nothing)
-    hub.text_delta("c", TextDelta("r1", 1, "too early"))
-    hub.publish("c", (streaming(1),))
-    hub.text_delta("c", TextDelta("r1", 1, "Hel"))
-    batch = watch.read(0)
-    assert (revisions(batch), texts(batch.text)) == ([1], [(0, False, "Hel")])
-    hub.text_delta("c", TextDelta("r1", 1, "lo"))
-    hub.text_delta("c", TextDelta("r1", 2, "of another attempt"))
-    assert texts(watch.read(1).text) == [(3, False, "lo")]
-    assert watch.read(1).text is None
-    hub.publish("c", (idle(2),))
-    hub.text_delta("c", TextDelta("r1", 1, "too late"))
-    batch = watch.read(1)
-    assert (revisions(batch), batch.text) == ([2], None)
-
-
 def test_the_text_of_one_who_was_away_is_conflated_by_kind() -> None:
     hub = EventHub()
     watch = hub.attach("c", nothing)
@@ -263,16 +211,6 @@ def test_a_late_watcher_gets_the_text_from_its_beginning_and_can_take_it_at_once
     assert later.read_text("r1", 2) == ()
     hub.text_delta("c", TextDelta("r1", 1, " a time"))
     assert texts(later.read(10).text) == [(9, False, " a time")]
-
-
-def test_one_who_has_read_further_than_the_hub_gets_no_text_that_may_be_void() -> None:
-    hub = EventHub()
-    watch = hub.attach("c", nothing)
-    hub.publish("c", (streaming(1),))
-    hub.text_delta("c", TextDelta("r1", 1, "partial"))
-    assert watch.read(2).text is None, "the store has the message already; the hub is just about to hear of it"
-    hub.publish("c", (idle(2),))
-    assert watch.read(2).text is None
 
 
 def test_a_watcher_that_wants_no_text_gets_none_and_can_change_its_mind() -> None:
@@ -341,28 +279,6 @@ def kept(hub: EventHub) -> list[str]:
     return list(hub._channels)
 
 
-def test_nothing_is_kept_of_conversations_without_watchers_and_without_text() -> None:
-    hub = EventHub()
-    for number in range(100):
-        name = f"c{number}"
-        hub.publish(name, others(1, 3))
-        hub.publish(name, (streaming(4),))
-        hub.text_delta(name, TextDelta("r1", 1, "text"))
-        hub.publish(name, (executing(5),))
-        hub.tool_output(name, "t1", "out")
-        hub.publish(name, (idle(6),))
-        hub.tool_output(name, "t1", "late")
-        hub.text_delta(name, TextDelta("r1", 1, "late"))
-    assert kept(hub) == []
-    watches = [hub.attach("c1", nothing) for _ in range(5)]
-    hub.publish("c1", (streaming(7),))
-    for watch in watches:
-        watch.close()
-    assert kept(hub) == ["c1"], "its text may still be wanted by somebody who comes late"
-    hub.publish("c1", (idle(8),))
-    assert kept(hub) == []
-
-
 # --- any order of things ----------------------------------------------------------------------------------------
 
 
@@ -417,6 +333,7 @@ class Talk:
             return
         self.sent[self.open] = self.sent.get(self.open, "") + text
         if self.open[0].startswith("r"):
+            self.hub.text_delta("c", TextDelta(self.open[0], self.open[1] + 1, "of another attempt"))
             self.hub.text_delta("c", TextDelta(*self.open, text))
         else:
             self.hub.tool_output("c", self.open[0], text)

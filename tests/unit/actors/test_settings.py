@@ -87,13 +87,6 @@ def test_a_creation_without_a_slug_or_a_model_gets_defaults(services: Services) 
     assert record.model == "known"
 
 
-def test_a_creation_is_remembered_by_its_request_id(services: Services) -> None:
-    born(services, request_id="r", body_hash="h")
-    known = services.store.create_command("p", "r")
-    assert known is not None
-    assert (known.body_hash, known.answer) == ("h", b"c1")
-
-
 @pytest.mark.parametrize(
     ("tier", "wanted", "mode"),
     [
@@ -135,23 +128,6 @@ def test_a_restriction_that_is_switched_off_is_not_said_to_be_impossible(service
     with refused(Reason.MODE_UNAVAILABLE) as refusal:
         born(replace(services, sandbox=sandbox), mode=Mode.RESTRICTED)
     assert str(refusal.value) == "restricted mode is not offered here: the setting says so"
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "reason"),
-    [
-        ("working_directory", "/nowhere", Reason.WORKING_DIRECTORY_INVALID),
-        ("model", "unheard-of", Reason.MODEL_UNAVAILABLE),
-    ],
-)
-def test_a_creation_in_a_missing_directory_is_refused(
-    services: Services, field: str, value: str, reason: Reason
-) -> None:
-    with refused(reason):
-        creation.new_conversation(
-            services, "c1", msgspec.structs.replace(CreateConversationCommand("p", "/tmp"), **{field: value}), 5
-        )
-    assert services.store.load("c1") is None
 
 
 def test_a_successor_reads_its_directory_again(services: Services, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.core.content import ToolError, ToolSuccess
-from actors.core.context import ConvContext, Mode, ToolGroup, ToolTraits
+from actors.core.context import ConvContext, ToolGroup, ToolTraits
 from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolAborted, ToolComplete, ToolTransient
 from actors.core.tool_run import KillReceipt
@@ -155,25 +155,6 @@ def test_a_tool_runs_in_its_conversations_directory_and_answers(shop: Shop) -> N
     assert (seen[0].working_directory, seen[0].conversation_id) == ("/tmp", "c1")
 
 
-def test_a_tool_runs_in_the_mode_of_its_start_not_of_its_request(shop: Shop) -> None:
-    seen: list[Mode] = []
-    stuck = Stuck()
-
-    def run(context: ToolContext) -> ToolOutput:
-        seen.append(context.mode)
-        return ToolOutput("out")
-
-    shop.tools |= {"stuck": stuck, "tool": run}
-    shop.rights.set(Mode.UNRESTRICTED)
-    shop.execute("stuck").cancel()
-    shop.abort(1)
-    shop.execute()  # held back until the first one is dead
-    shop.rights.set(Mode.RESTRICTED)
-    stuck.die.set()
-    shop.outcomes()
-    assert seen == [Mode.RESTRICTED]
-
-
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -218,21 +199,6 @@ def test_a_failure_of_the_infrastructure_says_whether_the_tool_had_begun(shop: S
     assert (outcome.message, outcome.begun) == ("worker lost", begun)
 
 
-def test_without_a_thread_the_tool_has_not_begun(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    shop.execute()
-    (outcome,) = shop.outcomes()
-    assert isinstance(outcome, ToolTransient)
-    assert not outcome.begun
-    monkeypatch.undo()
-    shop.tools["tool"] = lambda context: ToolOutput("now")
-    shop.execute()
-    assert isinstance(shop.outcomes(2)[1], ToolComplete)
-
-
 def test_a_killed_tool_gives_a_receipt_and_no_outcome(shop: Shop) -> None:
     stuck = shop.tools["tool"] = Stuck()
     shop.execute()
@@ -255,31 +221,6 @@ def test_one_that_died_before_the_abort_arrived_still_gives_its_receipt(shop: Sh
     assert isinstance(shop.outcomes()[0], ToolAborted)
     shop.abort(1)
     assert shop.receipts()[0].pids == (10, 20, 30)
-
-
-def test_what_was_cancelled_before_it_began_never_begins(shop: Shop) -> None:
-    stuck = shop.tools["tool"] = Stuck()
-    token = CancelToken()
-    token.cancel()
-    shop.execute(cancel=token)
-    assert isinstance(shop.outcomes()[0], ToolAborted)
-    assert not stuck.begun.is_set()
-
-
-def test_the_next_tool_waits_until_the_killed_one_is_dead(shop: Shop) -> None:
-    first = shop.tools["tool"] = Stuck()
-    shop.execute()
-    assert first.begun.wait(PATIENCE)
-    second = shop.tools["next"] = Stuck()
-    shop.abort(1)
-    shop.execute("next")
-    assert first.finish.wait(PATIENCE)
-    assert not second.begun.is_set()
-    first.die.set()
-    assert second.begun.wait(PATIENCE)
-    assert shop.receipts()[0].tool_use_id == "t1"
-    second.finish.set()
-    assert shop.outcomes()[0].tool_use_id == "t2"
 
 
 def test_the_receipt_counts_from_the_kill(services: Services, inbox: Any) -> None:

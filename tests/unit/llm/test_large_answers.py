@@ -59,9 +59,14 @@ def test_an_answer_is_hung_up_on_as_soon_as_it_is_too_large(answer: str) -> None
     protocol, pieces = ANSWERS[answer]
     with ScriptedServer(stream(pieces, then=lambda connection: connection.wait_for_close())) as server:
         failed = failure(model(protocol, server.url))
-    assert failed.failure.kind is ErrorKind.RESPONSE_TOO_LARGE
+    limit = "2,048 parts" if answer == "chat calls" else "1 MiB"
+    assert (failed.failure.kind, failed.failure.message) == (
+        ErrorKind.RESPONSE_TOO_LARGE,
+        f"fake: the answer holds more than {limit}, which is the limit for one answer. "
+        "Ask for less at once: a long text or file in several parts.",
+    )
     assert not failed.failure.retryable
-    assert (failed.usage is not None) == (protocol == "anthropic"), "what the provider token_count by then is kept"
+    assert (failed.usage is not None) == (protocol == "anthropic"), "what the provider counted by then is kept"
 
 
 def test_a_json_body_is_hung_up_on_when_it_is_larger_than_an_event_may_be() -> None:

@@ -11,8 +11,8 @@ from actors.adapters.llm import provider_client as exchange
 from actors.adapters.llm.provider import Timeouts
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
-from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
-from tests.support.model_requests import RequestThread, Sink, ask, assistant, failure, model, user
+from actors.ports import ModelAnswer, ModelFailedError
+from tests.support.model_requests import RequestThread, Sink, ask, failure, model
 from tests.support.scripted_server import Script, ScriptedServer, answer, plain, stream
 
 Chunk = dict[str, Any]
@@ -182,33 +182,6 @@ def test_tool_calls_are_put_together_by_index() -> None:
     assert not given.end_turn
 
 
-def test_calls_under_one_index_or_none_are_distinguished_by_their_ids() -> None:
-    same_index = heard(
-        call(0, identity="a", name="bash", arguments="{}"), call(0, identity="b", name="bash", arguments="{"),
-        call(0, arguments="}"), finish("tool_calls"), DONE,
-    )  # fmt: skip
-    assert same_index.content == (ToolUse("a", "bash", "{}"), ToolUse("b", "bash", "{}"))
-    no_index = heard(
-        call(None, identity="a", name="bash", arguments="{"), call(None, arguments="}"),
-        call(None, identity="b", name="bash"), finish("tool_calls"), DONE,
-    )  # fmt: skip
-    assert no_index.content == same_index.content
-
-
-def test_missing_and_repeated_ids_are_made_unique() -> None:
-    chunks: list[Chunk | str] = [
-        call(0, name="bash"),
-        call(1, identity="x", name="bash"),
-        call(2, identity="call_0", name="bash"),
-        finish("stop"),
-        DONE,
-    ]
-    with ScriptedServer(stream(plain(*chunks))) as server:
-        asked = model("openai-chat", server.url, "gpt-4o")
-        given = ask(asked, user("a"), assistant(ToolUse("call_0", "bash", "{}")), user("b"))
-    assert [use.id for use in given.content if isinstance(use, ToolUse)] == ["c1-r7-0", "x", "c1-r7-2"]
-
-
 def test_invalid_arguments_are_kept_raw() -> None:
     given = heard(call(0, identity="a", name="bash", arguments='{"cmd": broken'), finish("tool_calls"), DONE)
     assert given.content == (ToolUse("a", "bash", '{"cmd": broken'),)
@@ -265,12 +238,6 @@ def test_a_content_filter_without_text() -> None:
 def test_other_choices_are_ignored() -> None:
     other = {"choices": [{"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}]}
     assert heard(delta(content="yes"), other, finish("stop"), DONE).content == (Text("yes"),)
-
-
-def test_comments_are_skipped() -> None:
-    events = [b": OPENROUTER PROCESSING\n\n", *plain(delta(content="x"), finish("stop"), DONE)]
-    with ScriptedServer(stream(events)) as server:
-        assert ask(model("openai-chat", server.url, "gpt-4o")).content == (Text("x"),)
 
 
 # --- when a stream is complete (C47) ---------------------------------------------------------------------------
@@ -367,19 +334,3 @@ def test_a_plain_json_answer_completes_without_streaming() -> None:
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"choices":[]}', b'{"choices":[{"message":{"content":"x"}}]}'])
 def test_a_plain_answer_that_is_none_is_retryable(body: bytes) -> None:
     assert failed(answer(200, body)).failure.kind is ErrorKind.SERVER_ERROR
-
-
-def test_a_server_that_loads_its_model_is_tried_again() -> None:
-    body = b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'
-    told = failed(answer(503, body))
-    assert told.failure.kind is ErrorKind.SERVER_ERROR
-    assert "Loading model" in told.failure.message
-
-
-def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer() -> None:
-    lost = failed(stream(plain(delta(content="x" * (MAX_MODEL_RESPONSE_BYTES + 1)), finish("stop"), DONE)))
-    assert (lost.failure.kind, lost.failure.message) == (
-        ErrorKind.RESPONSE_TOO_LARGE,
-        "fake: the answer holds more than 1 MiB, which is the limit for one answer. "
-        "Ask for less at once: a long text or file in several parts.",
-    )

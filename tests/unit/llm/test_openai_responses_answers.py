@@ -10,7 +10,7 @@ import pytest
 from actors.adapters.llm.provider import Timeouts
 from actors.core.content import Reasoning, Text, ToolSuccess, ToolUse, Usage
 from actors.core.errors import ErrorKind
-from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
+from actors.ports import ModelAnswer, ModelFailedError
 from tests.support.model_requests import (
     RequestThread,
     Sink,
@@ -174,20 +174,6 @@ def test_without_places_items_are_distinguished_by_id_or_by_what_is_unfinished()
     wanted = (ToolUse("call_1", "bash", "{}"), ToolUse("call_2", "bash", "{}"))
     assert heard(*of("1", "a", "a", "a"), *of("2", "b", "b", "b"), ended()).content == wanted
     assert heard(*of("1", "a", "b", "c"), *of("2", "d", "e", "f"), ended()).content == wanted
-
-
-def test_deltas_of_an_item_that_was_never_announced_count() -> None:
-    sink = Sink()
-    given = heard(delta("output_text", "Hel", None), delta("output_text", "lo", None), ended(), sink=sink)
-    assert given.content == (Text("Hello"),)
-    assert "".join(sink.said) == "Hello"
-
-
-def test_items_that_only_the_end_tells_count() -> None:
-    sink = Sink()
-    given = heard(ended(output=[message("Hello"), call("bash", "{}")]), sink=sink)
-    assert given.content == (Text("Hello"), ToolUse("call_1", "bash", "{}"))
-    assert "".join(sink.said) == "Hello"
 
 
 def test_missing_and_repeated_ids_are_made_unique() -> None:
@@ -373,15 +359,6 @@ def test_counts_never_cost_an_answer(usage: Event, wanted: tuple[int, int, int])
 @pytest.mark.parametrize("usage", [None, 7, "none", [], {}])
 def test_no_counts_are_no_usage(usage: Any) -> None:
     assert heard(*spoken("x"), ended(usage=usage)) == ModelAnswer((Text("x"),), end_turn=True)
-
-
-def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer() -> None:
-    lost = failed(stream(named(done(message("x" * (MAX_MODEL_RESPONSE_BYTES + 1))), ended())))
-    assert (lost.failure.kind, lost.failure.message) == (
-        ErrorKind.RESPONSE_TOO_LARGE,
-        "fake: the answer holds more than 1 MiB, which is the limit for one answer. "
-        "Ask for less at once: a long text or file in several parts.",
-    )
 
 
 def test_what_was_answered_can_be_sent_again() -> None:

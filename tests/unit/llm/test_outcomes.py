@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import operator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -355,17 +354,3 @@ def test_a_cancel_ends_the_processing_of_what_arrived_together(monkeypatch: pyte
     with pytest.raises(ModelAbortedError):
         ask_in_memory("anthropic", [b"".join(start + delta * 500)], said, cancel)
     assert said.told == [(False, "a")]
-
-
-def test_the_events_are_what_providers_write() -> None:
-    """The in-memory road is the real one: a scripted answer gives what it gives over a socket."""
-    pieces = named(
-        {"type": "message_start", "message": {"usage": {"input_tokens": 1}}},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Hi"}},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
-        {"type": "message_stop"},
-    )
-    result, said = outcome("anthropic", pieces)
-    assert isinstance(result, ModelAnswer)
-    assert (result.content, said.told) == ((Text("Hi"),), [(False, "Hi")])
-    assert json.loads(pieces[0].split(b"data: ")[1])["type"] == "message_start"

@@ -28,16 +28,6 @@ def test_a_plain_bash_runs_in_the_working_directory_in_the_conversation_s_mode(c
     assert launch.limits.wall_seconds == 0, "nothing is killed for taking long"
 
 
-def test_no_secret_of_the_server_reaches_the_tool(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "BEDROCK_TOKEN", "SSH_AUTH_SOCK", "BASH_ENV", "LD_PRELOAD"):
-        monkeypatch.setenv(name, "secret")
-    monkeypatch.setenv("LC_TIME", "C")
-    run(call)
-    env = call.sandbox.launches[0].env
-    assert "secret" not in env.values()
-    assert (env["LC_TIME"], env["TERM"]) == ("C", "dumb")
-
-
 def test_every_process_is_tracked_and_its_pids_reported(call: Any) -> None:
     call.sandbox.ends(reaped=(5, 6))
     run(call)
@@ -163,14 +153,6 @@ def test_a_command_that_destroys_work_is_not_run(call: Any) -> None:
     assert output.is_error
     assert output.text.startswith("command_refused: ")
     assert json.loads(output.display)["status"] == "refused"
-    assert not call.sandbox.launches
-
-
-def test_a_vanished_working_directory_is_an_error_result(call: Any) -> None:
-    call.directory.rmdir()
-    output = run(call)
-    assert output.is_error
-    assert "no longer exists" in output.text
     assert not call.sandbox.launches
 
 

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from actors.adapters.tools.bash import job
 from actors.adapters.tools.bash import tool as bash
-from actors.core.context import Mode
 from actors.core.states import BackgroundJob, JobStatus
 from actors.ports import (
     Launch,
@@ -163,13 +162,6 @@ def test_a_command_goes_on_when_its_wait_is_over(harness: JobHarness) -> None:
     assert harness.toolbox.jobs("c-1") == ()
 
 
-def test_a_restricted_conversation_s_job_is_restricted(harness: JobHarness) -> None:
-    harness.mode = Mode.RESTRICTED
-    process = harness.job()
-    assert process.launch.mode is Mode.RESTRICTED
-    process.end()
-
-
 def test_a_wait_sees_the_end_with_all_output(harness: JobHarness) -> None:
     process = harness.job()
     answer = harness.begin(wait="b-1", wait_seconds=900)
@@ -186,14 +178,6 @@ def test_a_wait_sees_the_end_with_all_output(harness: JobHarness) -> None:
     assert (told["status"], told["final_cause"], told["exit_code"]) == ("tombstoned", "exited", 3)
 
 
-def test_a_wait_that_is_over_gives_the_same_handle(harness: JobHarness) -> None:
-    process = harness.job()
-    for _ in range(2):
-        told = display(harness.call(wait="b-1", wait_seconds=0))
-        assert (told["status"], told["handle"]) == ("still_running", "b-1")
-    process.end()
-
-
 def test_a_cancelled_wait_only_stops_waiting(harness: JobHarness) -> None:
     process = harness.job()
     answer = harness.begin(wait="b-1", wait_seconds=900)
@@ -205,20 +189,6 @@ def test_a_cancelled_wait_only_stops_waiting(harness: JobHarness) -> None:
     assert process.kills == 0
     assert harness.toolbox.jobs("c-1") == ("b-1",)
     process.end()
-
-
-def test_a_cancelled_command_is_killed_and_no_job(harness: JobHarness) -> None:
-    answer = harness.begin(cmd="sleep 1000", wait_seconds=900)
-    process = harness.process()
-    harness.cancel.cancel()
-    output = answer.result(BOUND)
-    assert output.is_error
-    assert output.text == "all\n[cancelled; the command and all it started were killed]"
-    assert display(output)["status"] == "cancelled"
-    assert process.kills == 1
-    assert harness.reaped == [41, 42]
-    assert harness.toolbox.jobs("c-1") == ()
-    assert display(harness.call(peek="b-1"))["error"] == "handle_not_found"
 
 
 def test_a_cancel_while_the_job_is_detached_kills_it(harness: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,13 +327,6 @@ def test_a_flood_is_bounded_in_memory_and_answer(harness: JobHarness) -> None:
     assert window["end_offset"] - window["start_offset"] == 2000
 
 
-def test_binary_output_is_text_in_the_end(harness: JobHarness) -> None:
-    process = harness.job()
-    process.write(bytes(range(256)))
-    assert "\ufffd" in harness.call(peek="b-1").text
-    process.end()
-
-
 # --- kill -------------------------------------------------------------------------------------------------------------
 
 
@@ -381,15 +344,6 @@ def test_a_kill_sends_one_signal_and_waits_for_the_end(harness: JobHarness) -> N
     assert "; it was sent nothing]" in again.text
     assert process.signals.empty()
     assert process.kills == 0
-
-
-def test_a_kill_with_kill_takes_the_whole_tree(harness: JobHarness) -> None:
-    process = harness.job()
-    output = harness.call(kill="b-1", signal="KILL")
-    assert process.kills == 1
-    assert process.signals.empty()
-    assert "[b-1 has ended: killed, with all it started]" in output.text
-    assert display(output)["final_cause"] == "killed"
 
 
 def test_a_shell_s_exit_code_of_a_signal_counts_as_killed(harness: JobHarness) -> None:

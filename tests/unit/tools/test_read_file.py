@@ -69,11 +69,6 @@ def test_a_start_that_fails_has_not_begun(call: Any) -> None:
     assert failed.value.begun is False
 
 
-def test_a_vanished_working_directory_is_an_error_result(call: Any) -> None:
-    call.directory.rmdir()
-    assert run(call).is_error
-
-
 def test_a_path_with_nul_is_refused(call: Any) -> None:
     assert run(call, path="a\0b").is_error
     assert not call.sandbox.launches
