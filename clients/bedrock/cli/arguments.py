@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from bedrock import Conversation
-    from bedrock.types import Mode, ReasoningEffort
+    from bedrock.types import ReasoningEffort
 
 if TYPE_CHECKING:
     NameType = click.ParamType[str]
@@ -285,33 +285,26 @@ def create_conversation(
     *,
     directory: str,
     model: str | None,
-    mode: Mode | None,
-    approval_policy: ApprovalPolicy | None,
     instructions: str | None,
     replace_instructions: bool,
     tools: str | None,
-    generation: Generation | None = None,
     mcp_servers: str | None,
-    auto_continue: bool = False,
+    **others: Any,
 ) -> Conversation:
-    """Create a conversation from the options of a command.
+    """Create a conversation from the options of a command. `others` are those that the client takes as they are.
 
     Raises:
         UsageError: The options contradict each other, or a file that they name cannot be read.
     """
     if replace_instructions and not instructions:
         raise click.UsageError("--replace-instructions needs --instructions")
-    told = Instructions(_text(instructions), replace_instructions) if instructions else None
     create = partial(
         client.create,
         directory,
-        mode=mode,
-        approval_policy=approval_policy,
-        instructions=told,
-        generation=generation,
+        instructions=Instructions(_text(instructions), replace_instructions) if instructions else None,
         tools=None if tools is None else [name.strip() for name in tools.split(",") if name.strip()],
         mcp_servers=servers_in(Path(mcp_servers)) if mcp_servers else (),
-        auto_continue=auto_continue,
+        **others,
     )
     try:
         return create(model=model)

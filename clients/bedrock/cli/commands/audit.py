@@ -73,11 +73,6 @@ def _refuse(path: Path, exists: bool) -> None:
         raise exits.CommandError(f"{path} exists already", "--force overwrites it.", exits.USAGE)
 
 
-if TYPE_CHECKING:
-    TimeType = click.ParamType[datetime]
-else:
-    TimeType = click.ParamType  # before click 8.4 ParamType is not generic at run time
-
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 #: Seconds between two reads of the audit trail with --follow.
 FOLLOW_SECONDS = 1.0
@@ -177,26 +172,21 @@ def export(ctx: click.Context, name: str, path: Path | None, force: bool) -> Non
     write_file(path, (f"{line}\n".encode() for line in lines), force=force)
 
 
-class _Time(TimeType):
-    """A click type for times, given in RFC 3339 or as how long ago: 30m, 12h, 7d."""
-
-    name = "time"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        if ago := re.fullmatch(r"([0-9]{1,6})([mhd])", value):
-            return datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})  # noqa: TID251 -- this machine's clock
-        try:
-            found = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(
-                f"{value!r} must be a time, such as 2026-11-23T10:00:00Z, or how long ago, such as 12h", param, ctx
-            )
-        return found if found.tzinfo else found.astimezone()
+def _time(value: str) -> datetime:
+    """Convert a time, given in RFC 3339 or as how long ago: 30m, 12h, 7d."""
+    if ago := re.fullmatch(r"([0-9]{1,6})([mhd])", value):
+        return datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})  # noqa: TID251 -- this machine's clock
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        wanted = "a time, such as 2026-11-23T10:00:00Z, or how long ago, such as 12h"
+        raise click.BadParameter(f"{value!r} must be {wanted}") from None
+    return found if found.tzinfo else found.astimezone()
 
 
 @click.command()
-@click.option("--since", type=_Time(), metavar="TIME", help="Only entries of this time and later: 12h, 7d, or a date.")
-@click.option("--until", type=_Time(), metavar="TIME", help="Only entries before this time.")
+@click.option("--since", type=_time, metavar="TIME", help="Only entries of this time and later: 12h, 7d, or a date.")
+@click.option("--until", type=_time, metavar="TIME", help="Only entries before this time.")
 @click.option("--principal", default="", help="Only entries of this principal.")
 @click.option("--conversation", type=CONVERSATION, help="Only entries about this conversation, by its id.")
 @click.option("--refused", "outcome", flag_value="refused", help="Only refused calls.")

@@ -105,19 +105,6 @@ def _decide(conversation: Conversation, approval: Approval, scripted: bool, pain
 
 #: The name of the file with the input history, in the data directory.
 HISTORY = "chat_history"
-#: Options that are refused without a terminal, because the demo conversation does not use them.
-NOT_FOR_THE_DEMO = (
-    "latest",
-    "resume",
-    "mode",
-    "approval_policy",
-    "instructions",
-    "replace_instructions",
-    "tools",
-    "mcp_servers",
-    "generation",
-    "auto_continue",
-)
 #: What is said of a server that a chat has started, when it goes on.
 ENDS = "The server ends when no client is connected and no run is open, and background jobs with it."
 
@@ -151,7 +138,7 @@ def chat(
     address: str | None = ctx.find_root().obj
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     paint = Paint.for_stream(sys.stdout, plain=plain)
-    if not at_terminal and any(opening[name] for name in NOT_FOR_THE_DEMO):
+    if not at_terminal and any(given for name, given in opening.items() if name not in ("directory", "model")):
         raise click.UsageError("without a terminal only -C and -m can be used; `bedrock ask` takes the other options")
     if prompt and not at_terminal:
         raise click.UsageError("there is no terminal to chat at; `bedrock ask` answers a single prompt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from itertools import islice
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bedrock import AsyncClient
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME, complete_model, connect, connect_or_spawn
 from bedrock.cli.display import conversation_view as sub_agents
@@ -23,7 +25,7 @@ from bedrock.cli.display.labels import (
 )
 from bedrock.cli.display.questions import rule_id, rule_title
 from bedrock.cli.display.transcript import Transcript
-from bedrock.cli.display.undelivered import fates_since
+from bedrock.cli.display.undelivered import Fate, fates_among
 from bedrock.cli.exit_codes import USAGE, CommandError
 from bedrock.cli.text.output import (
     JSON_OPTION,
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
     from bedrock.catalog import McpServer, Model, Node, Quota, Tool
     from bedrock.conversations import ConversationInfo
-    from bedrock.messages import Usage
+    from bedrock.messages import Message, Usage
     from bedrock.states import ApprovalRule, ConversationState
 
 #: The width in columns of the labels that precede facts about a conversation or a model.
@@ -136,7 +138,7 @@ def show(ctx: click.Context, name: str, *, limit: int, plain: bool, output: str)
         for line in sub_agents.lines(agents, paint):
             say(line, indent=len("  ✓ "))
     transcript = Transcript(paint, print_line, width=columns(sys.stdout))
-    transcript.history(messages, fates_since(conversation, messages))
+    transcript.history(messages, asyncio.run(_fates(ctx.find_root().obj, conversation.name, messages)))
     if limit and not messages:
         print_none("It has no messages yet.")
     for pending in now.state.approvals:
@@ -146,6 +148,11 @@ def show(ctx: click.Context, name: str, *, limit: int, plain: bool, output: str)
     for question in now.state.questions:
         transcript.ask_person(question)
         print_text(f"Answer with `bedrock answer {now.slug}`, or add --decline.")
+
+
+async def _fates(address: str | None, name: str, messages: list[Message]) -> list[Fate]:
+    async with AsyncClient(address) as client:
+        return await fates_among(client.conversation(name), messages)
 
 
 @click.command()

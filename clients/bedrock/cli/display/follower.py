@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.transcript import Transcript
-from bedrock.cli.display.undelivered import Fate, fates_of_snapshot
+from bedrock.cli.display.undelivered import Fate, fates_among
 from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.style import Paint, columns, one_line
 from bedrock.errors import BedrockError, NotFound, ServerNotRunning, ServerUnreachable
@@ -199,8 +199,10 @@ class Onlooker(Drawing):
         """
         if (snapshot := event.snapshot) is None:
             return []
+        now = snapshot.conversation
         try:
-            return await fates_of_snapshot(self._agent(snapshot.conversation.name), snapshot)
+            settled = await fates_among(self._agent(now.name), snapshot.messages, now.update_time)
+            return [*settled, *snapshot.queue] if snapshot.messages else []
         except BedrockError:  # without this information, the messages are shown alone
             return []
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from datetime import UTC, datetime
-from itertools import takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
 from bedrock.cli.display.labels import NOT_RUN, fate, interruption
@@ -18,56 +17,40 @@ from bedrock.request_cycles import RequestCycle
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from bedrock import AsyncConversation, Conversation
+    from bedrock import AsyncConversation
     from bedrock.cli.text.safe_text import SafeText
-    from bedrock.events import Snapshot
 
 Fate: TypeAlias = QueuedMessage | RequestCycle
 """A queued message with its outcome, or an interrupted run."""
 
+NEVER = datetime.max.replace(tzinfo=UTC)
 
-def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list[Fate]:
-    """Return queued messages and interrupted runs, to be printed among `messages`.
 
-    The list has the messages that still wait in the queue, the messages that left the queue after the first of
-    `messages` was stored, and the interrupted runs to which any of `messages` belongs.
+async def fates_among(
+    conversation: AsyncConversation, messages: Sequence[Message], until: datetime = NEVER
+) -> list[Fate]:
+    """Return the queued messages and interrupted runs to be printed among `messages`.
+
+    The list has the messages that left the queue after the first of `messages` was stored, those that still wait in it,
+    and the interrupted runs to which `messages` belong. With `until`, it has only what was decided by then.
     """
     if not messages:
         return []
-    entries = conversation.queue(include_settled=True, newest_first=True)
-    since = list(takewhile(lambda entry: _is_since(entry, messages[0]), entries))
-    fates: list[Fate] = [*reversed(since)]
-    runs = _runs(messages)
-    for cycle in conversation.cycles(view="rounds", newest_first=True):
-        if not runs:
-            break
-        fates += _cut_short(cycle, runs)
-    return fates
-
-
-async def fates_of_snapshot(conversation: AsyncConversation, snapshot: Snapshot) -> list[Fate]:
-    """Return the queued messages and interrupted runs to be printed among the messages of a snapshot.
-
-    The list has the messages in the queue at the time of the snapshot, the messages that left the queue between the
-    snapshot's first message and the snapshot, and the interrupted runs to which messages of the snapshot belong. What
-    happens after the snapshot is reported by later events.
-    """
-    if not snapshot.messages:
-        return []
-    first, until = snapshot.messages[0], snapshot.conversation.update_time
     settled: list[Fate] = []
     async for entry in conversation.queue(include_settled=True, newest_first=True):
-        if not _is_since(entry, first):
+        if _decided(entry) < messages[0].create_time:
             break
-        if entry.settle_time and entry.settle_time <= until:
-            settled.append(entry)
+        settled.append(entry)
     cut_short: list[Fate] = []
-    runs = _runs(snapshot.messages)
+    runs = {message.request_cycle for message in messages} - {""}
     async for cycle in conversation.cycles(view="rounds", newest_first=True):
         if not runs:
             break
-        cut_short += [run for run in _cut_short(cycle, runs) if run.end_time and run.end_time <= until]
-    return [*reversed(settled), *cut_short, *snapshot.queue]
+        # No stored message shows how an interrupted run ended, unless it was discarded before it began.
+        if cycle.name in runs and cycle.stop_reason == "interrupted" and cycle.stop_detail != "not_run":
+            cut_short.append(cycle)
+        runs.discard(cycle.name)
+    return [entry for entry in (*reversed(settled), *cut_short) if _decided(entry) <= until]
 
 
 def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[Message | Fate]:
@@ -108,29 +91,10 @@ def fate_line(entry: Fate, paint: Paint) -> SafeText:
     return paint.dim(f"⋯ “{one_line(entry.message.text, 60)}” {text}")
 
 
-def _is_since(entry: QueuedMessage, first: Message) -> bool:
-    return _decided(entry) >= first.create_time
-
-
-def _runs(messages: Iterable[Message]) -> set[str]:
-    return {message.request_cycle for message in messages} - {""}
-
-
-def _cut_short(cycle: RequestCycle, runs: set[str]) -> list[RequestCycle]:
-    """Return [cycle] if it is one of `runs` and no stored message shows how it ended, else [].
-
-    In both cases the cycle is removed from `runs`.
-    """
-    is_shown = cycle.stop_reason != "interrupted" or cycle.stop_detail == "not_run"
-    wanted = cycle.name in runs
-    runs.discard(cycle.name)
-    return [cycle] if wanted and not is_shown else []
-
-
 def _decided(entry: Fate) -> datetime:
     """Return when the outcome was decided; the latest possible time if the message is still queued."""
     decided = entry.end_time if isinstance(entry, RequestCycle) else entry.settle_time
-    return decided or datetime.max.replace(tzinfo=UTC)
+    return decided or NEVER
 
 
 def _is_before(entry: Fate, message: Message) -> bool:
