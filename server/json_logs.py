@@ -89,6 +89,8 @@ def set_up(level: str) -> None:
     """
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(TextLines() if sys.stderr.isatty() else JsonLines())
+    logging._srcfile = None  # no line names its caller, so it is not looked for (see logging's HOWTO)
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
     root.handlers[:] = [output]
     root.setLevel(logging.WARNING)

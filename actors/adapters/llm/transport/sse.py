@@ -33,37 +33,44 @@ class SseParser:
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max = max_event_bytes
-        self._line = bytearray()
+        self._rest = bytearray()
+        """The beginning of the next event, with LF as line end."""
         self._after_cr = False
         self._at_start = True
-        self._name = ""
-        self._data: list[bytes] = []
-        self._size = 0
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Parse the next bytes and return the events that they complete. Raises SseTooLargeError."""
-        events: list[SseEvent] = []
         if self._after_cr and chunk:
             self._after_cr = False
             chunk = chunk.removeprefix(b"\n")
-        for line in chunk.splitlines(keepends=True):
-            self._size += len(line)
-            if self._size > self._max:
-                raise SseTooLargeError(f"an event of more than {self._max} bytes")
-            self._line += line.rstrip(b"\r\n")
-            if line[-1] not in b"\r\n":
-                break  # its end comes with the next chunk
-            field, _, value = self._line.removeprefix(_BOM if self._at_start else b"").partition(b":")
-            self._at_start = False
-            if field == b"data":
-                self._data.append(bytes(value.removeprefix(b" ")))
-            elif field == b"event":
-                self._name = value.removeprefix(b" ").decode("utf-8", "replace")
-            elif not self._line:
-                if self._data:
-                    events.append(SseEvent(self._name, b"\n".join(self._data)))
-                self._name, self._data, self._size = "", [], 0
-            self._line.clear()
-        if chunk:
+        if b"\r" in chunk:
             self._after_cr = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        unseen = max(len(self._rest) - 1, 0)  # nothing before it ends an event, so a long one is searched once only
+        self._rest += chunk
+        events: list[SseEvent] = []
+        if self._rest.find(b"\n\n", unseen) >= 0:
+            *blocks, rest = bytes(self._rest).split(b"\n\n")
+            self._rest = bytearray(rest)
+            events = [event for block in blocks if (event := self._event(block))]
+        if len(self._rest) > self._max:
+            raise self._too_large()
         return events
+
+    def _event(self, block: bytes) -> SseEvent | None:
+        if len(block) > self._max:
+            raise self._too_large()
+        if self._at_start:
+            self._at_start = False
+            block = block.removeprefix(_BOM)
+        name, data = b"", []
+        for line in block.split(b"\n"):
+            field, _, value = line.partition(b":")
+            if field == b"data":
+                data.append(value.removeprefix(b" "))
+            elif field == b"event":
+                name = value.removeprefix(b" ")
+        return SseEvent(name.decode("utf-8", "replace"), b"\n".join(data)) if data else None
+
+    def _too_large(self) -> SseTooLargeError:
+        return SseTooLargeError(f"an event of more than {self._max} bytes")
