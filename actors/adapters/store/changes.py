@@ -211,15 +211,16 @@ def write_together(session: Session, changes: Sequence[EncodedCommit], begin: st
     for commit in changes:
         if commit.created is None:
             first.setdefault(commit.id, commit)
-    with session.pipeline():
+    if not first:
         session.run(begin)
-        looked = look(session, list(first)) if first else ()
-    found = by_id(looked)
-    fitting = [commit for id_, commit in first.items() if (head := found.get(id_)) and commit.fits(head)]
-    if not fitting:
         return set()
     try:
         with session.pipeline():
+            session.run(begin)
+            found = by_id(look(session, list(first)))
+            fitting = [commit for id_, commit in first.items() if (head := found.get(id_)) and commit.fits(head)]
+            if not fitting:
+                return set()
             updated, log = _update(session, fitting, found)
             _insert(session, fitting, log)
         if updated.rowcount != len(fitting):

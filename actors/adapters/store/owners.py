@@ -30,7 +30,8 @@ FREE = (
     | exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == models.OWNER, _THEIRS.dead))
     | ((models.OWNER < _ME) & ~exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == models.OWNER)))
 )
-# The condition that this server owns a row of `conversations`, and may write to the conversation.
+# The condition that this server owns a row of `conversations`; and that it may write to the conversation, too.
+MINE = PerDatabase(SQL("(1 = 1)"), models.OWNER == _ME)
 OWNED = PerDatabase(SQL("(1 = 1)"), (models.OWNER == _ME) & ALIVE)
 
 _OWNER_OF = Statement(

@@ -6,27 +6,16 @@ import logging
 import re
 import threading
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 from peewee import fn
 
 from actors.adapters.store import audit, listing, log_rows, models, rows
 from actors.adapters.store.integrity import check
-from actors.adapters.store.log_rows import (
-    LOGGED,
-    Bounds,
-    LogPosition,
-    LogRow,
-    beginning,
-    events_after,
-    fate_of,
-    prunable,
-    refuse_before,
-    run_of,
-    stored_transition,
-)
+from actors.adapters.store.owners import MINE
 from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
 from actors.ports import (
     Attachment,
@@ -53,6 +42,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 Found = TypeVar("Found")
+P = ParamSpec("P")
 ConnectionT = TypeVar("ConnectionT")
 
 READERS = 16  # connections in use at most; further reads wait for a free one
@@ -101,6 +91,9 @@ _ARCHIVED = Statement(
     _AGED_AND_ARCHIVED.where(
         models.Records.archived_at < Param("before"), models.Records.parent_conversation_id.is_null()
     )
+)
+_UNSETTLED = Statement(
+    models.Records.select(models.Records.id).where(MINE, models.IS_UNSETTLED, undeleted(models.Records.id))
 )
 _MESSAGES = _pages(models.Messages, models.Messages.sequence_id)
 _MESSAGE = Statement(of_conversation(models.Messages).where(models.Messages.id == Param("key")))
@@ -236,29 +229,52 @@ class ReaderPool(ABC, Generic[ConnectionT]):
         self._places.release(READERS)
 
 
-class Reading(Protocol):
-    """A function that calls another function with a session for reading.
+def read_again(read: Callable[P, Found]) -> Callable[P, Found]:
+    """Return a function that calls `read`, and calls it a second time if it raises StoreDamagedError.
 
-    Raises StoreUnavailableError or StoreDamagedError.
+    SQLite also reports a page as damaged if the disk failed to deliver it; then a second attempt often succeeds.
     """
 
-    def __call__(
-        self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict"
-    ) -> Found:
-        """Call `body` with a session, and return its result.
+    @wraps(read)
+    def reading(*args: P.args, **named: P.kwargs) -> Found:
+        try:
+            return read(*args, **named)
+        except StoreDamagedError:
+            _log.warning("what was read is damaged; it is read once more")
+            return read(*args, **named)
 
-        With `at_one_moment`, all statements of `body` see the same snapshot. `texts` is the error handler for texts
-        that are not valid UTF-8, such as "strict" or "replace"; see `bytes.decode`.
-        """
-        ...
+    return reading
 
 
-class StoreReads:
+class StoreReads(ABC):
     """Implements most reading methods of ports.Store. Safe to call from any thread."""
 
-    def __init__(self, read: Reading) -> None:
-        """`read` calls a function with a session for reading."""
-        self._read = read
+    _snapshot = "BEGIN"  # begins a transaction whose statements all see the same data
+
+    @abstractmethod
+    def _session(self, texts: str) -> AbstractContextManager[Session]:
+        """Lend a session for reading. Raises StoreUnavailableError or StoreDamagedError.
+
+        `texts` is the error handler for texts that are not valid UTF-8, such as "strict" or "replace"; see
+        `bytes.decode`.
+        """
+
+    @abstractmethod
+    def _database_bytes(self) -> int:
+        """Return the size of the database."""
+
+    def _read(self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict") -> Found:
+        """Call `body` with a session, and return its result.
+
+        With `at_one_moment`, all statements of `body` see the same snapshot. `texts` is as in `_session`.
+        """
+        with self._session(texts) as session:
+            if not at_one_moment:
+                return body(session)
+            session.run(self._snapshot)
+            found = body(session)
+            session.run("COMMIT")
+            return found
 
     # --- conversations ----------------------------------------------------------------------------------------
 
@@ -330,22 +346,13 @@ class StoreReads:
     # --- messages and events ----------------------------------------------------------------------------------
 
     def messages(
-        self,
-        conversation_id: str,
-        *,
-        after: int = 0,
-        before: int | None = None,
-        limit: int,
-        descending: bool = False,
+        self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[Message, ...]:
         """Return at most `limit` messages whose sequence number is between `after` and `before`; see ports.Store.
 
         The two bounds themselves are excluded.
         """
-        until = ALL if before is None else before
-        return self._all(
-            rows.message_of, _MESSAGES[descending], id=conversation_id, after=after, before=until, limit=limit
-        )
+        return self._page(rows.message_of, _MESSAGES[descending], conversation_id, after, before, limit)
 
     def message(self, conversation_id: str, message_id: str) -> Message | None:
         """Return the message with this id; None if the conversation has none; see ports.Store."""
@@ -361,48 +368,45 @@ class StoreReads:
 
         def body(session: Session) -> tuple[StoredEvent, ...]:
             logged = session.execute(_EVENTS, id=conversation_id, next=after + 1, limit=limit)
-            found = events_after(logged, conversation_id, after, limit)
+            found = log_rows.events_after(logged, conversation_id, after, limit)
             if not found:
-                refuse_before(beginning(session, conversation_id).revision, conversation_id, after)
+                log_rows.refuse_before(log_rows.beginning(session, conversation_id).revision, conversation_id, after)
             return found
 
         return self._read(body)
 
     def stopped_runs(
-        self,
-        conversation_id: str,
-        *,
-        after: int = 0,
-        before: int | None = None,
-        limit: int,
-        descending: bool = False,
+        self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[StoppedRun, ...]:
         """Return at most `limit` runs that ended at revisions between `after` and `before`, exclusive; see ports.Store.
 
         Each result says how the run ended.
         """
-        until = ALL if before is None else before
-        return self._all(run_of, _RUNS[descending], id=conversation_id, after=after, before=until, limit=limit)
+        return self._page(log_rows.run_of, _RUNS[descending], conversation_id, after, before, limit)
 
     def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
         """Return how a run ended; None if it has not ended; see ports.Store."""
-        return self._one(run_of, _RUN, id=conversation_id, run=run)
+        return self._one(log_rows.run_of, _RUN, id=conversation_id, run=run)
 
     def settled_inputs(
-        self,
-        conversation_id: str,
-        *,
-        after: int = 0,
-        before: int | None = None,
-        limit: int,
-        descending: bool = False,
+        self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[SettledInput, ...]:
         """Return what became of queued messages, such as delivered or discarded; see ports.Store.
 
         At most `limit` results are returned; their revisions are between `after` and `before`, exclusive.
         """
-        until = ALL if before is None else before
-        return self._all(fate_of, _FATES[descending], id=conversation_id, after=after, before=until, limit=limit)
+        return self._page(log_rows.fate_of, _FATES[descending], conversation_id, after, before, limit)
+
+    def _page(  # noqa: PLR0917 -- what its callers were given
+        self,
+        convert: Callable[[rows.Row], Found],
+        page: Statement,
+        id_: str,
+        after: int,
+        before: int | None,
+        limit: int,
+    ) -> tuple[Found, ...]:
+        return self._all(convert, page, id=id_, after=after, before=ALL if before is None else before, limit=limit)
 
     def _all(self, convert: Callable[[rows.Row], Found], statement: Statement, **values: Any) -> tuple[Found, ...]:
         return self._read(lambda session: tuple(map(convert, session.execute(statement, **values))))
@@ -430,7 +434,7 @@ class StoreReads:
 
     def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
         """Return at most `limit` rows of the event log after the step `after_step`; see ports.Store."""
-        return self._all(_transition_of, LOGGED, id=conversation_id, after=after_step, limit=limit)
+        return self._all(_transition_of, log_rows.LOGGED, id=conversation_id, after=after_step, limit=limit)
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
         """Verify the stored rows of a conversation, and return a sentence for each violation; see ports.Store."""
@@ -442,18 +446,19 @@ class StoreReads:
 
     def _to_prune(
         self, conversation_id: str, before_revision: int, older_than: int | None
-    ) -> tuple[LogPosition, Sequence[LogRow]]:
+    ) -> tuple[log_rows.LogPosition, Sequence[log_rows.LogRow]]:
         """Return the position where the event log begins, and the rows to prune in the next batch.
 
         Raises StoreError.
         """
 
-        def body(session: Session) -> tuple[LogPosition, Sequence[LogRow]]:
-            begins = beginning(session, conversation_id)
+        def body(session: Session) -> tuple[log_rows.LogPosition, Sequence[log_rows.LogRow]]:
+            begins = log_rows.beginning(session, conversation_id)
             last = session.execute(_LAST_REVISION, id=conversation_id).fetchone()
-            bounds = Bounds(min(before_revision, last[0] if last else 0), older_than)
-            log = session.execute(LOGGED, id=conversation_id, after=begins.step, limit=log_rows.PRUNED_ROWS + 1)
-            return begins, prunable(begins, map(LogRow._make, log), bounds)
+            bounds = log_rows.Bounds(min(before_revision, last[0] if last else 0), older_than)
+            limit = log_rows.PRUNED_ROWS + 1
+            log = session.execute(log_rows.LOGGED, id=conversation_id, after=begins.step, limit=limit)
+            return begins, log_rows.prunable(begins, map(log_rows.LogRow._make, log), bounds)
 
         return self._read(body, at_one_moment=True)
 
@@ -475,7 +480,14 @@ class StoreReads:
         """Return what each principal spent on each day, from the day `since` (days since 1970) on; see ports.Store."""
         return self._read(lambda session: tuple(Spending(*row) for row in session.execute(_SPENDINGS, since=since)))
 
-    def _stored_bytes_of(self, principal: str) -> int:
+    def unsettled(self) -> tuple[str, ...]:
+        """Return the ids of this server's conversations that must be recovered on start; see ports.Store."""
+        return self._column(_UNSETTLED)
+
+    def stored_bytes(self, principal: str) -> int:
+        """Return the bytes that a principal has stored; for the principal "", the database's size; see ports.Store."""
+        if not principal:
+            return self._database_bytes()
         return self._read(
             lambda session: sum(int(session.execute(each, principal=principal).fetchone()[0]) for each in _STORED_BYTES)
         )
@@ -518,4 +530,4 @@ def _command_of(row: rows.Row) -> CommandRecord:
 
 
 def _transition_of(row: rows.Row) -> StoredTransition:
-    return stored_transition(LogRow(*row))
+    return log_rows.stored_transition(log_rows.LogRow(*row))

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 RECORD, MESSAGE = models.columns(models.Records), models.columns(models.Messages)
 FIXED, CHANGING = RECORD[:8], RECORD[8:-2]  # what never changes, and what each commit writes besides `log_hash`
 
+# Columns that must be numbers, and those that are in a ConversationRecord as they are.
+_NUMBERS = ("created_at", "state_updated_at", "updated_at", "epoch", "step", "last_seq")
+_KEPT = (
+    *_NUMBERS, "id", "cwd", "parent_conversation_id", "continued_from", "continued_by", "workspace_label", "principal",
+    "archived_at", "model", "title", "node", "log_hash",
+)  # fmt: skip
+
 _ACTOR_KINDS = {
     MessageType.USER: "human",
     MessageType.AGENT: "llm_agent",
@@ -123,44 +130,22 @@ def record_of(row: Row) -> tuple[ConversationRecord, bool]:
     Also returns whether the state was readable; an unreadable state becomes Idle, with empty counters and queues.
     Raises msgspec.DecodeError or ValueError if another column is damaged.
     """
-    (
-        id_, cwd, parent, user_initiated, created_at, continued_from, workspace_label, principal,
-        _, state_data, state_updated_at, updated_at, _, archived_at, mode, model, title,
-        labels, approval_policy, approval_rules, follow_up_policy, budget, continued_by, node, epoch,
-        step, last_seq, _, slug, log_hash, system_prompt, profile,
-    ) = row  # fmt: skip
-    refuse_non_numbers(created_at, state_updated_at, updated_at, archived_at or 0, epoch, step, last_seq)
-    state = state_of(state_data)
+    values = dict(zip((*RECORD, "system_prompt", "profile"), row, strict=True))
+    refuse_non_numbers(values["archived_at"] or 0, *(values[name] for name in _NUMBERS))
+    state = state_of(values["state_data"])
     record = ConversationRecord(
-        id=id_,
-        slug=slug or "",
-        cwd=cwd,
+        **{name: values[name] for name in _KEPT},
+        slug=values["slug"] or "",
         state=state or Idle(),
-        state_updated_at=state_updated_at,
-        created_at=created_at,
-        updated_at=updated_at,
-        mode=Mode(mode),
-        model=model,
-        principal=principal,
-        parent_conversation_id=parent,
-        user_initiated=bool(user_initiated),
-        archived_at=archived_at,
-        title=title,
-        labels=_LABELS.decode(labels),
-        system_prompt=system_prompt or "",
-        profile=_PROFILE.decode(profile or "{}"),
-        approval_policy=ApprovalPolicy(approval_policy),
-        approval_rules=_RULES.decode(approval_rules),
-        follow_up_policy=FollowUpPolicy(follow_up_policy),
-        budget=_BUDGET.decode(budget),
-        continued_from=continued_from,
-        continued_by=continued_by,
-        node=node,
-        epoch=epoch,
-        step=step,
-        last_seq=last_seq,
-        log_hash=log_hash,
-        workspace_label=workspace_label,
+        mode=Mode(values["mode"]),
+        user_initiated=bool(values["user_initiated"]),
+        labels=_LABELS.decode(values["labels"]),
+        system_prompt=values["system_prompt"] or "",
+        profile=_PROFILE.decode(values["profile"] or "{}"),
+        approval_policy=ApprovalPolicy(values["approval_policy"]),
+        approval_rules=_RULES.decode(values["approval_rules"]),
+        follow_up_policy=FollowUpPolicy(values["follow_up_policy"]),
+        budget=_BUDGET.decode(values["budget"]),
     )
     return record, state is not None
 

@@ -12,7 +12,7 @@ from actors.adapters.store import changes
 from actors.adapters.store.audit import audit_values
 from actors.adapters.store.changes import EncodedCommit
 from actors.adapters.store.log_rows import place_after
-from actors.adapters.store.reads import Reading, StoreReads
+from actors.adapters.store.reads import StoreReads
 from actors.adapters.store.removal import abandon_unfinished
 from actors.adapters.store.rows import attachment_values
 from actors.adapters.store.writer import Writer
@@ -30,14 +30,11 @@ WriterT = TypeVar("WriterT", bound=Writer)
 class SqlStore(StoreReads, Generic[WriterT]):
     """Implements ports.Store, but for what differs between the databases. Safe to call from any thread."""
 
-    def __init__(
-        self, read: Reading, writer: WriterT, clock: Clock | None, closing: Sequence[Callable[[], object]]
-    ) -> None:
+    def __init__(self, writer: WriterT, clock: Clock | None, closing: Sequence[Callable[[], object]]) -> None:
         """`writer` writes the changes; `close` calls `closing`, the last one first.
 
         The system's clock is used if `clock` is None.
         """
-        super().__init__(read)
         self._writer = writer
         self._clock = clock
         # Held while one batch of a fork's attachments is copied, so that no transaction contains batches of two forks.

@@ -17,7 +17,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.adapters.store.changes import EncodedCommit, write_together
-from actors.ports import FaultPoints, StoreUnavailableError
+from actors.ports import (
+    CommandExistsError,
+    FaultPoints,
+    FencedError,
+    SlugTakenError,
+    StoreError,
+    StoreUnavailableError,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -263,3 +270,12 @@ class Writer(ABC):
         for ticket in left:
             ticket.error = StoreUnavailableError("the store's writer ended")
             ticket.done.release()
+
+
+def refusal(constraint: str) -> StoreError:
+    """Return the exception for a violated constraint: its name in PostgreSQL, its columns in SQLite's message."""
+    if "conversations.slug" in constraint or "conversations_slug" in constraint:
+        return SlugTakenError(constraint)
+    if any(name in constraint for name in ("commands.", "commands_", "messages.id", "messages_pkey")):
+        return CommandExistsError(constraint)
+    return FencedError(constraint)

@@ -18,7 +18,7 @@ import pytest
 
 from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.host import call_limits, call_processes, kernel
-from actors.adapters.store.postgres.nodes.lease_clock import LeaseClock
+from actors.adapters.store.postgres.nodes.heartbeat import LeaseClock
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
 from actors.ports.cluster import Lease
@@ -154,7 +154,7 @@ def test_trees_live_on_with_a_renewed_lease_and_end_with_it(
 SERVER = """
 import sys, threading, time
 from actors.adapters.sandbox.probe import probe
-from actors.adapters.store.postgres.nodes.lease_clock import LeaseClock
+from actors.adapters.store.postgres.nodes.heartbeat import LeaseClock
 from tests.support.trees import TREES, Service, launch, sandbox_of
 clock, over = LeaseClock(4.0), threading.Event()
 def beat():

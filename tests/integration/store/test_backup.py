@@ -16,8 +16,7 @@ import pytest
 
 from actors.adapters.store.sqlite import backup as module
 from actors.adapters.store.sqlite.backup import BackupError, DamagedBackupError, back_up, part_of, restore
-from actors.adapters.store.sqlite.engine import FILE, raw, sqlite3
-from actors.adapters.store.sqlite.schema import MIGRATIONS, migrate
+from actors.adapters.store.sqlite.engine import FILE, MIGRATIONS, migrate, raw, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
 from actors.ports.conditions import UNARCHIVED, Selection

@@ -14,8 +14,7 @@ import pytest
 from actors.adapters.store import models
 from actors.adapters.store.migrations import Migrations
 from actors.adapters.store.models import UNSETTLED
-from actors.adapters.store.sqlite.engine import FILE, open_writer, sqlite3
-from actors.adapters.store.sqlite.schema import MIGRATIONS, migrate
+from actors.adapters.store.sqlite.engine import FILE, MIGRATIONS, migrate, open_writer, sqlite3
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import MessageType
 from actors.core.states import TERMINAL, Idle, State

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.store.postgres.nodes.lease_clock import NANOSECONDS, LeaseClock
+from actors.adapters.store.postgres.nodes.heartbeat import NANOSECONDS, LeaseClock
 from actors.ports.cluster import Lease
 from tests.support.footprint import footprint
 

@@ -7,11 +7,10 @@ error that says so, and must read the stored state.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import psycopg
 
-from actors.adapters.store import models
 from actors.adapters.store.owners import head_of, not_owner
 from actors.adapters.store.postgres.engine import (
     Address,
@@ -24,24 +23,21 @@ from actors.adapters.store.postgres.engine import (
     words,
 )
 from actors.adapters.store.postgres.nodes.node_statements import CLAIM
-from actors.adapters.store.query import Param, Session, Statement, undeleted
+from actors.adapters.store.query import Session
 from actors.adapters.store.removal import remove_slice
 from actors.adapters.store.store import SqlStore
-from actors.adapters.store.writer import Writer
+from actors.adapters.store.writer import Writer, refusal
 from actors.ports import (
     Clock,
-    CommandExistsError,
     DatabaseAwayError,
     FaultPoints,
-    FencedError,
     NoFaultPoints,
-    SlugTakenError,
-    StoreError,
     StoreUnavailableError,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from actors.adapters.store.query import Session
     from actors.adapters.store.writer import Ticket
@@ -103,7 +99,7 @@ class PostgresWriter(Writer):
     def _refused(self, error: Exception) -> Exception | None:
         match error:
             case psycopg.IntegrityError():
-                return _refusal(error)
+                return refusal(f"{error.diag.constraint_name}: {error.diag.message_primary}")
             case psycopg.DataError():
                 return error
             case psycopg.OperationalError() if self._session is not None and not self._session.lost:
@@ -141,50 +137,21 @@ def _said(error: BaseException) -> str:
     return words(error) if isinstance(error, psycopg.Error) else str(error)
 
 
-def _refusal(error: psycopg.IntegrityError) -> StoreError:
-    constraint = error.diag.constraint_name or ""
-    text = f"{constraint}: {error.diag.message_primary}"
-    if constraint == "conversations_slug":
-        return SlugTakenError(text)
-    if constraint.startswith("commands_") or constraint == "messages_pkey":
-        return CommandExistsError(text)
-    return FencedError(text)
-
-
-Found = TypeVar("Found")
-
-_UNSETTLED = Statement(
-    models.Records.select(models.Records.id).where(
-        Param("me") == models.OWNER, models.IS_UNSETTLED, undeleted(models.Records.id)
-    )
-)
-
-
 class PostgresStore(SqlStore[PostgresWriter]):
     """Implements ports.Store on a PostgreSQL database, for one of the servers that share it.
 
     Safe to call from any thread. Open a store with `open_postgres`.
     """
 
+    _snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
     def __init__(self, writer: PostgresWriter, readers: Readers, *, version: str, clock: Clock | None) -> None:
-        super().__init__(self._read_pooled, writer, clock, (readers.close, writer.close))
+        super().__init__(writer, clock, (readers.close, writer.close))
         self._readers = readers
         self._version = version
 
-    def _read_pooled(
-        self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict"
-    ) -> Found:
-        """Call `body` with a session and return its result; see `Reading`.
-
-        `texts` has no effect, because all texts in PostgreSQL are valid UTF-8.
-        """
-        with self._readers.lend() as session:
-            if not at_one_moment:
-                return body(session)
-            session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            found = body(session)
-            session.run("COMMIT")
-            return found
+    def _session(self, texts: str) -> AbstractContextManager[Session]:
+        return self._readers.lend()
 
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
@@ -197,14 +164,7 @@ class PostgresStore(SqlStore[PostgresWriter]):
             taken(unsettled)
         return self.load(conversation_id)
 
-    def unsettled(self) -> tuple[str, ...]:
-        """Return the ids of the conversations of this server that must be recovered on start; see ports.Store."""
-        return self._column(_UNSETTLED)
-
-    def stored_bytes(self, principal: str) -> int:
-        """Return the bytes that a principal has stored; for the principal "", the database's size; see ports.Store."""
-        if principal:
-            return self._stored_bytes_of(principal)
+    def _database_bytes(self) -> int:
         size = "SELECT pg_database_size(current_database())"
         return self._read(lambda session: int(session.run(size).fetchone()[0]))
 

@@ -22,8 +22,16 @@ from peewee import SqliteDatabase
 from actors.adapters.store.integrity import check_all
 from actors.adapters.store.sqlite.data_directory import DataDirectory, refuse_moved
 from actors.adapters.store.sqlite.disk import disk_is_full, is_want_of_room
-from actors.adapters.store.sqlite.engine import BUSY_SECONDS, FILE, SqliteSession, every_text, raw, sqlite3
-from actors.adapters.store.sqlite.schema import migrate, schema_of
+from actors.adapters.store.sqlite.engine import (
+    BUSY_SECONDS,
+    FILE,
+    SqliteSession,
+    every_text,
+    migrate,
+    raw,
+    schema_of,
+    sqlite3,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator

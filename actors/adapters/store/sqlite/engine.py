@@ -1,4 +1,4 @@
-"""Opens SQLite connections with Bedrock's settings, pools those that read, and exports the `sqlite3` module to use.
+"""Opens SQLite connections with Bedrock's settings, pools those that read, and brings the tables up to date.
 
 If two copies of the SQLite library use one file in one process, they break each other's locks. So all code imports
 `sqlite3` from here. It is the module that peewee uses: pysqlite3 if it is installed, else the standard library's.
@@ -10,14 +10,15 @@ import errno
 import logging
 import os
 from contextlib import contextmanager, suppress
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import peewee
 from msgspec import DecodeError
 from peewee import SqliteDatabase
 
 from actors.adapters.store.listing import CONTAINS
+from actors.adapters.store.migrations import Migrations
 from actors.adapters.store.query import Session
 from actors.adapters.store.reads import ReaderPool
 from actors.ports import StoreDamagedError, StoreError, StoreUnavailableError, StoreUnusableError
@@ -25,22 +26,19 @@ from actors.ports.machine import out_of_file_descriptors
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Generator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Generator, Mapping, Sequence
 
     from actors.adapters.store.query import Rows
 else:
     from peewee import sqlite3
 
 __all__ = [
-    "BUSY_SECONDS", "FILE", "INCREMENTAL", "Readers", "SqliteSession", "every_text", "open_reader", "open_writer",
-    "raw", "read_again", "reader_of", "sqlite3", "wal_reset_race",
+    "BUSY_SECONDS", "FILE", "INCREMENTAL", "MIGRATIONS", "Readers", "SqliteSession", "every_text", "migrate",
+    "open_reader", "open_writer", "raw", "reader_of", "schema_of", "sqlite3", "wal_reset_race",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
 FILE = "bedrock.db"  # the name of the database file in the data directory
 # The auto_vacuum mode in which a few free pages at a time can be returned to the file system.
@@ -229,28 +227,12 @@ def _close(database: peewee.SqliteDatabase) -> None:
         database.close()
 
 
-def read_again(read: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that calls `read`, and calls it a second time if it raises StoreDamagedError.
-
-    SQLite also reports a page as damaged if the disk failed to deliver it; then a second attempt often succeeds.
-    """
-
-    @wraps(read)
-    def reading(*args: P.args, **named: P.kwargs) -> T:
-        try:
-            return read(*args, **named)
-        except StoreDamagedError:
-            _log.warning("what was read is damaged; it is read once more")
-            return read(*args, **named)
-
-    return reading
-
-
 # --- the open files ---------------------------------------------------------------------------------------
 
 
 _WITHOUT_DATABASE = "if it does not come back, stop the server and restore a backup"
 _WITHOUT_LOG = "what was in it is moved into the database; restart the server"
+
 
 Inode = tuple[int, int]  # device number and inode number of a file
 
@@ -325,3 +307,76 @@ class OpenFiles:
         if self._write_ahead_log is None:
             self._write_ahead_log = log
         return "" if log == self._write_ahead_log else self._log_path
+
+
+# --- migrations -------------------------------------------------------------------------------------------
+
+# A migration is recorded by its name only. A database with a different migration of the same name, or with tables that
+# were changed by hand, would fail later, in the middle of a conversation. So the tables themselves are compared, too.
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+_HISTORY = "schema_migration"
+_OBJECTS = "SELECT type || ' ' || name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+
+
+def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS) -> str:
+    """Return the name of the latest migration of the database at `path`; "" if the file is no database of Bedrock.
+
+    Raises StoreUnusableError if a newer version wrote the database, or if its tables differ from those that the applied
+    migrations create. Raises what SQLite raises, too.
+    """
+    had = [migration.name for migration in Migrations(database, directory).known(str(path)) if migration.applied]
+    if not had:
+        return ""
+    latest: str = had[-1]
+    if wrong := _difference(database, latest, directory):
+        raise StoreUnusableError(
+            f"{path} is not as this version makes it: {wrong}; "
+            "use the version that wrote it, or restore a backup of this version"
+        )
+    return latest
+
+
+def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
+    """Apply missing migrations, each in a transaction of its own.
+
+    Raises StoreUnusableError if a newer version wrote the file, if its tables differ from those that the applied
+    migrations create, or if a migration fails.
+    """
+    try:
+        schema_of(database, Path(database.database), directory)
+        Migrations(database, directory).up()
+    except (sqlite3.Error, peewee.PeeweeException) as error:
+        raise StoreUnusableError(f"{database.database} cannot be brought up to date: {error}") from error
+
+
+def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
+    """Return a description of the first difference between the database's schema and the expected one; "" for none.
+
+    The expected schema is the one that the migrations up to `latest` create.
+    """
+    found, expected = _objects(raw(database)), _made_by(latest, directory)
+    for name in sorted(expected.keys() | found.keys()):
+        if name not in found:
+            return f"the {name} is missing"
+        if name not in expected:
+            return f"it has a {name}, which this version does not know"
+        if found[name] != expected[name]:
+            return f"the {name} has another definition"
+    return ""
+
+
+def _made_by(latest: str, directory: Path) -> dict[str, str]:
+    """Return the SQL, by name, of the tables, indexes and other objects that the migrations up to `latest` create."""
+    database = SqliteDatabase(":memory:", thread_safe=False)
+    try:
+        Migrations(database, directory).up(latest)
+        return _objects(raw(database))
+    finally:
+        database.close()
+
+
+def _objects(connection: sqlite3.Connection) -> dict[str, str]:
+    """Return the SQL, by name, of every table, index, view and trigger, with normalised white space."""
+    objects: list[tuple[str, str | None]] = connection.execute(_OBJECTS).fetchall()
+    return {name: " ".join((sql or "").split()) for name, sql in objects if _HISTORY not in name}

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import peewee
 
-from actors.adapters.store import models
-from actors.adapters.store.query import Session, Statement, undeleted
+from actors.adapters.store.query import Session
+from actors.adapters.store.reads import read_again
 from actors.adapters.store.removal import abandon_all, remove_slice
 from actors.adapters.store.sqlite.data_directory import DataDirectory
 from actors.adapters.store.sqlite.disk import DiskReserve, WriteAheadLog, close_database
@@ -25,27 +25,22 @@ from actors.adapters.store.sqlite.engine import (
     Readers,
     SqliteSession,
     every_text,
+    migrate,
     open_writer,
     raw,
-    read_again,
     sqlite3,
 )
-from actors.adapters.store.sqlite.schema import migrate
 from actors.adapters.store.store import SqlStore
-from actors.adapters.store.writer import Writer
+from actors.adapters.store.writer import Writer, refusal
 from actors.ports import (
     Clock,
-    CommandExistsError,
     FaultPoints,
-    FencedError,
     NoFaultPoints,
-    SlugTakenError,
-    StoreError,
     StoreUnavailableError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
     from peewee import SqliteDatabase
@@ -145,7 +140,7 @@ class SqliteWriter(Writer):
 
     def _refused(self, error: Exception) -> Exception | None:
         if isinstance(error, sqlite3.IntegrityError):
-            return _refusal(error)
+            return refusal(str(error))
         # The disk failed, not the change; SQLite may have rolled the transaction back.
         return None if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.DataError) else error
 
@@ -192,22 +187,6 @@ class SqliteWriter(Writer):
                 self._files.forget_log()
 
 
-def _refusal(error: sqlite3.IntegrityError) -> StoreError:
-    text = str(error)
-    if "conversations.slug" in text:
-        return SlugTakenError(text)
-    if "commands." in text or "messages.id" in text:
-        return CommandExistsError(text)
-    return FencedError(text)
-
-
-Found = TypeVar("Found")
-
-_UNSETTLED = Statement(
-    models.Records.select(models.Records.id).where(models.IS_UNSETTLED, undeleted(models.Records.id))
-)
-
-
 class PeeweeStore(SqlStore[SqliteWriter]):
     """Implements ports.Store on one SQLite file. Safe to call from any thread. Open a store with `open_store`."""
 
@@ -223,25 +202,19 @@ class PeeweeStore(SqlStore[SqliteWriter]):
         clock: Clock | None,
     ) -> None:
         closing = (directory.close, space.close, self._close_database, readers.close, writer.close)
-        super().__init__(self._read_pooled, writer, clock, closing)
+        super().__init__(writer, clock, closing)
         self._directory = directory
         self._database = database
         self._space = space
         self._files = files
         self._readers = readers
 
-    @read_again
-    def _read_pooled(
-        self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict"
-    ) -> Found:
+    _read = read_again(SqlStore._read)
+
+    @contextmanager
+    def _session(self, texts: str) -> Generator[Session]:
         with self._readers.lend() as database, every_text(raw(database), texts):
-            session = SqliteSession(raw(database))
-            if not at_one_moment:
-                return body(session)
-            session.run("BEGIN")
-            found = body(session)
-            session.run("COMMIT")
-            return found
+            yield SqliteSession(raw(database))
 
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
@@ -252,17 +225,8 @@ class PeeweeStore(SqlStore[SqliteWriter]):
         """
         return self.load(conversation_id)
 
-    def unsettled(self) -> tuple[str, ...]:
-        """Return the ids of the conversations that must be recovered on start; see ports.Store."""
-        return self._column(_UNSETTLED)
-
-    def stored_bytes(self, principal: str) -> int:
-        """Return the bytes that a principal has stored; see ports.Store.
-
-        For "", return the size of the database file without its free pages.
-        """
-        if principal:
-            return self._stored_bytes_of(principal)
+    def _database_bytes(self) -> int:
+        """Return the size of the database file without its free pages."""
         pages, free, size = self._pragmas("page_count", "freelist_count", "page_size")
         return (pages - free) * size
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, NewNode, Timing
-from actors.adapters.store.postgres.nodes.lease_clock import NANOSECONDS, LeaseClock
+from actors.adapters.store.postgres.nodes.heartbeat import NANOSECONDS, Heartbeat, LeaseClock, NewNode, Timing
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.adapters.store.postgres.nodes.node_watch import Judge, NodeWatch, TakeOver
 

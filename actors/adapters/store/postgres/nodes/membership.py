@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from actors.adapters.store.postgres.engine import database_outages
 from actors.adapters.store.postgres.nodes import node_statements as said
-from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, NewNode, Timing
-from actors.adapters.store.postgres.nodes.lease_clock import LeaseClock
+from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, LeaseClock, NewNode, Timing
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.adapters.store.postgres.nodes.node_watch import Judge, NodeRow, NodeWatch, TakeOver, node_of, release
 from actors.core.errors import Rejected
